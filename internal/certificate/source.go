@@ -74,7 +74,7 @@ func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *So
 func (s *Source) Start(ctx context.Context) error {
 	client, err := s.connect()
 	if err != nil {
-		return fmt.Errorf("cannot ask for certificates: %w", err)
+		return fmt.Errorf("cannot request certificates: %w", err)
 	}
 	var last time.Time
 	for ctx.Err() == nil {
@@ -154,7 +154,7 @@ func (s *Source) awaitRenewal(ctx context.Context) {
 			return
 		}
 		if s.isOrphaned(pair, now) {
-			log.FromContext(ctx).Info("The authority of the certificate is not trusted any more, asking for another certificate", "signer", s.role.Signer())
+			log.FromContext(ctx).Info("The authority of the certificate is not trusted any more, requesting another certificate", "signer", s.role.Signer())
 			return
 		}
 		select {

@@ -50,7 +50,7 @@ const (
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
 // Validate validates a request for a certificate of the role, in the namespace of the installation. It returns the parsed
-// request, or a DeniedError. The requester's name and node are trustworthy: the API server sets them and nobody else can.
+// request, or a DeniedError. The requester's name and node are trustworthy: only the API server can set them.
 func (r Role) Validate(spec *certificatesv1.CertificateSigningRequestSpec, namespace string) (*x509.CertificateRequest, error) {
 	if spec.SignerName != r.Signer() {
 		return nil, deny(ReasonMalformed, "the request is for signer %q and not for %q", spec.SignerName, r.Signer())

@@ -18,7 +18,7 @@ const clockReset = "reset"
 //
 // It adds no timer tsc. KubeVirt adds one with a frequency that several nodes support (status.topologyHints), so that a guest
 // that depends on the frequency can be migrated. Vireo does not look for such a frequency: the guest has its node's, and the
-// condition LiveMigratable says why it cannot be migrated.
+// condition LiveMigratable reports why it cannot be migrated.
 func configureClock(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.Clock = &libvirtxml.DomainClock{Offset: "utc"}
 	clock := vmi.Spec.Domain.Clock

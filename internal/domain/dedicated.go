@@ -29,7 +29,7 @@ func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain 
 	pins, missing := pool.take(int(t.sockets*t.cores), strict)
 	switch {
 	case missing > 0 && strict && uint(len(facts.CPUs)) >= t.vcpus():
-		return field.Invalid(cpuPath.Child("numa", "guestMappingPassthrough"), "{}", fmt.Sprintf("the Pod's CPUs %s lie in NUMA cells "+
+		return field.Invalid(cpuPath.Child("numa", "guestMappingPassthrough"), "{}", fmt.Sprintf("the Pod's CPUs %s are in NUMA cells "+
 			"so that the threads of %d of the guest's cores would be in different ones: have fewer threads in a core", idList(facts.CPUs...), missing))
 	case missing > 0:
 		return field.Invalid(path, true, fmt.Sprintf("the Pod has the CPUs %s for itself and the guest needs %d",

@@ -108,7 +108,7 @@ func configureKernelBoot(vmi *v1.VirtualMachineInstance, facts Facts, os *libvir
 	boot, path := firmware.KernelBoot, firmwarePath.Child("kernelBoot")
 	if boot.Container == nil {
 		if boot.KernelArgs != "" {
-			return field.Required(path.Child("container"), "kernelArgs need a kernel: name the image that holds it")
+			return field.Required(path.Child("container"), "kernelArgs need a kernel: name the image that contains it")
 		}
 		return nil
 	}

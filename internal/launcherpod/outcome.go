@@ -3,7 +3,7 @@
 
 package launcherpod
 
-// Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code says whether the guest
+// Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code reports whether the guest
 // succeeded (0) or failed; the outcome says why. A hostile guest may control the launcher: readers cap the size, and use the
 // outcome for this VMI only.
 type Outcome struct {

@@ -17,7 +17,7 @@ import (
 // (aggregate.Error of k8s.io/apimachinery/pkg/util/errors).
 const MaxErrors = 100
 
-// LimitErrors returns the first errors of a list. The last of them says how many were left out.
+// LimitErrors returns the first errors of a list. The last of them reports how many were left out.
 func LimitErrors(errs field.ErrorList) field.ErrorList {
 	if len(errs) <= MaxErrors {
 		return errs

@@ -19,7 +19,7 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"GraceIOVirtualization":           "passing devices through is not implemented yet",
 	"HostDevices":                     "passing devices through is not implemented yet",
 	"HostDevicesWithDRA":              "devices by resource claim are not implemented yet",
-	"HypervStrictCheck":               "the scheduler does not look at Hyper-V features",
+	"HypervStrictCheck":               "the scheduler ignores Hyper-V features",
 	"IOMMUFD":                         "passing devices through is not implemented yet",
 	"IncrementalBackup":               "incremental backup is not implemented yet",
 	"LibvirtHooksServerAndClient":     "launchers run no hooks of libvirt",

@@ -50,7 +50,7 @@ func TestUpgradeCheck(t *testing.T) {
 	run := func(flags string, methods ...v1.WorkloadUpdateMethod) virtctltest.Result {
 		return upgradeCluster(t, methods...).Run(virtctl.Execute, append([]string{"adm", "upgrade-check"}, strings.Fields(flags)...)...)
 	}
-	const pinned = "no other node has what it asks for (kubernetes.io/arch=amd64,kubernetes.io/hostname=node-1,machine-type.node.kubevirt.io/q35=true): node node-2"
+	const pinned = "no other node has what it requires (kubernetes.io/arch=amd64,kubernetes.io/hostname=node-1,machine-type.node.kubevirt.io/q35=true): node node-2"
 	for flags, want := range map[string]string{
 		"": "NAMESPACE   NAME   NODE     MIGRATABLE   ON-UPGRADE   REASON                   MESSAGE\n" +
 			"lab         old    node-1   false        Stays        DisksNotLiveMigratable   has a[31m GPU\n" +

@@ -112,7 +112,7 @@ func checkMigration(
 	return changed, nil
 }
 
-// MigrationRecord returns what a VMI's status says about its migration, or false if it has none.
+// MigrationRecord returns what a VMI's status contains about its migration, or false if it has none.
 func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (protocol.Record, bool) {
 	m := status.MigrationState
 	if m == nil || m.TargetNode == "" {

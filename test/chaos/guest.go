@@ -24,7 +24,7 @@ import (
 // guestName is the name of the VM and of its VMI.
 const guestName = "migrating"
 
-// bandwidth limits the copying of memory, so that it lasts long enough for a fault during it.
+// bandwidth limits the transfer of memory, so that it lasts long enough for a fault during it.
 const bandwidth = "48Mi"
 
 // diskSize is room for a day of records.
@@ -82,7 +82,7 @@ func (h *harness) policy() *migrationsv1alpha1.MigrationPolicy {
 		Spec: migrationsv1alpha1.MigrationPolicySpec{
 			Selectors:             &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"chaos": h.namespace}},
 			BandwidthPerMigration: ptr.To(resource.MustParse(bandwidth)),
-			// Compression would shorten the copying.
+			// Compression would shorten the transfer.
 			ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: ptr.To(v1.MigrationCompressionNone)},
 		},
 	}

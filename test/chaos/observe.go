@@ -107,7 +107,7 @@ func (o *observer) created(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.progress.uid = uid
-	o.reach(plan.Asked)
+	o.reach(plan.Requested)
 	for _, pod := range o.pods {
 		o.handlePod(pod)
 	}
@@ -211,7 +211,7 @@ func (o *observer) handleVMI() {
 		o.reach(plan.Prepared)
 	}
 	if m.StartTimestamp != nil {
-		o.reach(plan.Begun)
+		o.reach(plan.Started)
 	}
 	if o.vmi.Status.NodeName == o.progress.target {
 		o.reach(plan.Owned)
@@ -257,7 +257,7 @@ func (o *observer) advance(e oracle.Event, pod types.UID) {
 	source := pod == o.progress.sourcePod
 	switch {
 	case e.Kind == oracle.Sending && source:
-		o.reach(plan.Copying)
+		o.reach(plan.Transferring)
 	case e.Kind == oracle.Stopped && source:
 		o.progress.stopped = e.At
 		o.reach(plan.Switching)

@@ -63,10 +63,10 @@ func (r *result) fail(format string, args ...any) {
 }
 
 // killers are the faults that end the guest, each from the given phase on: the launcher exits with libvirtd, and QEMU is killed with the
-// launcher. The guest may be on the target from the copying phase on.
+// launcher. The guest may be on the target from the transfer on.
 var killers = map[plan.Fault]plan.Phase{
-	plan.SourceLauncher: plan.Asked, plan.SourceLibvirtd: plan.Asked, plan.SourceQEMU: plan.Asked,
-	plan.TargetLauncher: plan.Copying, plan.TargetLibvirtd: plan.Copying, plan.TargetQEMU: plan.Copying,
+	plan.SourceLauncher: plan.Requested, plan.SourceLibvirtd: plan.Requested, plan.SourceQEMU: plan.Requested,
+	plan.TargetLauncher: plan.Transferring, plan.TargetLibvirtd: plan.Transferring, plan.TargetQEMU: plan.Transferring,
 }
 
 // killedGuest reports whether a process was killed without which the guest cannot run.

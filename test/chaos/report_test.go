@@ -21,10 +21,10 @@ func happened(f plan.Fault, p plan.Phase) incident {
 
 func makeReport() *report {
 	r := &report{Seed: 7, Cells: plan.Cells()}
-	r.add(&result{Seed: 7, Outcome: migrated, Seconds: 4, Incidents: []incident{happened(plan.CutAgents, plan.Copying)}})
-	r.add(&result{Seed: 8, Outcome: stayed, Seconds: 6, Incidents: []incident{happened(plan.CutAgents, plan.Copying)}})
+	r.add(&result{Seed: 7, Outcome: migrated, Seconds: 4, Incidents: []incident{happened(plan.CutAgents, plan.Transferring)}})
+	r.add(&result{Seed: 8, Outcome: stayed, Seconds: 6, Incidents: []incident{happened(plan.CutAgents, plan.Transferring)}})
 	r.add(&result{Seed: 9, Outcome: restarted, Seconds: 20, Incidents: []incident{
-		happened(plan.SourceQEMU, plan.Begun), {Fault: string(plan.TargetQEMU), Phase: plan.Owned.String(), Why: errNotReached.Error()},
+		happened(plan.SourceQEMU, plan.Started), {Fault: string(plan.TargetQEMU), Phase: plan.Owned.String(), Why: errNotReached.Error()},
 	}})
 	return r
 }
@@ -99,11 +99,11 @@ func TestKilledGuest(t *testing.T) {
 		incident incident
 		want     bool
 	}{
-		"QEMU of the source":                        {happened(plan.SourceQEMU, plan.Asked), true},
-		"agent of the source":                       {happened(plan.SourceAgent, plan.Switching), false},
-		"launcher of the target before the copying": {happened(plan.TargetLauncher, plan.Prepared), false},
-		"launcher of the target with the guest":     {happened(plan.TargetLauncher, plan.Owned), true},
-		"QEMU that did not run":                     {incident{Fault: string(plan.SourceQEMU), Phase: plan.Asked.String()}, false},
+		"QEMU of the source":                         {happened(plan.SourceQEMU, plan.Requested), true},
+		"agent of the source":                        {happened(plan.SourceAgent, plan.Switching), false},
+		"launcher of the target before the transfer": {happened(plan.TargetLauncher, plan.Prepared), false},
+		"launcher of the target with the guest":      {happened(plan.TargetLauncher, plan.Owned), true},
+		"QEMU that did not run":                      {incident{Fault: string(plan.SourceQEMU), Phase: plan.Requested.String()}, false},
 	}
 	for name, test := range tests {
 		if got := (&result{Incidents: []incident{test.incident}}).killedGuest(); got != test.want {

@@ -96,7 +96,7 @@ func (d *Daemon) Listen(path string) error {
 	return nil
 }
 
-// Close stops listening and hangs up on everybody.
+// Close stops listening and closes all connections.
 func (d *Daemon) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

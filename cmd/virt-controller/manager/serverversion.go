@@ -18,11 +18,11 @@ import (
 func restartsContainers(config *rest.Config) (bool, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return false, fmt.Errorf("cannot ask the API server for its version: %w", err)
+		return false, fmt.Errorf("cannot get the API server's version: %w", err)
 	}
 	info, err := client.ServerVersion()
 	if err != nil {
-		return false, fmt.Errorf("cannot ask the API server for its version: %w", err)
+		return false, fmt.Errorf("cannot get the API server's version: %w", err)
 	}
 	return supportsContainerRestarts(info)
 }

@@ -89,7 +89,7 @@ func (p *preparer) overlayOfDevice(ctx context.Context, volume string) (*domain.
 // the size of the file is not known.
 func rawCapacity(image *hypervisor.Volume) (uint64, error) {
 	if image.Format != hypervisor.FormatRaw && image.Format != "iso" {
-		return 0, invalid("%s has the format %q, but only raw images may lie on a claim", path.Base(image.Path), image.Format)
+		return 0, invalid("%s has the format %q, but only raw images may be on a claim", path.Base(image.Path), image.Format)
 	}
 	return image.Capacity, nil
 }

@@ -115,7 +115,7 @@ type fileReader struct {
 
 func (r *fileReader) directory(name string, depth int) error {
 	if depth == 0 {
-		return fmt.Errorf("%w: %s lies in more than %d directories", ErrTooMuch, name, maxDepth)
+		return fmt.Errorf("%w: %s is in more than %d directories", ErrTooMuch, name, maxDepth)
 	}
 	dir, err := r.root.Open(name)
 	if err != nil {

@@ -264,7 +264,7 @@ func (s *scope) setMemoryOverhead() {
 	}
 	bytes, err := strconv.ParseInt(s.pod.Annotations[v1.MemoryOverheadAnnotationBytes], 10, 64)
 	if err != nil || bytes <= 0 {
-		return // Someone else has changed the annotation.
+		return // Another client has changed the annotation.
 	}
 	memory.MemoryOverhead = canonical(resource.NewQuantity(bytes, resource.BinarySI))
 }

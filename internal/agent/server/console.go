@@ -29,7 +29,7 @@ func (s *Server) console(w http.ResponseWriter, r *http.Request, v *runningVMI) 
 }
 
 // consoleReader reads a console continuously, even while its client does not: a guest blocks while its serial port is not read.
-// Output that does not fit into the buffer is dropped, and a line in the output says how much.
+// Output that does not fit into the buffer is dropped, and a line in the output reports how much.
 type consoleReader struct {
 	io.ReadWriteCloser
 	mu     sync.Mutex

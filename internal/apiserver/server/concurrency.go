@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// retryAfter is the delay that a rejected client is asked to wait, in seconds.
+// retryAfter is the delay after which a rejected client may retry, in seconds.
 const retryAfter = 1
 
 // concurrencyLimiter limits the requests in flight of each tenant: a user, or the namespace of service accounts. A tenant may

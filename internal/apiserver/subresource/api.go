@@ -93,7 +93,7 @@ func decode(r *http.Request, into any) error {
 	}
 }
 
-// isDryRun reports whether the dryRun field of a request asks for a dry run.
+// isDryRun reports whether the dryRun field of a request requests a dry run.
 func isDryRun(options []string) (bool, error) {
 	if at := slices.IndexFunc(options, func(o string) bool { return o != metav1.DryRunAll }); at >= 0 {
 		return false, apierrors.NewBadRequest(fmt.Sprintf("dryRun[%d]: %q is not supported, use %s", at, options[at], metav1.DryRunAll))

@@ -63,7 +63,7 @@ type plan struct {
 	grace *int64
 }
 
-// serveChange serves a verb that changes a VM as decide says.
+// serveChange serves a verb that changes a VM, and makes the change that decide returns.
 func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []string, decide func(machine) (plan, error)) error {
 	dry, err := isDryRun(dryRun)
 	if err != nil {

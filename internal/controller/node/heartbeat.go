@@ -35,7 +35,7 @@ type beat struct {
 type Pulse struct {
 	// Alive reports whether the agent renews its Lease.
 	Alive bool
-	// Expires is when the agent counts as dead unless it renews its Lease.
+	// Expires is when the agent counts as not alive unless it renews its Lease.
 	Expires time.Time
 	// Last is when a renewal of the Lease was last observed.
 	Last time.Time
@@ -43,7 +43,7 @@ type Pulse struct {
 	Released bool
 }
 
-// Observe returns the state of an agent from its Lease. It is dead if the Lease is nil or has no holder: an agent that stops releases
+// Observe returns the state of an agent from its Lease. It is not alive if the Lease is nil or has no holder: an agent that stops releases
 // its Lease.
 func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.Time) Pulse {
 	h.mu.Lock()

@@ -29,7 +29,7 @@ type inferenceError struct{ text string }
 func (e *inferenceError) Error() string { return e.text }
 
 // inferred returns a matcher that names an object: the given one, one whose object was inferred before, or an inferred one. The name is
-// empty if the volume names none and the matcher says to ignore that.
+// empty if the volume names none and the matcher's policy is to ignore that.
 func (s *Scope) inferred(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (*v1.InstancetypeMatcher, error) {
 	if matcher.InferFromVolume == "" {
 		return matcher, nil
@@ -47,7 +47,7 @@ func (s *Scope) inferred(ctx context.Context, class *reference.Class, matcher *v
 }
 
 // infer returns a matcher with the name and the kind that the volume of an inferring matcher has in its labels. It returns nil if the
-// volume has none and the matcher says to ignore that. The result is kept in the status: labels that change later do not affect the
+// volume has none and the matcher's policy is to ignore that. The result is kept in the status: labels that change later do not affect the
 // VM.
 func (s *Scope) infer(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (*v1.InstancetypeMatcher, error) {
 	if ref := class.RefOf(&s.VM.Status); ref != nil && ref.InferFromVolume == matcher.InferFromVolume && reference.Ignores(matcher) && ref.Name == "" {

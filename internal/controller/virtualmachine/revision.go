@@ -110,7 +110,7 @@ func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadat
 	if err != nil {
 		return nil, fmt.Errorf("list the ControllerRevisions of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
-	// Whoever may write ControllerRevisions can set the label.
+	// Every user who may write ControllerRevisions can set the label.
 	return slices.DeleteFunc(list.Items, func(r metav1.PartialObjectMetadata) bool { return !metav1.IsControlledBy(&r, s.VM) }), nil
 }
 

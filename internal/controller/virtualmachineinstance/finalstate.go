@@ -135,7 +135,7 @@ const reasonUnexplained = "Error"
 func finalStateOf(pod *corev1.Pod) finalState {
 	container := podstate.Compute(pod)
 	if container == nil || container.State.Terminated == nil {
-		// The kubelet ended the Pod without the launcher's state: it evicted the Pod, say, or did not admit it.
+		// The kubelet ended the Pod without the launcher's state: for example, it evicted the Pod or did not admit it.
 		end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(pod.Status.Reason), reasonUnexplained), message: cmp.Or(cleanMessage(pod.Status.Message),
 			fmt.Sprintf("The launcher Pod ended as %s, and its status does not say why.", cmp.Or(pod.Status.Phase, corev1.PodUnknown)))}
 		if pod.Status.Phase == corev1.PodSucceeded {
@@ -154,7 +154,7 @@ func finalStateOf(pod *corev1.Pod) finalState {
 	return end
 }
 
-// explainExit describes how a launcher ended that left no outcome: it was killed, say, or does not know a flag. Its message
+// explainExit describes how a launcher ended that left no outcome: for example, it was killed or does not know a flag. Its message
 // is then the end of its log.
 func explainExit(ended *corev1.ContainerStateTerminated) string {
 	how := fmt.Sprintf("virt-launcher ended with exit code %d", ended.ExitCode)

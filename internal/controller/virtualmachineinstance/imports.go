@@ -106,7 +106,7 @@ func (s *scope) missingDataVolume(volume *v1.Volume, claim *corev1.PersistentVol
 		"PersistentVolumeClaim %s of volume %s belongs to DataVolume %s: %v", claim.Name, volume.Name, name, cause)}
 }
 
-// hint says why the claim of a DataVolume's volume may never exist.
+// hint returns why the claim of a DataVolume's volume may never exist.
 func (s *scope) hint(volume *v1.Volume) string {
 	if volume.DataVolume == nil || !s.noDataVolumes {
 		return ""

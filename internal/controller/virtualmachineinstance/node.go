@@ -154,7 +154,7 @@ func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	setClaims(o, status)
 }
 
-// explainSilence judges a live VMI's node whose agent is silent. The message says what happens next and what a user can do.
+// explainSilence judges a live VMI's node whose agent is silent. The message describes what happens next and what a user can do.
 func (s *scope) explainSilence(host *corev1.Node) *silence {
 	name, verdict := s.vmi.Status.NodeName, nodeloss.Judge(host)
 	switch verdict {

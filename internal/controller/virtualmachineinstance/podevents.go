@@ -25,7 +25,7 @@ import (
 // name.
 const podEventIndex = "involvedObject.uid"
 
-// startFailures are the reasons of events that say why a Pod gets no sandbox: a volume, such as a Secret that does not
+// startFailures are the reasons of events that report why a Pod gets no sandbox: a volume, such as a Secret that does not
 // exist, cannot be mounted, or the network cannot be set up. The status of the Pod has only ContainerCreating then.
 // Source: kubernetes pkg/kubelet/events/event.go; the attach controller uses FailedAttachVolume as well.
 var startFailures = map[string]bool{

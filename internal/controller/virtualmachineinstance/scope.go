@@ -108,7 +108,7 @@ type result struct {
 type problem struct {
 	// reason is that of the condition Synchronized and of the event.
 	reason string
-	// message says what is wrong and where.
+	// message describes what is wrong and where.
 	message string
 	// unschedulable reports whether the VMI cannot get a node because of it.
 	unschedulable bool

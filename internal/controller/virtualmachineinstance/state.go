@@ -193,7 +193,7 @@ func (s *scope) createStateClaim(ctx context.Context) (*corev1.PersistentVolumeC
 	return claim, nil
 }
 
-// explainTaken says why an existing claim with the name of the state claim is not used.
+// explainTaken returns why an existing claim with the name of the state claim is not used.
 func (s *scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := s.apiReader.Get(ctx, key, claim); err != nil {

@@ -112,7 +112,7 @@ func (r *Reconciler) ownerOfPod(ctx context.Context, o client.Object) []ctrl.Req
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}}}
 }
 
-// startFailure passes events that say why a launcher Pod cannot start, but not their expiry.
+// startFailure passes events that report why a launcher Pod cannot start, but not their expiry.
 var startFailure = predicate.And(
 	predicate.Funcs{DeleteFunc: func(event.DeleteEvent) bool { return false }},
 	predicate.NewPredicateFuncs(func(o client.Object) bool {

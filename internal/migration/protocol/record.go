@@ -12,7 +12,7 @@ const (
 	Target
 )
 
-// Record is what the VMI's status says about a migration. It changes by compare-and-swap only, and no field ever changes back.
+// Record is what the VMI's status contains about a migration. It changes by compare-and-swap only, and no field ever changes back.
 type Record struct {
 	// Owner is the side whose node is status.nodeName. Only its agent may let the guest run.
 	Owner Side

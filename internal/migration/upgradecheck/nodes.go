@@ -73,7 +73,7 @@ func filters(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) []filter {
 			fits, err := affinity.Match(n)
 			return err == nil && fits
 		}, message: func(left []string) string {
-			return fmt.Sprintf("no other node has what it asks for (%s): %s", requirements(selector, vmi.Spec.Affinity), some(left))
+			return fmt.Sprintf("no other node has what it requires (%s): %s", requirements(selector, vmi.Spec.Affinity), some(left))
 		}},
 		{reason: ReasonTaints, passes: func(n *corev1.Node) bool {
 			_, untolerated := helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations, keepsOut, true)

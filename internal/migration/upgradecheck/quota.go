@@ -27,7 +27,7 @@ func checkQuotas(w *World, pod *corev1.Pod) []Problem {
 			left.Sub(quota.Status.Used[name])
 			if need := needs(pod, name); need.Cmp(left) > 0 && !need.IsZero() {
 				problems = append(problems, Problem{Reason: ReasonQuota, Message: fmt.Sprintf(
-					"ResourceQuota %s leaves %s of %s, and its second Pod asks for %s", quota.Name, left.String(), name, need.String())})
+					"ResourceQuota %s leaves %s of %s, and its second Pod requests %s", quota.Name, left.String(), name, need.String())})
 			}
 		}
 	}

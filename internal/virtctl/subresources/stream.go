@@ -16,7 +16,7 @@ import (
 )
 
 // Subprotocols of websockets with a plain stream of bytes. KubeVirt supports Protocol only. With ReasonProtocol, the close frame
-// says that another client took over the stream.
+// means that another client took over the stream.
 const (
 	Protocol       = "plain.kubevirt.io"
 	ReasonProtocol = "reason.vireo.io"

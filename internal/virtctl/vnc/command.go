@@ -60,7 +60,7 @@ virtctl vnc screenshot testvmi --file=screen.png`),
 	flags.BoolVar(&o.proxyOnly, "proxy-only", false, "Serve the screen at a local port for a viewer of your own, and print the port as JSON.")
 	flags.BoolVar(&o.web, "web", false, "Serve a page with the screen and the serial console to a local browser.")
 	flags.IntVar(&o.port, "port", 0, "The local port. By default a free one.")
-	flags.StringVar(&o.address, "address", "127.0.0.1", "The local address of --proxy-only. Whoever can connect to it controls the guest.")
+	flags.StringVar(&o.address, "address", "127.0.0.1", "The local address of --proxy-only. Every program that can connect to it controls the guest.")
 	flags.BoolVar(&o.preserveSession, "preserve-session", false, "Fail if another client uses the screen, instead of disconnecting it.")
 	o.viewer.addFlags(flags)
 	cmd.MarkFlagsMutuallyExclusive("proxy-only", "web")
@@ -163,6 +163,6 @@ func (o *options) serveWeb(ctx context.Context, c *cli.CLI, s *screen) error {
 	}
 	return server.Run(ctx, o.port, func(url string) {
 		_, _ = fmt.Fprintf(c.Out, "%s\n", url)
-		_, _ = fmt.Fprintln(c.ErrOut, "Open this address in a local browser. Whoever knows it controls the guest. Press Ctrl+C to quit.")
+		_, _ = fmt.Fprintln(c.ErrOut, "Open this address in a local browser. Anyone who knows it controls the guest. Press Ctrl+C to quit.")
 	})
 }

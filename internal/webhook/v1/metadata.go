@@ -63,7 +63,7 @@ func changedReservedLabels(before, after map[string]string) []string {
 	})
 }
 
-// instanceWarnings returns warnings about what a VMI's spec and annotations ask for and does not work: what is not implemented,
+// instanceWarnings returns warnings about what a VMI's spec and annotations request and does not work: what is not implemented,
 // and what no guest can have.
 func instanceWarnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
 	warnings := specsupport.Warnings(specsupport.UnimplementedInVMI(spec, vmi))

@@ -16,16 +16,16 @@ type Phase int
 
 // The phases in their order, and how each is observed.
 const (
-	// Asked: the migration object was created.
-	Asked Phase = iota
+	// Requested: the migration object was created.
+	Requested Phase = iota
 	// Scheduling: the target's launcher Pod exists, but does not run yet.
 	Scheduling
 	// Prepared: the target's agent has recorded that it is prepared.
 	Prepared
-	// Begun: the source's agent has recorded the start.
-	Begun
-	// Copying: the source's QEMU sends memory.
-	Copying
+	// Started: the source's agent has recorded the start.
+	Started
+	// Transferring: the source's QEMU sends memory.
+	Transferring
 	// Switching: the source's QEMU has stopped its CPUs.
 	Switching
 	// Releasing: the source's QEMU has ended, so the source's agent may release the guest.
@@ -39,12 +39,12 @@ const (
 
 // window is the time after the observation within which the fault is injected.
 var window = [phases]time.Duration{
-	Asked: 300 * time.Millisecond, Scheduling: 1500 * time.Millisecond, Prepared: 100 * time.Millisecond, Begun: 300 * time.Millisecond,
-	Copying: 1200 * time.Millisecond, Switching: 80 * time.Millisecond, Releasing: 30 * time.Millisecond, Running: 60 * time.Millisecond,
+	Requested: 300 * time.Millisecond, Scheduling: 1500 * time.Millisecond, Prepared: 100 * time.Millisecond, Started: 300 * time.Millisecond,
+	Transferring: 1200 * time.Millisecond, Switching: 80 * time.Millisecond, Releasing: 30 * time.Millisecond, Running: 60 * time.Millisecond,
 	Owned: time.Second,
 }
 
-var phaseNames = [phases]string{"asked", "scheduling", "prepared", "begun", "copying", "switching", "releasing", "running", "owned"}
+var phaseNames = [phases]string{"requested", "scheduling", "prepared", "started", "transferring", "switching", "releasing", "running", "owned"}
 
 // String is the name of the phase in tables and files.
 func (p Phase) String() string { return phaseNames[p] }
@@ -88,14 +88,14 @@ type span struct {
 }
 
 var faults = []span{
-	{SourceAgent, Asked, Owned}, {TargetAgent, Asked, Owned},
-	{SourceLauncher, Asked, Releasing}, {TargetLauncher, Scheduling, Owned},
-	{SourceLibvirtd, Asked, Releasing}, {TargetLibvirtd, Scheduling, Owned},
-	{SourceQEMU, Asked, Switching}, {TargetQEMU, Begun, Owned},
-	{Controller, Asked, Owned}, {APIServer, Asked, Owned},
-	{SourceKubelet, Asked, Owned}, {TargetKubelet, Asked, Owned},
-	{CutAgents, Asked, Owned}, {CutQEMUs, Prepared, Running},
-	{CutSource, Asked, Owned}, {CutTarget, Asked, Owned},
+	{SourceAgent, Requested, Owned}, {TargetAgent, Requested, Owned},
+	{SourceLauncher, Requested, Releasing}, {TargetLauncher, Scheduling, Owned},
+	{SourceLibvirtd, Requested, Releasing}, {TargetLibvirtd, Scheduling, Owned},
+	{SourceQEMU, Requested, Switching}, {TargetQEMU, Started, Owned},
+	{Controller, Requested, Owned}, {APIServer, Requested, Owned},
+	{SourceKubelet, Requested, Owned}, {TargetKubelet, Requested, Owned},
+	{CutAgents, Requested, Owned}, {CutQEMUs, Prepared, Running},
+	{CutSource, Requested, Owned}, {CutTarget, Requested, Owned},
 }
 
 // Faults returns all faults in the order of the table.

@@ -51,8 +51,8 @@ func TestWritesAreCountedPerVM(t *testing.T) {
 	if diff := cmp.Diff(writes{VMI: 2, Event: 1}, perVM(changes, running, change.ours)); diff != "" {
 		t.Errorf("our writes (-want +got):\n%s", diff)
 	}
-	everybody := perVM(changes, running, func(change) bool { return true })
-	if diff := cmp.Diff(writes{VMI: 2, Pod: 1, Event: 1}, everybody); diff != "" {
-		t.Errorf("everybody's writes (-want +got):\n%s", diff)
+	all := perVM(changes, running, func(change) bool { return true })
+	if diff := cmp.Diff(writes{VMI: 2, Pod: 1, Event: 1}, all); diff != "" {
+		t.Errorf("all clients' writes (-want +got):\n%s", diff)
 	}
 }

@@ -44,7 +44,7 @@ type result struct {
 	Steps []stepTime `json:"steps_ms"`
 	// WritesPerVM counts our components' writes from creation to Running, without creations, one by one.
 	WritesPerVM writes `json:"writes_per_vm"`
-	// AllWritesPerVM counts everybody's, kubelet and scheduler included.
+	// AllWritesPerVM counts the writes of all clients, kubelet and scheduler included.
 	AllWritesPerVM      writes  `json:"all_writes_per_vm"`
 	WritesPerVMBurst    writes  `json:"writes_per_vm_burst"`
 	ReservedOverheadMiB float64 `json:"reserved_overhead_mib"`

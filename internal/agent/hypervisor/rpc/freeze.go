@@ -148,7 +148,7 @@ func (c *Conn) KeepThaw(domain string, freeze *hypervisor.Freeze) {
 	if t.at = at; at.IsZero() {
 		return
 	}
-	// A guest agent that connected earlier, such as at boot, says nothing about this freeze.
+	// A guest agent that connected earlier, such as at boot, proves nothing about this freeze.
 	select {
 	case <-t.trigger:
 	default:

@@ -98,7 +98,7 @@ type Scope struct {
 	RequeueAfter time.Duration
 }
 
-// Run reconciles the migration. The order matters where a number says why.
+// Run reconciles the migration. The order matters where a numbered comment gives the reason.
 func Run(ctx context.Context, s *Scope) error {
 	switch {
 	case s.VMI == nil:
