@@ -106,9 +106,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		authority := makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "blue")
 		reconcile(csr)
-		Expect(writes.Take()).To(Equal([]string{
-			"update CertificateSigningRequest/approval", "update CertificateSigningRequest/status",
-		}))
+		writes.ExpectWritten("update CertificateSigningRequest/approval", "update CertificateSigningRequest/status")
 		Expect(condition(csr).Type).To(Equal(certificatesv1.CertificateApproved))
 		signed, err := certutil.ParseCertsPEM(csr.Status.Certificate)
 		Expect(err).NotTo(HaveOccurred())
@@ -172,7 +170,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		writes.Fail = nil
 		writes.Take()
 		reconcile(csr)
-		Expect(writes.Take()).To(Equal([]string{"update CertificateSigningRequest/status"}))
+		writes.ExpectWritten("update CertificateSigningRequest/status")
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
 	})
 

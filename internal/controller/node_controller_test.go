@@ -98,7 +98,7 @@ var _ = Describe("Node", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		reconcile()
-		Expect(writes.Take()).To(Equal([]string{"patch Node"}))
+		writes.ExpectWritten("patch Node")
 		reconcile()
 		for range 5 {
 			clock.SetTime(clock.Now().Add(10 * time.Second))
@@ -109,7 +109,7 @@ var _ = Describe("Node", func() {
 		clock.SetTime(clock.Now().Add(10 * time.Second))
 		beat()
 		reconcile()
-		Expect(writes.Take()).To(Equal([]string{"patch Node"}))
+		writes.ExpectWritten("patch Node")
 	})
 
 	It("marks a node whose Lease has expired as not schedulable, with one event", func() {

@@ -326,10 +326,10 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			_, err := m.reconcile(vm)
 			Expect(err).To(MatchError(ContainSubstring("denied")))
 		}
-		Expect(m.writes.Take()).To(Equal([]string{
+		m.writes.ExpectWritten(
 			"create ControllerRevision", "create VirtualMachineInstance", "patch VirtualMachine/status",
 			"create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
-		}))
+		)
 		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))
 		m.writes.Fail = nil

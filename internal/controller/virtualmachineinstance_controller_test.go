@@ -225,7 +225,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.writes.Take()
 		_, err = w.reconcile(vmi)
 		Expect(err).To(HaveOccurred())
-		Expect(w.writes.Take()).To(Equal([]string{"create Pod"}), "the same failure is written once")
+		w.writes.ExpectWritten("create Pod") // the same failure is written once
 		Expect(w.events.take()).To(BeEmpty())
 
 		w.writes.Fail = nil

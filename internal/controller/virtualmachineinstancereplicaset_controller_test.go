@@ -416,7 +416,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 			_, err = r.reconcile(set)
 			Expect(err).To(HaveOccurred())
-			Expect(r.writes.Take()).To(Equal([]string{createVMI}), "the same failure is written once")
+			r.writes.ExpectWritten(createVMI) // the same failure is written once
 			Expect(r.events.take()).To(BeEmpty())
 
 			Expect(k8sClient.Delete(ctx, quota)).To(Succeed())
@@ -435,7 +435,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			r.scale(set, 0)
 			_, err := r.reconcile(set)
 			Expect(err).To(MatchError(ErrInjected))
-			Expect(r.writes.Take()).To(Equal([]string{deleteVMI, patchSetStatus}))
+			r.writes.ExpectWritten(deleteVMI, patchSetStatus)
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedDelete", ErrInjected.Error()))
 			Expect(r.events.take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
 		})

@@ -54,7 +54,8 @@ var _ = Describe("VirtualMachinePool", func() {
 	Describe("making VMs", func() {
 		It("makes them of its template, with one write each, one for the revision and one for the status", func() {
 			pool := r.create(builder.MakePool("web").Replicas(3))
-			r.expectReconciled(pool, createRevision, createVM, createVM, createVM, patchPoolStatus)
+			// The revision first: the VMs name it.
+			r.expectReconciledInOrder(pool, createRevision, createVM, createVM, createVM, patchPoolStatus)
 			Expect(r.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created VM "+r.ns+"/web-0",
 				"Normal SuccessfulCreate: Created VM "+r.ns+"/web-1", "Normal SuccessfulCreate: Created VM "+r.ns+"/web-2"))
 			r.expectReconciled(pool)
@@ -202,7 +203,8 @@ var _ = Describe("VirtualMachinePool", func() {
 				dv, claim := disk(r.vm("web-0"))
 				r.scale(pool, 0)
 				r.expectReconciled(pool, deleteVM)
-				r.expectReconciled(pool, "patch DataVolume", "patch PersistentVolumeClaim", patchVM)
+				// The VM last: without its finalizer, it takes along what it still owns.
+				r.expectReconciledInOrder(pool, "patch DataVolume", "patch PersistentVolumeClaim", patchVM)
 				Expect(hasOwner(ExpectExists(dv)) || hasOwner(ExpectExists(claim))).To(BeFalse())
 				Expect(r.names()).To(BeEmpty())
 			}
@@ -311,7 +313,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			r.settle(b)
 			Expect(k8sClient.Delete(ctx, b)).To(Succeed())
 			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
-			r.expectReconciled(b, patchVM, "patch VirtualMachinePool")
+			// The pool last: without it, nothing removes the VM's finalizer.
+			r.expectReconciledInOrder(b, patchVM, "patch VirtualMachinePool")
 			Expect(ExpectExists(b).Finalizers).To(Equal([]string{"user/finalizer"}))
 			r.expectReconciled(b, patchPoolStatus)
 			Expect(r.names()).To(BeEmpty(), "a pool that is being deleted makes no VMs")
@@ -330,7 +333,8 @@ var _ = Describe("VirtualMachinePool", func() {
 		It("change the VMs and restart the guests as maxUnavailable allows", func() {
 			pool := r.running(builder.MakePool("web").Replicas(3).With(oneByOne))
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI)
+			// The VM before its guest, which would otherwise start again as it was.
+			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI)
 			Expect(r.events.take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
 				"Normal SuccessfulUpdate: Restarted VM "+r.ns+"/web-0 to update it"))
 			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))

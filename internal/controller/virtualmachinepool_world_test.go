@@ -68,13 +68,21 @@ func (r *pools) reconcile(pool *poolv1.VirtualMachinePool) (ctrl.Result, error) 
 	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
 }
 
-// expectReconciled reconciles once and expects these writes.
+// expectReconciled reconciles once and expects exactly these writes, in any order.
 func (r *pools) expectReconciled(pool *poolv1.VirtualMachinePool, writes ...string) ctrl.Result {
 	GinkgoHelper()
 	result, err := r.reconcile(pool)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(r.writes.Take()).To(Equal(writes))
+	r.writes.ExpectWritten(writes...)
 	return result
+}
+
+// expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
+func (r *pools) expectReconciledInOrder(pool *poolv1.VirtualMachinePool, writes ...string) {
+	GinkgoHelper()
+	_, err := r.reconcile(pool)
+	Expect(err).NotTo(HaveOccurred())
+	r.writes.ExpectWrittenInOrder(writes...)
 }
 
 // settle reconciles until nothing is written any more, in place of the events of the writes.

@@ -186,7 +186,7 @@ func setPreparing(o *observed, r *result, status *v1.VirtualMachineInstanceStatu
 		setRefused(o, status)
 	case o.pod != nil:
 		stampPassed(o, status)
-		status.Phase = v1.Scheduling
+		vmistatus.SetPhase(status, v1.Scheduling, o.pod.CreationTimestamp)
 		setNotReady(o, status, v1.GuestNotRunningReason, "The launcher Pod does not run yet.")
 	default:
 		setNotReady(o, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
