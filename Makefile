@@ -107,12 +107,15 @@ vuln: deps ## Check for known vulnerabilities with govulncheck (GOVULNDB=url for
 test_env = rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
 	export KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium
 
+# golangci-lint runs vet with more analyzers on the same files.
+test_flags := -vet=off
+
 .PHONY: test
 test: deps ## Run unit, envtest and integration tests
 	@$(tools) envtest
 	@hack/web-assets.sh
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
-		VIREO_GUEST_BOOT=$$guest/boot go test -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
+		VIREO_GUEST_BOOT=$$guest/boot go test $(test_flags) -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 
@@ -136,12 +139,12 @@ fuzz: deps ## Fuzz the parsers of untrusted input, each target for TIME (10s, 1h
 .PHONY: test-wirecompat
 test-wirecompat: deps ## Compare the API types with KubeVirt's
 	@$(tools) envtest
-	cd $(wirecompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 -p 1 -v ./... | grep -vE '^ *(=== |--- PASS)'
+	cd $(wirecompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test $(test_flags) -count 1 -p 1 -v ./... | grep -vE '^ *(=== |--- PASS)'
 
 .PHONY: test-clientcompat
 test-clientcompat: deps ## Test the API with KubeVirt's Go client: every kind and every subresource
 	@$(tools) envtest
-	cd $(clientcompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 ./...
+	cd $(clientcompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test $(test_flags) -count 1 ./...
 
 .PHONY: test-e2e
 test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it

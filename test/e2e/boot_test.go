@@ -50,7 +50,7 @@ var _ = Describe("Booting a guest", func() {
 		expectGone(ctx, pod)
 	}, SpecTimeout(8*time.Minute))
 
-	It("boots with EFI", func(ctx context.Context) {
+	It("boots with EFI", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "efi", withEFI(), withMemory("192Mi"), withUserData(
 			"#!/bin/sh\n[ -d /sys/firmware/efi ] && echo BOOTED-BY-EFI >/dev/console\n")))
@@ -89,7 +89,7 @@ var _ = Describe("Booting a guest", func() {
 		Expect(adopted.OwnerReferences).To(ContainElement(HaveField("Kind", "VirtualMachine")))
 	}, SpecTimeout(8*time.Minute))
 
-	It("does not run the CPUs of a VM with startStrategy Paused", func(ctx context.Context) {
+	It("does not run the CPUs of a VM with startStrategy Paused", extended(1), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "paused", func(vm *v1.VirtualMachine) {
 			spec(vm).StartStrategy = ptr.To(v1.StartStrategyPaused)

@@ -56,7 +56,7 @@ var _ = Describe("A VM that cannot start reports the reason", func() {
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("nowhere"))),
 			`for volume "cloudinit-udata" : secret "nowhere" not found What to do: Fix what the message names`),
-		Entry("when its cloud-init Secret lacks the key", SpecTimeout(5*time.Minute), withUserDataSecret("without-userdata"),
+		Entry("when its cloud-init Secret lacks the key", extended(3), SpecTimeout(5*time.Minute), withUserDataSecret("without-userdata"),
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Type", v1.VirtualMachineInstanceSynchronized), HaveField("Status", corev1.ConditionFalse),
 				HaveField("Message", ContainSubstring("userdata"))),
@@ -80,6 +80,6 @@ var _ = Describe("A guest whose processes are killed", func() {
 			expectReady(ctx, namespace, "killed")
 		},
 		Entry("QEMU", SpecTimeout(8*time.Minute), "qemu-system-x86_64", Equal("GuestCrashed")),
-		Entry("libvirtd", SpecTimeout(8*time.Minute), "libvirtd", Equal("LibvirtFailed")),
+		Entry("libvirtd", extended(2), SpecTimeout(8*time.Minute), "libvirtd", Equal("LibvirtFailed")),
 	)
 })

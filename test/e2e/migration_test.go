@@ -92,7 +92,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 		Entry("with virtctl migrate-cancel", SpecTimeout(4*time.Minute), func(ctx context.Context) {
 			expectVirtctl(ctx, "migrate-cancel", "-n", n.namespace, n.name)
 		}),
-		Entry("by deleting the migration", SpecTimeout(4*time.Minute), func(ctx context.Context) {
+		Entry("by deleting the migration", extended(1), SpecTimeout(4*time.Minute), func(ctx context.Context) {
 			Expect(k8s.Delete(ctx, n.migration(ctx))).To(Succeed())
 		}))
 

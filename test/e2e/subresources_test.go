@@ -121,7 +121,7 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("backs off while its starts fail, and starts when they succeed", func(ctx context.Context) {
+	It("backs off while its starts fail, and starts when they succeed", extended(1), func(ctx context.Context) {
 		needLocalNodes()
 		namespace, name := newNamespace(ctx), "looping"
 		stop := killLaunchers(ctx, namespace)
