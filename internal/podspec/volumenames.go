@@ -68,8 +68,8 @@ func ownVolumes(vmi *v1.VirtualMachineInstance) map[string]bool {
 func freeName(name string, taken map[string]bool) string {
 	for i := 2; ; i++ {
 		suffix := "-" + strconv.Itoa(i)
-		begin := name[:min(len(name), validation.DNS1123LabelMaxLength-len(suffix))]
-		if free := strings.TrimRight(begin, "-") + suffix; !taken[free] {
+		prefix := name[:min(len(name), validation.DNS1123LabelMaxLength-len(suffix))]
+		if free := strings.TrimRight(prefix, "-") + suffix; !taken[free] {
 			return free
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // ReasonImpossible is the reason of the condition and of the event of a VMI that does not start because no guest can have what
-// its spec asks for.
+// its spec requests.
 const ReasonImpossible = "ImpossibleSpec"
 
 const (
@@ -158,6 +158,6 @@ func (s *impossibilities) kernelBoot(p *field.Path) {
 	}
 	boot := fw.KernelBoot
 	if boot.Container.KernelPath == "" && boot.KernelArgs != "" {
-		s.invalid(p.Child("kernelArgs"), boot.KernelArgs, "go to a kernel: set container.kernelPath as well")
+		s.invalid(p.Child("kernelArgs"), boot.KernelArgs, "need a kernel: set container.kernelPath as well")
 	}
 }

@@ -89,8 +89,8 @@ func templateHash(spec *poolv1.VirtualMachinePoolSpec) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// createRevision stores the spec as a revision and returns its name. Where another object has the name, as the revision of an
-// earlier pool that is not deleted yet, the name gets a suffix.
+// createRevision stores the spec as a revision and returns its name. If another object has the name, such as the revision of
+// an earlier pool that is not deleted yet, the name gets a suffix.
 func createRevision(ctx context.Context, s *Scope, name, sum string) (string, error) {
 	raw, err := json.Marshal(s.Pool.Spec)
 	if err != nil {

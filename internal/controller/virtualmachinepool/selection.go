@@ -32,7 +32,7 @@ func selected(members []*member, policy *poolv1.VirtualMachinePoolSelectionPolic
 	return picked, nil
 }
 
-// sorter returns the order of a sort policy. In that without an order, VMs that are not ready come first.
+// sorter returns the comparison of a sort policy. Random puts VMs that are not ready first, and the others in the order of a hash.
 func sorter(policy poolv1.VirtualMachinePoolSortPolicy) func(a, b *member) int {
 	return func(a, b *member) int {
 		var order int

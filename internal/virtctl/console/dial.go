@@ -32,8 +32,8 @@ type Dialer struct {
 	Timeout time.Duration
 }
 
-// Dial opens the console. While it waits, it calls say with each new reason.
-func (d Dialer) Dial(ctx context.Context, say func(string)) (*subresources.Stream, error) {
+// Dial opens the console. While it waits, it calls report with each new reason.
+func (d Dialer) Dial(ctx context.Context, report func(string)) (*subresources.Stream, error) {
 	deadline := time.Now().Add(d.Timeout)
 	reported := ""
 	for {
@@ -49,7 +49,7 @@ func (d Dialer) Dial(ctx context.Context, say func(string)) (*subresources.Strea
 		}
 		if reason := cli.Plain(err.Error()); reason != reported {
 			reported = reason
-			say(fmt.Sprintf("Waiting for %s: %s", d.VMI.Name, reason))
+			report(fmt.Sprintf("Waiting for %s: %s", d.VMI.Name, reason))
 		}
 		select {
 		case <-ctx.Done():

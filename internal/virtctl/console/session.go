@@ -34,7 +34,7 @@ type session struct {
 }
 
 func (s *session) run(ctx context.Context) error {
-	stream, err := s.dial.Dial(ctx, s.say("\n"))
+	stream, err := s.dial.Dial(ctx, s.printer("\n"))
 	if ctx.Err() != nil {
 		return nil // Ctrl+C while waiting is no error.
 	}
@@ -46,7 +46,7 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	defer restore()
-	s.say("\r\n")(fmt.Sprintf("Successfully connected to %s console. Press Ctrl+] or Ctrl+5 to exit console.", s.vmi.Name))
+	s.printer("\r\n")(fmt.Sprintf("Successfully connected to %s console. Press Ctrl+] or Ctrl+5 to exit console.", s.vmi.Name))
 	keys := readKeys(s.cli.In)
 	for {
 		err := s.serve(ctx, stream, keys)
@@ -54,16 +54,16 @@ func (s *session) run(ctx context.Context) error {
 		if !errors.As(err, &closed) || !closed.Temporary() {
 			return s.result(err)
 		}
-		s.say("\r\n")(fmt.Sprintf("\r\nThe connection ended: %s. Reconnecting, Ctrl+] quits.", closed))
+		s.printer("\r\n")(fmt.Sprintf("\r\nThe connection ended: %s. Reconnecting, Ctrl+] quits.", closed))
 		if stream, err = s.reconnect(ctx, keys); err != nil {
 			return s.result(err)
 		}
-		s.say("\r\n")(fmt.Sprintf("Reconnected to %s console.", s.vmi.Name))
+		s.printer("\r\n")(fmt.Sprintf("Reconnected to %s console.", s.vmi.Name))
 	}
 }
 
-// say returns a function that prints lines. A raw terminal needs another line end than others.
-func (s *session) say(end string) func(string) {
+// printer returns a function that prints lines. A raw terminal needs another line end than others.
+func (s *session) printer(end string) func(string) {
 	return func(text string) { _, _ = fmt.Fprint(s.cli.ErrOut, text, end) }
 }
 
@@ -139,7 +139,7 @@ func (s *session) reconnect(ctx context.Context, keys <-chan keystrokes) (*subre
 	}
 	opened := make(chan result, 1)
 	go func() {
-		stream, err := s.dial.Dial(ctx, s.say("\r\n"))
+		stream, err := s.dial.Dial(ctx, s.printer("\r\n"))
 		opened <- result{stream, err}
 	}()
 	for {
