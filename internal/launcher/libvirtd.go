@@ -5,8 +5,6 @@ package launcher
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/launcher/qemucache"
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
@@ -48,69 +47,11 @@ func prepare(log logr.Logger) error {
 	if err := prepareState(launcherpod.StateDir, launcherpod.TPMAuthorityDir); err != nil {
 		return err
 	}
-	if err := seedCapabilities(); err != nil {
+	if err := qemucache.Fill(xdgCache); err != nil {
 		// libvirt then probes QEMU, which takes half a second.
 		log.Info("Not using the image's QEMU capabilities", "reason", err.Error())
 	}
 	return nil
-}
-
-// seedCapabilities writes the image's capabilities of QEMU to libvirt's cache, so that libvirtd need not start QEMU to probe
-// them. libvirt uses them only if the ctimes of the binaries match, which are not known when the image is built, and they are
-// wrong where KVM is usable.
-func seedCapabilities() error {
-	if _, err := os.Stat("/dev/kvm"); err == nil {
-		return errors.New("/dev/kvm is there")
-	}
-	template, err := os.ReadFile(capabilitiesXML)
-	if err != nil {
-		return err
-	}
-	qemuTime, err := ctime(qemuBinary)
-	if err != nil {
-		return err
-	}
-	selfTime, err := newestCtime(libvirtdBinary,
-		libvirtModules+"/connection-driver/*.so", libvirtModules+"/storage-backend/*.so")
-	if err != nil {
-		return err
-	}
-	content := strings.NewReplacer("@QEMU_CTIME@", strconv.FormatInt(qemuTime, 10),
-		"@SELF_CTIME@", strconv.FormatInt(selfTime, 10)).Replace(string(template))
-	// libvirt names the file after the hash of the binary's path (virFileCacheGetFileName).
-	name := sha256.Sum256([]byte(qemuBinary))
-	dir := filepath.Join(xdgCache, "libvirt", "qemu", "cache", "capabilities")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	file := filepath.Join(dir, hex.EncodeToString(name[:])+".xml")
-	return os.WriteFile(file, []byte(content), 0o600) //nolint:gosec // constant paths
-}
-
-func newestCtime(patterns ...string) (int64, error) {
-	var newest int64
-	for _, pattern := range patterns {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			return 0, err
-		}
-		for _, file := range files {
-			changed, err := ctime(file)
-			if err != nil {
-				return 0, err
-			}
-			newest = max(newest, changed)
-		}
-	}
-	return newest, nil
-}
-
-func ctime(file string) (int64, error) {
-	var stat unix.Stat_t
-	if err := unix.Stat(file, &stat); err != nil {
-		return 0, fmt.Errorf("read the ctime of %s: %w", file, err)
-	}
-	return stat.Ctim.Sec, nil
 }
 
 // daemon is libvirtd and the copying of its log.

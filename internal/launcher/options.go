@@ -59,13 +59,10 @@ var (
 
 // Files of the launcher image.
 const (
-	libvirtdBinary  = "/usr/sbin/libvirtd"
-	qemuBinary      = "/usr/bin/qemu-system-x86_64"
-	shareDir        = "/usr/share/vireo/libvirt"
-	libvirtdConfig  = shareDir + "/libvirtd.conf"
-	qemuConfig      = shareDir + "/qemu.conf"
-	swtpmConfig     = "/usr/share/vireo/swtpm/swtpm_setup.conf"
-	libvirtModules  = "/usr/lib/x86_64-linux-gnu/libvirt"
-	resolvConf      = "/etc/resolv.conf"
-	capabilitiesXML = shareDir + "/capabilities.xml"
+	libvirtdBinary = "/usr/sbin/libvirtd"
+	shareDir       = "/usr/share/vireo/libvirt"
+	libvirtdConfig = shareDir + "/libvirtd.conf"
+	qemuConfig     = shareDir + "/qemu.conf"
+	swtpmConfig    = "/usr/share/vireo/swtpm/swtpm_setup.conf"
+	resolvConf     = "/etc/resolv.conf"
 )

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/launcher/qemucache"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -80,14 +81,31 @@ func runInit(request initRequest) error {
 	return nil
 }
 
+// fillCache fills libvirtd's cache as virt-launcher does. Without it, each daemon starts QEMU to probe it.
+func fillCache(dir string) error {
+	if err := qemucache.Fill(dir); err != nil {
+		return err
+	}
+	return filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)
+	})
+}
+
 func startLibvirtd() (*exec.Cmd, error) {
+	cache := launcherpod.RuntimeDir + "/cache"
+	if err := fillCache(cache); err != nil {
+		fmt.Fprintf(os.Stderr, "libvirtd probes QEMU: %v\n", err)
+	}
 	daemon := exec.Command("/usr/sbin/libvirtd", "--config", "/usr/share/vireo/libvirt/libvirtd.conf")
 	daemon.Env = []string{
 		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + launcherpod.RuntimeDir + "/home",
 		"XDG_RUNTIME_DIR=" + launcherpod.RuntimeDir + "/run",
 		"XDG_CONFIG_HOME=" + launcherpod.RuntimeDir + "/config",
-		"XDG_CACHE_HOME=" + launcherpod.RuntimeDir + "/cache",
+		"XDG_CACHE_HOME=" + cache,
 		"TMPDIR=" + launcherpod.RuntimeDir + "/tmp",
 	}
 	daemon.Stdout, daemon.Stderr = os.Stdout, os.Stderr
