@@ -5,16 +5,12 @@ package e2e
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -59,9 +55,11 @@ var _ = Describe("A replica set", func() {
 		Expect(second.Name).NotTo(Equal(first.Name), "it is created before the old one is removed")
 
 		By("scaling up")
-		load := fakeMetrics(ctx, namespace)
+		load := serveMetrics(ctx, namespace, "external.metrics.k8s.io")
 		load(6)
-		create(ctx, autoscaler(set))
+		create(ctx, autoscaler(namespace, autoscalingv2.CrossVersionObjectReference{
+			APIVersion: v1.GroupVersion.String(), Kind: v1.VirtualMachineInstanceReplicaSetGroupVersionKind.Kind, Name: set.Name,
+		}, externalLoad))
 		six := expectReplicas(ctx, set, 6)
 		names := map[string]bool{}
 		for i := range six {
@@ -82,60 +80,3 @@ var _ = Describe("A replica set", func() {
 			Should(And(HaveField("DeletionTimestamp", BeNil()), HaveField("OwnerReferences", BeEmpty()), HaveField("UID", last.UID)))
 	}, SpecTimeout(15*time.Minute))
 })
-
-// fakeMetrics installs a metrics API in the cluster that returns the load set with the returned function.
-func fakeMetrics(ctx context.Context, namespace string) (load func(int)) {
-	GinkgoHelper()
-	pod := startPeer(ctx, namespace, "metrics", "", "metrics")
-	create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "metrics"},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"peer": "metrics"}, Ports: []corev1.ServicePort{{Port: 8443}}},
-	})
-	api := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-		"metadata": map[string]any{"name": "v1beta1.external.metrics.k8s.io"},
-		"spec": map[string]any{
-			"group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
-			"insecureSkipTLSVerify": true,
-			"service":               map[string]any{"namespace": namespace, "name": "metrics", "port": int64(8443)},
-		},
-	}}
-	create(ctx, api)
-	DeferCleanup(func(ctx context.Context) {
-		Expect(client.IgnoreNotFound(k8s.Delete(ctx, api))).To(Succeed())
-	})
-	return func(guests int) {
-		GinkgoHelper()
-		expectExec(ctx, pod, shortTimeout, ContainSubstring("SET"),
-			"/tools", "get", "http://127.0.0.1:8080/set/"+strconv.Itoa(guests*perGuest))
-	}
-}
-
-// perGuest is the load for which one guest is enough.
-const perGuest = 100
-
-// autoscaler returns an autoscaler for a set, without a stabilization window.
-func autoscaler(set *v1.VirtualMachineInstanceReplicaSet) *autoscalingv2.HorizontalPodAutoscaler {
-	at := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To(int32(0)), Policies: []autoscalingv2.HPAScalingPolicy{
-		{Type: autoscalingv2.PodsScalingPolicy, Value: 10, PeriodSeconds: 15},
-	}}
-	return &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: set.Name},
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{
-				APIVersion: v1.GroupVersion.String(), Kind: v1.VirtualMachineInstanceReplicaSetGroupVersionKind.Kind, Name: set.Name,
-			},
-			MinReplicas: ptr.To(int32(1)), MaxReplicas: 8,
-			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: at, ScaleDown: at},
-			Metrics: []autoscalingv2.MetricSpec{{
-				Type: autoscalingv2.ExternalMetricSourceType,
-				External: &autoscalingv2.ExternalMetricSource{
-					Metric: autoscalingv2.MetricIdentifier{Name: "load"},
-					Target: autoscalingv2.MetricTarget{
-						Type: autoscalingv2.AverageValueMetricType, AverageValue: resource.NewQuantity(perGuest, resource.DecimalSI),
-					},
-				},
-			}},
-		},
-	}
-}

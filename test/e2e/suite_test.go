@@ -24,7 +24,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -75,6 +77,8 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 	Expect(migrationsv1alpha1.AddToScheme(scheme)).To(Succeed())
+	Expect(poolv1.AddToScheme(scheme)).To(Succeed())
+	Expect(cdi.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 	clientset, err = kubernetes.NewForConfig(restConfig)

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -40,6 +41,8 @@ func newNamespace(ctx context.Context) string {
 		if CurrentSpecReport().Failed() {
 			dump(ctx, namespace.Name)
 		}
+		// Pools and replica sets replace what is deleted before them.
+		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &poolv1.VirtualMachinePool{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstance{}, client.InNamespace(namespace.Name)))).To(Succeed())
@@ -68,11 +71,14 @@ func dump(ctx context.Context, namespace string) {
 		text, err := yaml.Marshal(value)
 		GinkgoWriter.Printf("--- %s\n%s%v\n", title, text, errText(err))
 	}
-	vms, vmis, pods := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
-	for _, list := range []client.ObjectList{vms, vmis, pods} {
+	pools, vms, vmis, pods := &poolv1.VirtualMachinePoolList{}, &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
+	for _, list := range []client.ObjectList{pools, vms, vmis, pods} {
 		if err := k8s.List(ctx, list, client.InNamespace(namespace)); err != nil {
 			GinkgoWriter.Printf("list: %v\n", err)
 		}
+	}
+	for i := range pools.Items {
+		show("pool "+pools.Items[i].Name, pools.Items[i].Status)
 	}
 	for i := range vms.Items {
 		show("vm "+vms.Items[i].Name, vms.Items[i].Status)

@@ -10,7 +10,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -25,11 +24,12 @@ import (
 // metricsAPI is the API that an autoscaler asks for metrics that are not the cluster's own.
 const metricsAPI = "/apis/external.metrics.k8s.io/v1beta1"
 
-// metricsCommand serves one number, under every metric's name, as an aggregated API. GET /set/N changes it.
+// metricsCommand serves one number as aggregated APIs: under every external metric's name, and as the memory that Pods use together. GET
+// /set/N changes it.
 func metricsCommand() *cobra.Command {
 	var address, control string
 	cmd := &cobra.Command{
-		Use: "metrics", Short: "Be the external metrics API; the metric is what GET /set/N at the control address said last", Args: cobra.NoArgs,
+		Use: "metrics", Short: "Be the metrics APIs; the metric is what GET /set/N at the control address said last", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serveMetrics(cmd.Context(), address, control) },
 	}
 	cmd.Flags().StringVar(&address, "address", ":8443", "address of the API, with TLS")
@@ -56,6 +56,7 @@ func serveMetrics(ctx context.Context, address, control string) error {
 			}},
 		})
 	})
+	servePodMetrics(api, &value)
 	set.HandleFunc("GET /set/{value}", func(w http.ResponseWriter, r *http.Request) {
 		number, err := strconv.ParseInt(r.PathValue("value"), 10, 64)
 		if err != nil {
@@ -80,11 +81,6 @@ func serveMetrics(ctx context.Context, address, control string) error {
 	case err := <-failed:
 		return err
 	}
-}
-
-func write(w http.ResponseWriter, object any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(object)
 }
 
 // selfSigned makes a certificate that nobody has to trust: the tests' APIService skips the check.
