@@ -93,10 +93,15 @@ func changesSince(path string, offset int64, namespace string) ([]change, error)
 }
 
 // perVM averages the writes that belong to a set of VMs up to the time at which each was seen running. Objects
-// carry the VM's name, or have it in theirs. An Event is a creation and counts all the same.
+// carry the VM's name, or have it in theirs. An Event is a creation and counts all the same, and so does a
+// ControllerRevision: all of them count, because some have the VM's UID in their name instead.
 func perVM(changes []change, running map[string]time.Time, counts func(change) bool) writes {
 	var total writes
 	for _, c := range changes {
+		if c.resource == "controllerrevisions" && counts(c) {
+			total.Revision++
+			continue
+		}
 		vm, until := owner(c, running)
 		if vm == "" || c.when.After(until) || !counts(c) {
 			continue
@@ -114,7 +119,7 @@ func perVM(changes []change, running map[string]time.Time, counts func(change) b
 		}
 	}
 	n := float64(max(len(running), 1))
-	return writes{VM: total.VM / n, VMI: total.VMI / n, Pod: total.Pod / n, Event: total.Event / n}
+	return writes{VM: total.VM / n, VMI: total.VMI / n, Pod: total.Pod / n, Event: total.Event / n, Revision: total.Revision / n}
 }
 
 // owner finds the VM that an object belongs to: the object has its name, virt-launcher-<name>-… or <name>.….

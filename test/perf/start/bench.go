@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	instancetypev1beta1 "github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -50,6 +51,9 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 		return nil, err
 	}
 	if err := v1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := instancetypev1beta1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
 	api, err := client.NewWithWatch(config, client.Options{Scheme: scheme})

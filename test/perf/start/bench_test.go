@@ -36,6 +36,7 @@ const auditLines = `{"stage":"ResponseComplete","verb":"create","user":{"usernam
 {"stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"events","namespace":"n","name":"a.187"},"responseStatus":{"code":201},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
 {"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachines","namespace":"other","name":"a"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
 {"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachines","namespace":"n","name":"a"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:09.000000Z"}
+{"stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"controllerrevisions","namespace":"n","name":"revision-start-vm-4711-1"},"responseStatus":{"code":201},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
 {"stage":"ResponseComp`
 
 func TestWritesAreCountedPerVM(t *testing.T) {
@@ -48,11 +49,11 @@ func TestWritesAreCountedPerVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := map[string]time.Time{"a": time.Date(2026, 1, 1, 0, 0, 5, 0, time.UTC)}
-	if diff := cmp.Diff(writes{VMI: 2, Event: 1}, perVM(changes, running, change.ours)); diff != "" {
+	if diff := cmp.Diff(writes{VMI: 2, Event: 1, Revision: 1}, perVM(changes, running, change.ours)); diff != "" {
 		t.Errorf("our writes (-want +got):\n%s", diff)
 	}
 	all := perVM(changes, running, func(change) bool { return true })
-	if diff := cmp.Diff(writes{VMI: 2, Pod: 1, Event: 1}, all); diff != "" {
+	if diff := cmp.Diff(writes{VMI: 2, Pod: 1, Event: 1, Revision: 1}, all); diff != "" {
 		t.Errorf("all clients' writes (-want +got):\n%s", diff)
 	}
 }

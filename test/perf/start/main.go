@@ -64,6 +64,7 @@ func run(ctx context.Context, o options) error {
 		{"warm up", b.warmUp},
 		{fmt.Sprintf("%d Pods one by one", o.count), b.podsOneByOne},
 		{fmt.Sprintf("%d VMs one by one", o.count), b.vmsOneByOne},
+		{fmt.Sprintf("%d VMs with an instance type and a preference one by one", o.count), b.typedVMsOneByOne},
 		{fmt.Sprintf("%d Pods at once", o.count), b.podsAtOnce},
 		{fmt.Sprintf("%d VMs at once", o.count), b.vmsAtOnce},
 		{"memory beside the guest", b.memory},

@@ -11,9 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	instancetypev1beta1 "github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/quantile"
@@ -150,6 +153,47 @@ func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
 	r.WritesPerVM = perVM(changes, b.untilReady(s), change.ours)
 	r.AllWritesPerVM = perVM(changes, b.untilReady(s), func(change) bool { return true })
 	return nil
+}
+
+// typedVMsOneByOne counts the writes of VMs whose size and devices are those of an instance type and a preference.
+func (b *bench) typedVMsOneByOne(ctx context.Context, r *result) error {
+	const kind, preferenceKind, name = "VirtualMachineInstancetype", "VirtualMachinePreference", "bench"
+	meta := metav1.ObjectMeta{Namespace: b.namespace, Name: name}
+	size := instancetypev1beta1.VirtualMachineInstancetypeSpec{
+		CPU:    instancetypev1beta1.CPUInstancetype{Guest: 1},
+		Memory: instancetypev1beta1.MemoryInstancetype{Guest: *resource.NewQuantity(smallGuestMiB<<20, resource.BinarySI)},
+	}
+	devices := instancetypev1beta1.VirtualMachinePreferenceSpec{
+		Devices: &instancetypev1beta1.DevicePreferences{PreferredDiskBus: v1.DiskBusVirtio, PreferredInterfaceModel: v1.VirtIO},
+	}
+	for _, object := range []client.Object{
+		&instancetypev1beta1.VirtualMachineInstancetype{ObjectMeta: meta, Spec: size},
+		&instancetypev1beta1.VirtualMachinePreference{ObjectMeta: meta, Spec: devices},
+	} {
+		if err := b.api.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	vms := make([]client.Object, 0, b.count)
+	for i := range b.count {
+		vm := b.vm(fmt.Sprintf("vm-typed%d", i), smallGuestMiB)
+		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Kind: kind, Name: name}
+		vm.Spec.Preference = &v1.PreferenceMatcher{Kind: preferenceKind, Name: name}
+		vm.Spec.Template.Spec.Domain.Memory = nil
+		vm.Spec.Template.Spec.Domain.Devices.Disks = nil
+		vms = append(vms, vm)
+	}
+	offset, err := auditOffset(b.auditLog)
+	if err != nil {
+		return err
+	}
+	s, err := b.oneByOne(ctx, vmRunning, func(context.Context) error { return nil }, vms...)
+	if err != nil {
+		return err
+	}
+	changes, err := b.settledChanges(offset)
+	r.WritesPerTypedVM = perVM(changes, b.untilReady(s), change.ours)
+	return err
 }
 
 func (b *bench) vmsAtOnce(ctx context.Context, r *result) error {

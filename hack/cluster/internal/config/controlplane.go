@@ -180,6 +180,8 @@ rules:
   verbs: [create, update, patch, delete, deletecollection]
   resources:
   - group: kubevirt.io
+  - group: apps
+    resources: [controllerrevisions]
   - group: ""
     resources: [pods, pods/status, pods/binding, events]
   - group: events.k8s.io
