@@ -93,7 +93,9 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	}
 
 	It("waits for what it refers to, stores it and starts with it", func() {
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(withPreference("linux")))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Preference.Kind = "virtualmachinepreference"
+		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindInstancetype", `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
 		Expect(m.events.take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
@@ -123,7 +125,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(metav1.IsControlledBy(revision, vm)).To(BeTrue())
 		Expect(revision.Labels).To(HaveKeyWithValue("instancetype.kubevirt.io/object-name", "small"))
 		Expect(vm.Status.PreferenceRef.Name).To(Equal("linux"))
-		Expect(vm.Status.PreferenceRef.Kind).To(Equal("VirtualMachinePreference"))
+		Expect(vm.Status.PreferenceRef.Kind).To(Equal("virtualmachinepreference"), "as the VM spells it")
 		Expect(stored(vm.Status.PreferenceRef).Labels).To(HaveKeyWithValue("instancetype.kubevirt.io/object-kind", "VirtualMachinePreference"))
 
 		By("recording the names of the stored objects with the spec of the start")

@@ -336,7 +336,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			// The VM before its guest, which would otherwise start again as it was.
 			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI)
 			Expect(r.events.take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
-				"Normal SuccessfulUpdate: Restarted VM "+r.ns+"/web-0 to update it"))
+				"Normal SuccessfulDelete: Successfully updated resource "+r.ns+"/web-0"))
 			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))
 			Expect(r.vm("web-2").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
 			ExpectGone(builder.MakeVMI("web-0").Namespace(r.ns).Obj())

@@ -228,7 +228,7 @@ func TestPreference(t *testing.T) {
 		"TPM, panic devices and video of the VM": {
 			withDevices(`tpm: {enabled: false}, panicDevices: [{}, {model: pvpanic}], video: {}`),
 			`{devices: {preferredTPM: {persistent: true}, preferredPanicDeviceModel: isa, preferredVideoType: bochs}}`,
-			withDevices(`tpm: {enabled: false}, panicDevices: [{model: isa}, {model: pvpanic}], video: {}`),
+			withDevices(`tpm: {enabled: false}, panicDevices: [{model: isa}, {model: pvpanic}], video: {type: bochs}`),
 		},
 		"disks": {
 			withDevices(`disks: [{name: a}, {name: b, disk: {bus: sata}}, {name: c, cdrom: {}}, {name: d, lun: {}}]`),

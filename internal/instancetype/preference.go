@@ -192,7 +192,7 @@ var addedDevicePreferences = []row{
 	}),
 	devices("preferredVideoType", func(p *v1beta1.DevicePreferences, d *v1.Devices) {
 		if p.PreferredVideoType != nil {
-			fill(&d.Video, &v1.VideoDevice{Type: *p.PreferredVideoType})
+			fillEmpty(&need(&d.Video).Type, *p.PreferredVideoType)
 		}
 	}),
 }

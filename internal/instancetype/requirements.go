@@ -13,6 +13,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // RequirementError is a requirement of a preference that a VM does not meet. Its text is KubeVirt's.
@@ -41,7 +42,7 @@ func unmet(paths []string, format string, args ...any) *RequirementError {
 }
 
 // CheckRequirements returns a RequirementError for the first requirement of a preference that the expanded spec of a VM does not
-// meet, or nil. What the spec does not set is counted as the defaults of a VMI set it. An architecture or memory that it does not set
+// meet, or nil. What the spec does not set is counted as the defaults of a VMI set it. An architecture that it does not set
 // is not checked.
 func CheckRequirements(
 	expanded *v1.VirtualMachineInstanceSpec, instancetype *v1beta1.VirtualMachineInstancetypeSpec,
@@ -145,7 +146,11 @@ func (p *preference) checkMemory(
 		}
 		return nil
 	}
-	if provided := GuestMemory(&expanded.Domain); provided != nil && provided.Cmp(required.Guest) < 0 {
+	provided := GuestMemory(&expanded.Domain)
+	if provided == nil {
+		provided = &resource.Quantity{}
+	}
+	if provided.Cmp(required.Guest) < 0 {
 		return unmet([]string{"spec.template.spec.domain.memory"}, "insufficient Memory resources of %s provided by VirtualMachine, "+
 			"preference requires %s", provided, &required.Guest)
 	}
@@ -166,7 +171,7 @@ func GuestMemory(domain *v1.DomainSpec) *resource.Quantity {
 	if domain.Memory == nil || domain.Memory.Hugepages == nil {
 		return nil
 	}
-	if q, err := resource.ParseQuantity(domain.Memory.Hugepages.PageSize); err == nil && !q.IsZero() { // Validation reports an invalid one.
+	if q, err := quantity.Parse(domain.Memory.Hugepages.PageSize); err == nil && !q.IsZero() { // Validation reports an invalid one.
 		return &q
 	}
 	return nil

@@ -139,7 +139,10 @@ func TestRequirements(t *testing.T) {
 			`{domain: {devices: {}, cpu: {sockets: 65536, cores: 65536, threads: 1}}}`, ``,
 			`{cpu: {preferredCPUTopology: spread, spreadOptions: {across: SocketsCoresThreads}}, requirements: {cpu: {guest: 4}}}`, nil, "",
 		},
-		{`{domain: {devices: {}}}`, ``, `{requirements: {memory: {guest: 1Gi}}}`, nil, ""},
+		{
+			`{domain: {devices: {}}}`, ``, `{requirements: {memory: {guest: 1Gi}}}`, []string{vm + "memory"},
+			"insufficient Memory resources of 0 provided by VirtualMachine, preference requires 1Gi",
+		},
 		{
 			`{domain: {devices: {}, memory: {guest: 512Mi}}}`, ``, `{requirements: {memory: {guest: 1Gi}}}`, []string{vm + "memory"},
 			"insufficient Memory resources of 512Mi provided by VirtualMachine, preference requires 1Gi",

@@ -102,12 +102,13 @@ func TestCreateVMRefuses(t *testing.T) {
 
 func TestCreateOthers(t *testing.T) {
 	tests := map[string]struct{ command, crd, version string }{
-		"instancetype":          {"instancetype --name=small --cpu=2 --memory=4Gi", "instancetype.kubevirt.io_virtualmachineclusterinstancetypes.yaml", "v1beta1"},
-		"instancetype-devices":  {"instancetype --name=big -n other --namespaced --cpu=2 --memory=4Gi --gpu=name:g,devicename:a/b --hostdevice=name:h,devicename:c/d --iothreadspolicy=auto", "instancetype.kubevirt.io_virtualmachineinstancetypes.yaml", "v1beta1"},
-		"preference":            {"preference --name=fast --volume-storage-class=fast --cpu-topology=preferCores --machine-type=q35", "instancetype.kubevirt.io_virtualmachineclusterpreferences.yaml", "v1beta1"},
-		"preference-namespaced": {"preference --name=fast --namespaced", "instancetype.kubevirt.io_virtualmachinepreferences.yaml", "v1beta1"},
-		"clone":                 {"clone --name=c --source-name=a", "clone.kubevirt.io_virtualmachineclones.yaml", "v1beta1"},
-		"clone-snapshot":        {"clone --name=c --source-name=a --source-type=VMSnapshot --target-name=b --label-filter=* --template-annotation-filter=!x --new-mac-address=default:02-00-00-00-00-01 --new-smbios-serial=s", "clone.kubevirt.io_virtualmachineclones.yaml", "v1beta1"},
+		"instancetype":            {"instancetype --name=small --cpu=2 --memory=4Gi", "instancetype.kubevirt.io_virtualmachineclusterinstancetypes.yaml", "v1beta1"},
+		"instancetype-devices":    {"instancetype --name=big -n other --namespaced --cpu=2 --memory=4Gi --gpu=name:g,devicename:a/b --hostdevice=name:h,devicename:c/d --iothreadspolicy=auto", "instancetype.kubevirt.io_virtualmachineinstancetypes.yaml", "v1beta1"},
+		"preference":              {"preference --name=fast --volume-storage-class=fast --cpu-topology=preferCores --machine-type=q35", "instancetype.kubevirt.io_virtualmachineclusterpreferences.yaml", "v1beta1"},
+		"preference-in-namespace": {"preference --name=fast -n other", "instancetype.kubevirt.io_virtualmachinepreferences.yaml", "v1beta1"},
+		"preference-namespaced":   {"preference --name=fast --namespaced", "instancetype.kubevirt.io_virtualmachinepreferences.yaml", "v1beta1"},
+		"clone":                   {"clone --name=c --source-name=a", "clone.kubevirt.io_virtualmachineclones.yaml", "v1beta1"},
+		"clone-snapshot":          {"clone --name=c --source-name=a --source-type=VMSnapshot --target-name=b --label-filter=* --template-annotation-filter=!x --new-mac-address=default:02-00-00-00-00-01 --new-smbios-serial=s", "clone.kubevirt.io_virtualmachineclones.yaml", "v1beta1"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +124,7 @@ func TestCreateOthers(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	for command, want := range map[string]string{
 		"instancetype --memory=1Gi":                                `required flag(s) "cpu" not set`,
-		"instancetype --cpu=0 --memory=1Gi":                        "it must be greater than 0",
+		"instancetype --cpu=0 --memory=1Gi":                        "cpu value must be greater than zero",
 		"instancetype --cpu=1 --memory=x":                          `failed to parse "--memory" flag`,
 		"instancetype --cpu=1 --memory=1Gi --gpu=name:a":           "devicename must be specified",
 		"instancetype --cpu=1 --memory=1Gi --iothreadspolicy=many": `invalid policy "many"`,

@@ -92,7 +92,8 @@ func (f fleet) expectReplaced(ctx context.Context, name string) {
 			return before.UID
 		}
 		g.Expect(err).NotTo(HaveOccurred())
-		if instance := vmi(ctx, f.namespace, name); vm.UID == before.UID && instance != nil {
+		// A VMI whose Pod is deleted while it is Pending gets another one, and does not fail.
+		if instance := vmi(ctx, f.namespace, name); vm.UID == before.UID && instance != nil && instance.Status.Phase != v1.Pending {
 			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(f.namespace),
 				client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}, client.GracePeriodSeconds(0)))).To(Succeed())
 		}

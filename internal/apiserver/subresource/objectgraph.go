@@ -175,7 +175,7 @@ func (g graph) matcher(kind, defaultKind, name, revision string, status *v1.Inst
 		kind = defaultKind
 	}
 	in := g
-	if strings.Contains(kind, "Cluster") {
+	if strings.Contains(strings.ToLower(kind), "cluster") {
 		in = graph{}
 	}
 	nodes := []v1.ObjectGraphNode{

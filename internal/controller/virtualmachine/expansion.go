@@ -97,7 +97,7 @@ func nameReferences(vmi *v1.VirtualMachineInstance, status *v1.VirtualMachineSta
 			continue
 		}
 		annotation := class.ClusterAnnotation
-		if ref.Kind == class.Namespaced.Name {
+		if kind, err := class.KindOf(ref.Kind); err == nil && kind.Namespaced {
 			annotation = class.NamespacedAnnotation
 		}
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, annotation, ref.Name)

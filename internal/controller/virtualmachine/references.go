@@ -119,7 +119,8 @@ func resolveReferences(ctx context.Context, s *Scope) error {
 			unstored = append(unstored, object)
 			revision = reference.RevisionName(s.VM, object)
 		}
-		refs[class] = refOf(matcher, kind.Name, revision)
+		// The matcher's own spelling: KubeVirt takes another one for another kind.
+		refs[class] = refOf(matcher, cmp.Or(matcher.Kind, kind.Name), revision)
 	}
 	s.referenceRefs = refs
 	if s.expandsReferences() {

@@ -209,7 +209,8 @@ func restart(ctx context.Context, s *Scope, m *member) error {
 		return fmt.Errorf("restart VirtualMachine %s: %w", client.ObjectKeyFromObject(m.vm), err)
 	}
 	if err == nil {
-		s.record(m.vm, normal, poolapi.SuccessfulUpdateReason, actionUpdate, "Restarted VM %s/%s to update it", m.vm.Namespace, m.vm.Name)
+		// KubeVirt's reason and message.
+		s.record(m.vm, normal, ReasonSuccessfulDelete, actionUpdate, "Successfully updated resource %s/%s", m.vm.Namespace, m.vm.Name)
 	}
 	return nil
 }

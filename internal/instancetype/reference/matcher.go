@@ -40,9 +40,6 @@ func (c *Class) validate(at *field.Path, matcher *v1.InstancetypeMatcher) field.
 	if matcher.Name == "" && matcher.InferFromVolume == "" {
 		errs = append(errs, field.Required(at, "Either Name or InferFromVolume should be provided within the "+c.Matcher))
 	}
-	if _, err := c.KindOf(matcher.Kind); err != nil {
-		errs = append(errs, field.Invalid(at.Child("kind"), matcher.Kind, err.Error()))
-	}
 	if matcher.InferFromVolume != "" {
 		for _, set := range []struct{ name, field, value string }{{"Name", "name", matcher.Name}, {"Kind", "kind", matcher.Kind}} {
 			if set.value != "" {

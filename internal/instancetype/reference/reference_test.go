@@ -64,7 +64,7 @@ func TestValidate(t *testing.T) {
 		"a name":    {nil, &v1.InstancetypeMatcher{Name: "a"}, nil},
 		"a volume":  {nil, &v1.InstancetypeMatcher{InferFromVolume: "root", InferFromVolumeFailurePolicy: policy("Ignore")}, nil},
 		"nothing":   {nil, &v1.InstancetypeMatcher{}, []string{"spec.F: Either Name or InferFromVolume should be provided within the M"}},
-		"bad kind":  {nil, &v1.InstancetypeMatcher{Name: "a", Kind: "Pod"}, []string{"spec.F.kind: got unexpected kind in M: Pod"}},
+		"unknown":   {nil, &v1.InstancetypeMatcher{Name: "a", Kind: "Pod"}, nil},
 		"a renamed": {&v1.InstancetypeMatcher{Name: "a"}, &v1.InstancetypeMatcher{Name: "b"}, nil},
 		"a volume and what it replaces": {nil, &v1.InstancetypeMatcher{Name: "a", Kind: "CLUSTER", InferFromVolume: "root"}, []string{
 			"spec.F.name: Name already set, should be cleared before setting inferFromVolume",

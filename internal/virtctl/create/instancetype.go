@@ -43,13 +43,13 @@ virtctl create instancetype --namespaced --cpu=8 --memory=32Gi --gpu=name:gpu1,d
 			if err != nil {
 				return err
 			}
-			scope := scoped{namespaced: o.namespaced, kind: "Instancetype", name: nameOr(o.name, "instancetype-")}
+			scope := scoped{namespaced: o.namespaced, kind: "Instancetype", name: o.name}
 			return scope.print(c, &o.output, &spec)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The instance type's name. By default a random one.")
-	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one.")
+	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one. Implied by --namespace.")
 	flags.Uint32Var(&o.cpu, "cpu", 0, "The number of the guest's vCPUs.")
 	flags.StringVar(&o.memory, "memory", "", "The guest's memory.")
 	flags.StringArrayVar(&o.gpus, "gpu", nil, "A GPU (repeatable): name:NAME,devicename:RESOURCE.")
@@ -64,7 +64,7 @@ virtctl create instancetype --namespaced --cpu=8 --memory=32Gi --gpu=name:gpu1,d
 func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstancetypeSpec, error) {
 	spec := instancetypev1beta1.VirtualMachineInstancetypeSpec{CPU: instancetypev1beta1.CPUInstancetype{Guest: o.cpu}}
 	if o.cpu == 0 {
-		return spec, flagError("cpu", "it must be greater than 0")
+		return spec, flagError("cpu", "cpu value must be greater than zero")
 	}
 	memory, err := resource.ParseQuantity(o.memory)
 	if err != nil {
@@ -104,6 +104,7 @@ func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstance
 
 // scoped is an object of a kind that exists namespaced and cluster-wide.
 type scoped struct {
+	// namespaced asks for the namespaced kind. So does a namespace, as in KubeVirt.
 	namespaced bool
 	// kind is the kind without the prefix VirtualMachine or VirtualMachineCluster.
 	kind, name string
@@ -114,20 +115,20 @@ func (s scoped) print(c *cli.CLI, output *cli.Output, spec any) error {
 	if err != nil {
 		return err
 	}
+	namespace, err := explicitNamespace(c)
+	if err != nil {
+		return err
+	}
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": content}}
-	kind := "VirtualMachineCluster" + s.kind
-	if s.namespaced {
-		kind = "VirtualMachine" + s.kind
-		namespace, err := explicitNamespace(c)
-		if err != nil {
-			return err
-		}
-		if namespace != "" {
-			object.SetNamespace(namespace)
-		}
+	kind, prefix := "VirtualMachineCluster"+s.kind, "cluster"
+	if s.namespaced || namespace != "" {
+		kind, prefix = "VirtualMachine"+s.kind, ""
+	}
+	if namespace != "" {
+		object.SetNamespace(namespace)
 	}
 	object.SetGroupVersionKind(instancetypev1beta1.GroupVersion.WithKind(kind))
-	object.SetName(s.name)
+	object.SetName(nameOr(s.name, prefix+strings.ToLower(s.kind)+"-"))
 	return printManifest(c, output, object)
 }
 
@@ -155,13 +156,13 @@ virtctl create preference --namespaced --machine-type=pc-q35-9.2`),
 			if err != nil {
 				return err
 			}
-			scope := scoped{namespaced: o.namespaced, kind: "Preference", name: nameOr(o.name, "preference-")}
+			scope := scoped{namespaced: o.namespaced, kind: "Preference", name: o.name}
 			return scope.print(c, &o.output, &spec)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The preference's name. By default a random one.")
-	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one.")
+	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one. Implied by --namespace.")
 	flags.StringVar(&o.storageClass, "volume-storage-class", "", "The preferred storage class of disks.")
 	flags.StringVar(&o.machine, "machine-type", "", "The preferred machine type.")
 	flags.StringVar(&o.topology, "cpu-topology", "", "The preferred CPU topology: sockets, cores, threads, spread or any.")

@@ -65,11 +65,11 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 
 // validate validates a VM. before is the stored VM, or nil for a new one.
 func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachine) (admission.Warnings, error) {
-	if err := reference.Hopeless(vm); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := validateMatchers(path, before, vm)
+	if err := reference.Hopeless(vm); err != nil && len(errs) == 0 {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
 	spec, complete, conflicts := v.expand(ctx, vm, config)
 	errs = append(errs, conflicts...)
 	errs = append(errs, validateVM(path, spec, config, fromTrusted(ctx, v.trusted))...)
