@@ -6,7 +6,9 @@
 //   - it adds the version v1alpha3 to the kinds of kubevirt.io, as in KubeVirt. Both versions have the same schema and one Go package,
 //     so v1alpha3 is a copy of v1;
 //   - it removes the descriptions of all versions but the stored one. A CRD has to fit into the annotation that `kubectl apply` writes
-//     (262144 bytes), and most of a schema are descriptions.
+//     (262144 bytes), and most of a schema are descriptions;
+//   - it limits the exponents of quantities to two digits. Kubernetes' parser computes every digit of a number: 1e-1000000000 takes
+//     hours, in each process that decodes the object.
 //
 // Its argument is the directory of the CRDs, which it changes in place.
 package main
@@ -26,6 +28,9 @@ const (
 	coreGroup = "kubevirt.io"
 	// legacyVersion is the version in which KubeVirt also serves its first kinds (staging/src/kubevirt.io/api/core/v1/register.go).
 	legacyVersion = "v1alpha3"
+	// quantityPattern is controller-gen's pattern of a quantity, and boundedPattern the same with exponents of at most two digits.
+	quantityPattern = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$`
+	boundedPattern  = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?0*[0-9]{1,2}))?$`
 )
 
 func main() {
@@ -96,6 +101,7 @@ func finish(crd map[string]any) error {
 		if !isObject {
 			return fmt.Errorf("spec.versions[%d]: not an object", i)
 		}
+		boundQuantities(version["schema"])
 		if stored, isBool := version["storage"].(bool); isBool && stored {
 			continue
 		}
@@ -147,6 +153,23 @@ func dropDescriptions(node any) {
 	case []any:
 		for _, child := range typed {
 			dropDescriptions(child)
+		}
+	}
+}
+
+// boundQuantities replaces the patterns of quantities in a schema.
+func boundQuantities(node any) {
+	switch typed := node.(type) {
+	case map[string]any:
+		if typed["pattern"] == quantityPattern {
+			typed["pattern"] = boundedPattern
+		}
+		for _, child := range typed {
+			boundQuantities(child)
+		}
+	case []any:
+		for _, child := range typed {
+			boundQuantities(child)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 const kib = 1024
@@ -31,8 +32,8 @@ func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 		return nil
 	}
 	path = path.Child("hugepages", "pageSize")
-	page, err := resource.ParseQuantity(memory.Hugepages.PageSize)
-	if err != nil || page.Sign() <= 0 {
+	page, err := quantity.Parse(memory.Hugepages.PageSize)
+	if err != nil || page.Value() <= 0 { // Value is 0 for what is beyond an int64
 		return field.Invalid(path, memory.Hugepages.PageSize, "must be the size of a huge page, such as 2Mi or 1Gi")
 	}
 	if guest.Value()%page.Value() != 0 {
@@ -54,12 +55,12 @@ func guestMemory(spec *v1.DomainSpec) *resource.Quantity {
 		return spec.Memory.Guest
 	}
 	for _, list := range []corev1.ResourceList{spec.Resources.Requests, spec.Resources.Limits} {
-		if quantity, found := list[corev1.ResourceMemory]; found {
-			return &quantity
+		if requested, found := list[corev1.ResourceMemory]; found {
+			return &requested
 		}
 	}
 	if spec.Memory != nil && spec.Memory.Hugepages != nil {
-		if page, err := resource.ParseQuantity(spec.Memory.Hugepages.PageSize); err == nil {
+		if page, err := quantity.Parse(spec.Memory.Hugepages.PageSize); err == nil {
 			return &page
 		}
 	}
@@ -67,4 +68,4 @@ func guestMemory(spec *v1.DomainSpec) *resource.Quantity {
 }
 
 // toKiB rounds up, so that a guest does not get less than its spec says.
-func toKiB(quantity *resource.Quantity) uint { return uint((quantity.Value() + kib - 1) / kib) }
+func toKiB(q *resource.Quantity) uint { return uint((q.Value() + kib - 1) / kib) }

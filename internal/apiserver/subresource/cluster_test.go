@@ -153,6 +153,9 @@ func TestExpandVMSpec(t *testing.T) {
 		{`{"metadata":{"name":"vm"},"spec":{"instancetype":{"name":"none"},"template":{"spec":{}}}}`, 400, `"none" not found`},
 		{"", 400, "empty request body"},
 		{"{", 400, "Can not unmarshal Request body to struct, error: "},
+		// Decoding these would take hours.
+		{`{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"1e-1000000000"}}}}}}`, 400, "spec.template.spec.domain.memory.guest: "},
+		{`{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"1e-1000000000","guest":"1Gi"}}}}}}`, 400, "spec.template.spec.domain.memory.guest: "},
 		{`{"spec":{}}`, 400, "Object is not a valid VirtualMachine"},
 		{`{"spec":{"running":"yes","template":{}}}`, 400, "Object is not a valid VirtualMachine"},
 		{`{"spec":{"template":{"spec":{"domian":{}}}}}`, 400, "Object is not a valid VirtualMachine"},

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // expandSpec returns a VM with its instance type and preference expanded.
@@ -84,6 +85,9 @@ func readVM(body io.Reader) (*v1.VirtualMachine, error) {
 		return nil, decode(&http.Request{Body: io.NopCloser(bytes.NewReader(raw))}, &struct{}{})
 	}
 	vm := &v1.VirtualMachine{}
+	if err := quantity.Check(raw, vm); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
 	strict, err := kjson.UnmarshalStrict(raw, vm)
 	if err != nil {
 		strict = append(strict, err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 var (
@@ -140,7 +140,7 @@ func requestsOf(spec *v1.VirtualMachineInstanceSpec) []request {
 		add(memory, bytes, sourceGuest, domain.Memory.Guest.AsApproximateFloat64())
 	}
 	if domain.Memory != nil && domain.Memory.Hugepages != nil {
-		if size, err := resource.ParseQuantity(domain.Memory.Hugepages.PageSize); err == nil {
+		if size, err := quantity.Parse(domain.Memory.Hugepages.PageSize); err == nil {
 			add(memory, bytes, sourceHugepages, size.AsApproximateFloat64())
 		}
 	}
@@ -165,6 +165,6 @@ func requestsOf(spec *v1.VirtualMachineInstanceSpec) []request {
 }
 
 func valueOf(list corev1.ResourceList, name corev1.ResourceName) float64 {
-	quantity := list[name]
-	return quantity.AsApproximateFloat64()
+	q := list[name]
+	return q.AsApproximateFloat64()
 }

@@ -17,8 +17,8 @@ import (
 // waitLimit is the timeout of waits for the API server. No test asserts a duration.
 const waitLimit = 30 * time.Second
 
-// quantity parses a quantity.
-func quantity(s string) *resource.Quantity { return ptr.To(resource.MustParse(s)) }
+// quantityOf parses a quantity.
+func quantityOf(s string) *resource.Quantity { return ptr.To(resource.MustParse(s)) }
 
 // resources returns a list of a CPU and a memory quantity; "" leaves one out.
 func resources(cpu, memory string) corev1.ResourceList {
@@ -38,7 +38,7 @@ type specOption func(*v1.VirtualMachineInstanceSpec)
 // newSpec returns the smallest valid spec, which has only memory.
 func newSpec(options ...specOption) *v1.VirtualMachineInstanceSpec {
 	spec := &v1.VirtualMachineInstanceSpec{}
-	spec.Domain.Memory = &v1.Memory{Guest: quantity("128Mi")}
+	spec.Domain.Memory = &v1.Memory{Guest: quantityOf("128Mi")}
 	for _, option := range options {
 		option(spec)
 	}

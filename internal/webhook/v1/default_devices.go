@@ -10,6 +10,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // defaultSpinlockRetries is KubeVirt's default, and the minimum of Hyper-V's specification.
@@ -17,7 +18,7 @@ const defaultSpinlockRetries uint32 = 4096
 
 // parseOrZero parses a quantity. It returns zero for an invalid one, which validation reports.
 func parseOrZero(s string) *resource.Quantity {
-	q, err := resource.ParseQuantity(s)
+	q, err := quantity.Parse(s)
 	if err != nil {
 		return &resource.Quantity{}
 	}

@@ -38,7 +38,7 @@ func TestDefaultsOfAnEmptyVMI(t *testing.T) {
 		Architecture: "amd64",
 		Domain: v1.DomainSpec{
 			CPU:      &v1.CPU{Cores: 1, Sockets: 1, Threads: 1, Model: "host-model"},
-			Memory:   &v1.Memory{Guest: quantity("128Mi")},
+			Memory:   &v1.Memory{Guest: quantityOf("128Mi")},
 			Machine:  &v1.Machine{Type: "q35"},
 			Firmware: &v1.Firmware{UUID: "u"},
 			Features: &v1.Features{ACPI: v1.FeatureState{Enabled: ptr.To(true)}},

@@ -255,7 +255,7 @@ var _ = Describe("KubeVirt", Ordered, func() {
 	It("is refused when a value cannot be used", func() {
 		kv := newKubeVirt("bad")
 		kv.Spec.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("much")
-		kv.Spec.Configuration.CPURequest = quantity("-1")
+		kv.Spec.Configuration.CPURequest = quantityOf("-1")
 		expectInvalid(k8s.Create(ctx, kv), "spec.configuration.additionalGuestMemoryOverheadRatio", "spec.configuration.cpuRequest")
 	})
 
@@ -349,6 +349,29 @@ var _ = Describe("instance types and preferences", func() {
 		} {
 			expectInvalid(k8s.Create(ctx, object), "spec.cpu.spreadOptions.ratio")
 		}
+	})
+
+	It("and VMIs are refused with quantities that take hours to read", func() {
+		guest := map[string]any{"guest": "1e-1000000000"}
+		for kind, spec := range map[string]map[string]any{
+			"VirtualMachineInstancetype":        {"cpu": map[string]any{"guest": int64(1)}, "memory": guest},
+			"VirtualMachineClusterInstancetype": {"cpu": map[string]any{"guest": int64(1)}, "memory": guest},
+			"VirtualMachinePreference":          {"requirements": map[string]any{"memory": guest}},
+			"VirtualMachineClusterPreference":   {"requirements": map[string]any{"memory": guest}},
+		} {
+			object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+			object.SetGroupVersionKind(v1beta1.GroupVersion.WithKind(kind))
+			object.SetName("endless")
+			if !strings.Contains(kind, "Cluster") {
+				object.SetNamespace(ns)
+			}
+			expectInvalid(k8s.Create(ctx, object), "spec")
+		}
+		vmi := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"domain": map[string]any{"devices": map[string]any{}, "memory": guest}}}}
+		vmi.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachineInstance"))
+		vmi.SetNamespace(ns)
+		vmi.SetName("endless")
+		Expect(k8s.Create(ctx, vmi)).To(MatchError(ContainSubstring("spec.domain.memory.guest: the exponent may have at most 2 digits")))
 	})
 
 	It("are applied before a VM is validated, once they exist", func() {

@@ -9,6 +9,7 @@
 package v1
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -17,7 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // Options configures the webhooks.
@@ -67,7 +70,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/virtualmachinereplicaset-validate": admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
 		"/virtualmachinepool-validate":       admission.WithValidator(scheme, &poolValidator{config: options.Config}),
 
-		"/virtualmachineinstances-mutate":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
+		"/virtualmachineinstances-mutate":          withBoundedQuantities(admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}), &v1.VirtualMachineInstance{}),
 		"/virtualmachineinstances-validate-create": vmi,
 		"/virtualmachineinstances-validate-update": vmi,
 
@@ -92,4 +95,17 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		mgr.GetWebhookServer().Register(path, hook)
 	}
 	return nil
+}
+
+// withBoundedQuantities refuses objects with quantities that take hours to decode. Mutating webhooks need it: the API server calls
+// them before it validates an object by its schema, which refuses such quantities too.
+func withBoundedQuantities(hook *admission.Webhook, object any) *admission.Webhook {
+	next := hook.Handler
+	hook.Handler = admission.HandlerFunc(func(ctx context.Context, request admission.Request) admission.Response {
+		if err := quantity.Check(request.Object.Raw, object); err != nil {
+			return admission.Errored(http.StatusBadRequest, err)
+		}
+		return next.Handle(ctx, request)
+	})
+	return hook
 }

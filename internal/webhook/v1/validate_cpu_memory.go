@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // cpuFeaturePolicies are the policies of libvirt.
@@ -202,8 +203,8 @@ func checkHugepages(c *check) {
 		return
 	}
 	sizePath := c.at("domain", "memory", "hugepages", "pageSize")
-	page, err := resource.ParseQuantity(memory.Hugepages.PageSize)
-	if err != nil || page.Sign() <= 0 {
+	page, err := quantity.Parse(memory.Hugepages.PageSize)
+	if err != nil || page.Value() <= 0 { // Value is 0 for what is beyond an int64
 		c.invalid(sizePath, memory.Hugepages.PageSize, "%s '%s': must be a size that the nodes offer, such as 2Mi or 1Gi",
 			sizePath, memory.Hugepages.PageSize)
 		return

@@ -105,7 +105,7 @@ func TestVolumeRules(t *testing.T) {
 		{name: "claim", spec: one(*claim("c"))},
 		{name: "nothing", spec: one(v1.VolumeSource{}), want: []string{volume + ": exactly one source type"}},
 		{name: "two sources", spec: one(v1.VolumeSource{
-			ContainerDisk: &v1.ContainerDiskSource{Image: "i"}, EmptyDisk: &v1.EmptyDiskSource{Capacity: *quantity("1Gi")},
+			ContainerDisk: &v1.ContainerDiskSource{Image: "i"}, EmptyDisk: &v1.EmptyDiskSource{Capacity: *quantityOf("1Gi")},
 		}), want: []string{volume + ": exactly one source type"}},
 		{name: "same name", spec: newSpec(withVolume("v", *claim("a")), withVolume("v", *claim("b"))),
 			want: []string{"spec.volumes[1].name: must not have the same Name"}},
@@ -115,14 +115,14 @@ func TestVolumeRules(t *testing.T) {
 		{name: "data volume without a name", spec: one(v1.VolumeSource{DataVolume: &v1.DataVolumeSource{}}),
 			want: []string{volume + ".dataVolume.name: DataVolume 'name' must be set"}},
 		{name: "host disk", config: gated, spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{
-			Path: "/data/disk.img", Type: v1.HostDiskExistsOrCreate, Capacity: *quantity("1Gi")}})},
+			Path: "/data/disk.img", Type: v1.HostDiskExistsOrCreate, Capacity: *quantityOf("1Gi")}})},
 		{name: "host disk without the gate", spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/d", Type: v1.HostDiskExists}}),
 			want: []string{volume + ".hostDisk: HostDisk feature gate is not enabled"}},
 		{name: "bad host disk", config: gated, spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{Type: "File"}}), want: []string{
 			volume + ".hostDisk.path: required for hostDisk", volume + ".hostDisk.type: invalid value 'File'",
 		}},
 		{name: "capacity of a disk that exists", config: gated, spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{
-			Path: "/d", Type: v1.HostDiskExists, Capacity: *quantity("1Gi")}}),
+			Path: "/d", Type: v1.HostDiskExists, Capacity: *quantityOf("1Gi")}}),
 			want: []string{volume + ".hostDisk.capacity: equal to 'DiskOrCreate'"}},
 		{name: "too many", spec: newSpec(func(s *v1.VirtualMachineInstanceSpec) { s.Volumes = make([]v1.Volume, 257) }),
 			want: []string{"spec.volumes: exceeds the 256 element limit"}},

@@ -74,7 +74,7 @@ func withHugepages(size, guest string) specOption {
 	return func(s *v1.VirtualMachineInstanceSpec) {
 		s.Domain.Memory = &v1.Memory{Hugepages: &v1.Hugepages{PageSize: size}}
 		if guest != "" {
-			s.Domain.Memory.Guest = quantity(guest)
+			s.Domain.Memory.Guest = quantityOf(guest)
 		}
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // stallOptions configure the stall detection of the feature gate MigrationStallDetection. The defaults are KubeVirt's
@@ -73,7 +73,7 @@ func setFactor(to *float64, text *string, least, most float64) {
 	if text == nil {
 		return
 	}
-	if q, err := resource.ParseQuantity(*text); err == nil {
+	if q, err := quantity.Parse(*text); err == nil {
 		*to = min(max(q.AsApproximateFloat64(), least), most)
 	}
 }
