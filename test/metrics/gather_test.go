@@ -184,7 +184,7 @@ func controllerCollector() prometheus.Collector {
 func agentCollector() prometheus.Collector {
 	guest := &guestmetrics.Guest{
 		Pod:    hypervisor.PodRef{UID: "pod", VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}},
-		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"}, Affinity: 1,
+		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"}, Affinity: 1, VCPUs: 1,
 	}
 	return guestmetrics.New(guestmetrics.Options{
 		Node: "node", Guests: func() []*guestmetrics.Guest { return []*guestmetrics.Guest{guest} }, Labels: metrics.NewLabelFilter(),

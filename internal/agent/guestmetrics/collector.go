@@ -20,6 +20,10 @@ import (
 // maxUsageAge is how old a report of a guest agent may be. The agent is polled every two minutes at least.
 const maxUsageAge = 5 * time.Minute
 
+// maxLabelBytes limits the labels of a VMI in all metrics of its guest together. Each of the metrics has all of them; beyond the
+// limit, none has any.
+const maxLabelBytes = 512 << 10
+
 // Options configure a Collector.
 type Options struct {
 	// Node is the name of the node.
@@ -60,7 +64,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	defer cancel()
 	c.reader.query(ctx, guests)
 	for _, guest := range guests {
-		s := &series{to: to, labels: c.o.Labels.Select("kubernetes_vmi_label_", guest.Labels)}
+		s := &series{to: to, labels: c.labels(guest)}
 		s.labels["node"], s.labels["namespace"], s.labels["name"] = c.o.Node, guest.Pod.VMI.Namespace, guest.Pod.VMI.Name
 		if stats := c.reader.latest(guest); stats != nil {
 			s.stats(guest, stats)
@@ -69,6 +73,18 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 			s.usage(usage)
 		}
 	}
+}
+
+// labels returns the labels of a guest's VMI, within maxLabelBytes.
+func (c *Collector) labels(guest *Guest) map[string]string {
+	labels, size := c.o.Labels.Select("kubernetes_vmi_label_", guest.Labels), 0
+	for name, value := range labels {
+		size += len(name) + len(value)
+	}
+	if size*guest.series() > maxLabelBytes {
+		clear(labels)
+	}
+	return labels
 }
 
 // series sends the metrics of one guest.
@@ -106,7 +122,7 @@ func (s *series) stats(guest *Guest, stats *hypervisor.Stats) {
 	if guest.Affinity > 0 {
 		s.send(&nodeAffinity, float64(guest.Affinity))
 	}
-	for i := range stats.VCPUs {
+	for i := range stats.VCPUs[:min(len(stats.VCPUs), guest.VCPUs)] {
 		vcpu, id := &stats.VCPUs[i], strconv.Itoa(i)
 		s.values(vcpuRows, vcpu, "id", id)
 		state, ok := vcpu.Get(hypervisor.VCPUState)

@@ -24,6 +24,8 @@ type Guest struct {
 	NICs, Disks map[string]string
 	// Affinity is how many CPUs of the node its vCPUs may run on, added up.
 	Affinity int
+	// VCPUs is how many vCPUs its VMI has. A launcher could report more.
+	VCPUs int
 	// Migrating reports whether it is being transferred to another node.
 	Migrating bool
 }
@@ -56,6 +58,12 @@ func (g *Guest) Describe(d *libvirtxml.Domain, nics, disks []string, cpus int) {
 		}
 	}
 	g.Affinity = affinity(d, cpus)
+}
+
+// series returns about how many metrics the guest has.
+func (g *Guest) series() int {
+	const others = 96 // of the domain and of file systems
+	return others + (len(vcpuRows)+1)*g.VCPUs + len(nicRows)*len(g.NICs) + len(diskRows)*len(g.Disks)
 }
 
 // aliases returns names by the alias of their device.

@@ -29,6 +29,7 @@ func guest(name string) *Guest {
 	return &Guest{
 		Pod: hypervisor.PodRef{UID: types.UID("pod-" + name), VMI: types.NamespacedName{Namespace: "ns", Name: name}}, Domain: "ns_" + name,
 		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"}, Affinity: 8,
+		VCPUs: 1,
 	}
 }
 
@@ -199,6 +200,66 @@ func TestSilentLauncher(t *testing.T) {
 			t.Errorf("queries: %v", queries)
 		}
 	})
+}
+
+// Launchers that respond late do not occupy the slots for ever: the guests of others have metrics, and scrapes become short.
+func TestSlowLaunchers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var guests []*Guest
+		for i := range 2*Slots + 20 {
+			g := guest(fmt.Sprint("guest-", i))
+			g.Pod.VMI.Namespace = []string{"slow-0", "slow-1", "quick"}[min(i/Slots, 2)]
+			guests = append(guests, g)
+		}
+		c := collector(guests, func(ctx context.Context, g *Guest, _ bool) (*hypervisor.Stats, error) {
+			if g.Pod.VMI.Namespace != "quick" {
+				time.Sleep(9 * time.Second)
+			}
+			return statistics(), ctx.Err()
+		})
+		for i := range 20 {
+			start := time.Now()
+			quick := 0
+			for _, line := range samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total") {
+				if strings.Contains(line, `namespace="quick"`) {
+					quick++
+				}
+			}
+			took := time.Since(start)
+			if i >= 6 && (quick != 20 || took >= scrapeTimeout) {
+				t.Errorf("scrape %d took %s and has %d guests", i, took, quick)
+			}
+			time.Sleep(30*time.Second - took)
+		}
+	})
+}
+
+// A launcher cannot add vCPUs, and the labels of a VMI are left out where they would make the response large.
+func TestSizeIsBounded(t *testing.T) {
+	g := guest("a")
+	c := collector([]*Guest{g}, func(context.Context, *Guest, bool) (*hypervisor.Stats, error) {
+		s := statistics()
+		for i := range 512 {
+			s.Add(fmt.Sprintf("vcpu.%d.time", i), 1, "")
+			s.Add(fmt.Sprintf("vcpu.%d.state", i), 1, "")
+		}
+		return s, nil
+	})
+	if n := len(samples(t, c, "kubevirt_vmi_vcpu_seconds_total")); n != 1 {
+		t.Errorf("%d vCPUs of a VMI with one", n)
+	}
+	for i := range 64 {
+		g.Labels[fmt.Sprintf("%d-%s", i, strings.Repeat("x", 60))] = strings.Repeat("y", 63)
+	}
+	g.VCPUs = 16
+	size := len(strings.Join(samples(t, c), "\n"))
+	if few := samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total"); size > 1<<20 || len(few) != 1 || strings.Contains(few[0], "yyy") {
+		t.Errorf("%d bytes, %.200q", size, few)
+	}
+	g.VCPUs = 1
+	if few := samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total"); len(few) != 1 || !strings.Contains(few[0], "yyy") {
+		t.Errorf("labels are missing in %.200q", few)
+	}
 }
 
 // A response after the end of the scrape is used by the next one, unless it is too old.

@@ -27,6 +27,8 @@ const (
 	Slots, slotsPerNamespace = 32, 16
 	// firstPause and maxPause are the delays after a query that failed.
 	firstPause, maxPause = 5 * time.Second, 5 * time.Minute
+	// slow is how long a query may take before the launcher is treated as silent: others wait for its slot.
+	slow = 3 * time.Second
 	// dirtyRatePause is the least time between two measurements of a guest's dirty rate.
 	dirtyRatePause = 10 * time.Second
 )
@@ -54,10 +56,10 @@ type state struct {
 	running chan struct{}
 	stats   *hypervisor.Stats
 	at      time.Time
-	// silent reports whether the last query failed. Scrapes do not wait for such a launcher.
+	// silent reports whether the last query failed or was slow. Scrapes do not wait for such a launcher.
 	silent bool
 	pauses wait.Backoff
-	// retry is when to query again after a failure.
+	// retry is when to query a silent launcher again.
 	retry time.Time
 	// measured is when the last measurement of the dirty rate was started.
 	measured time.Time
@@ -110,9 +112,11 @@ func (r *reader) start(guests []*Guest) []<-chan struct{} {
 // run queries one launcher. It outlives the scrape that started it: a later one may use the result.
 func (r *reader) run(s *state, guest *Guest, dirtyRate bool) {
 	var stats *hypervisor.Stats
+	var asked time.Time
 	ctx, cancel := context.WithTimeout(context.Background(), maxAge)
 	defer cancel()
 	err := r.queue.Do(ctx, guest.Pod.VMI.Namespace, func() (err error) {
+		asked = r.clock.Now()
 		stats, err = r.read(ctx, guest, dirtyRate)
 		return err
 	})
@@ -121,11 +125,17 @@ func (r *reader) run(s *state, guest *Guest, dirtyRate bool) {
 	close(s.running)
 	s.running = nil
 	now := r.clock.Now()
-	if s.silent = err != nil; s.silent {
+	if asked.IsZero() {
+		return // It got no slot, which is not the launcher's fault.
+	}
+	if err == nil {
+		s.stats, s.at = stats, now
+	}
+	if s.silent = err != nil || now.Sub(asked) > slow; s.silent {
 		s.retry = now.Add(s.pauses.Step())
 		return
 	}
-	s.stats, s.at, s.pauses = stats, now, ratelimit.ExponentialBackoff(firstPause, maxPause)
+	s.pauses = ratelimit.ExponentialBackoff(firstPause, maxPause)
 }
 
 // latest returns the statistics of a guest that are not too old, or nil.

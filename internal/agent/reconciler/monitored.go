@@ -8,7 +8,11 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
+
+// maxVCPUs limits the vCPUs of a guest that have metrics.
+const maxVCPUs = 512
 
 // Monitored returns the guests of this node that have metrics: those that ran when their VMI was last reconciled.
 func (r *Reconciler) Monitored() []*guestmetrics.Guest {
@@ -36,6 +40,7 @@ func monitor(s *scope) {
 		guest := &guestmetrics.Guest{
 			Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Domain: s.domainName(), Labels: s.before.Labels,
 			Migrating: s.vmi.Status.MigrationState != nil && s.vmi.Status.MigrationState.EndTimestamp == nil,
+			VCPUs:     int(min(podspec.VCPUs(s.vmi), maxVCPUs)),
 		}
 		devices := &s.vmi.Spec.Domain.Devices
 		nics, disks := make([]string, 0, len(devices.Interfaces)), make([]string, 0, len(devices.Disks))

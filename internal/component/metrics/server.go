@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -30,8 +30,6 @@ const (
 	// maxConnections limits the open connections of the server, to which every Pod of the cluster can connect unless a network
 	// policy forbids it. Each Prometheus keeps one open.
 	maxConnections = 64
-	// maxInFlight limits the requests for metrics that are encoded at a time. Further ones get 503.
-	maxInFlight = 8
 	// requestTimeout bounds a request with its response. Prometheus waits 10 seconds by default.
 	requestTimeout = 30 * time.Second
 	// idleTimeout is longer than the usual interval of scrapes, so that Prometheus keeps its connection.
@@ -40,6 +38,9 @@ const (
 	maxHeader = 16 << 10
 	// shutdownTimeout bounds how long shutdown waits for responses in flight.
 	shutdownTimeout = 5 * time.Second
+	// reviewsPerSecond and reviewBurst limit the tokens that are sent to the API server for review. Prometheus' token is cached for a
+	// minute.
+	reviewsPerSecond, reviewBurst = 10, 20
 )
 
 // Options configure what a component serves.
@@ -70,7 +71,10 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	if o.Authorize {
-		if handler, err = authorized(mgr.GetConfig(), mgr.GetHTTPClient(), handler); err != nil {
+		// Anyone can send tokens, so their review has a limit of its own: they would use up that of the component.
+		config := rest.CopyConfig(mgr.GetConfig())
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(reviewsPerSecond, reviewBurst)
+		if handler, err = authorized(config, mgr.GetHTTPClient(), handler); err != nil {
 			return err
 		}
 	}
@@ -101,11 +105,7 @@ func Handler(o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return promhttp.HandlerFor(&shared{from: gatherer, clock: clock.RealClock{}}, promhttp.HandlerOpts{
-		ErrorLog: errorLog{}, MaxRequestsInFlight: maxInFlight,
-		// What a guest or a tenant reports must not remove the metrics of others.
-		ErrorHandling: promhttp.ContinueOnError,
-	}), nil
+	return &page{from: &shared{from: gatherer, clock: clock.RealClock{}}}, nil
 }
 
 // Gatherer returns the metrics of a component: its own, those of all components, and those of its library.
@@ -121,14 +121,6 @@ func Gatherer(o Options) (prometheus.Gatherer, error) {
 		all = append(all, o.Library)
 	}
 	return all, nil
-}
-
-// errorLog logs metrics that are left out.
-type errorLog struct{}
-
-// Println implements promhttp.Logger.
-func (errorLog) Println(v ...any) {
-	log.Log.WithName("metrics").V(1).Info("Cannot serve all metrics", "error", fmt.Sprint(v...))
 }
 
 func authorized(config *rest.Config, client *http.Client, handler http.Handler) (http.Handler, error) {

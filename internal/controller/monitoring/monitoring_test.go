@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
@@ -246,5 +247,34 @@ func TestTransitionsOfVMIs(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// listing is a cache of which only List works.
+type listing struct {
+	cache.Cache
+	from *cached
+}
+
+func (l listing) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return l.from.List(ctx, list, options...)
+}
+
+// Namespaces come and go; the counter of one without VMs is removed.
+func TestCountersOfNamespacesEnd(t *testing.T) {
+	objects := &cached{machines: make([]v1.VirtualMachine, 1)}
+	transitions := NewTransitions(listing{from: objects})
+	transitions.created.WithLabelValues("ns").Inc()
+	objects.err = errors.New("not synced")
+	transitions.forget(t.Context(), "ns")
+	objects.err = nil
+	transitions.forget(t.Context(), "ns")
+	if n := testutil.CollectAndCount(transitions.created); n != 1 {
+		t.Errorf("%d counters of a namespace with a VM", n)
+	}
+	objects.machines = nil
+	transitions.forget(t.Context(), "ns")
+	if n := testutil.CollectAndCount(transitions.created); n != 0 {
+		t.Errorf("%d counters of a namespace without VMs", n)
 	}
 }

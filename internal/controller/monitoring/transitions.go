@@ -63,6 +63,13 @@ func (t *Transitions) Start(ctx context.Context) error {
 			if vm, ok := object.(*v1.VirtualMachine); ok && !initial {
 				t.created.WithLabelValues(vm.Namespace).Inc()
 			}
+		}, DeleteFunc: func(object any) {
+			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			if vm, ok := object.(*v1.VirtualMachine); ok {
+				t.forget(ctx, vm.Namespace)
+			}
 		}},
 	} {
 		informer, err := t.cache.GetInformer(ctx, object)
@@ -77,6 +84,14 @@ func (t *Transitions) Start(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// forget removes the counter of a namespace without VMs. Namespaces come and go; their counters would use ever more memory.
+func (t *Transitions) forget(ctx context.Context, namespace string) {
+	left := &v1.VirtualMachineList{}
+	if err := t.cache.List(ctx, left, client.InNamespace(namespace), client.Limit(1), client.UnsafeDisableDeepCopy); err == nil && len(left.Items) == 0 {
+		t.created.DeleteLabelValues(namespace)
+	}
 }
 
 // onUpdate returns a handler that calls a function with both versions of an object.
