@@ -279,6 +279,8 @@ func TestLifetimesOfCertificates(t *testing.T) {
 		"both": {v1.KubeVirtSelfSignConfiguration{
 			CARotateInterval: minutes(2 * day), CA: &v1.CertConfig{Duration: minutes(3 * day), RenewBefore: minutes(30)},
 		}, lifetimes(2*day, 30, day, day/5), "spec.certificateRotateStrategy.selfSigned: Forbidden"},
+		"renewed without a pause": {v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: 24 * time.Millisecond}}},
+			Certificates{7 * 24 * time.Hour, 7 * 24 * time.Hour / 5, time.Minute, time.Minute / 5}, ""},
 		"renewed at once": {v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: minutes(10), RenewBefore: minutes(10)}},
 			lifetimes(week, week/5, 10, 2), ""},
 		"server outlives CA": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(20)}},

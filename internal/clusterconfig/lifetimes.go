@@ -22,6 +22,9 @@ type Certificates struct {
 // renewFraction is the fraction of a certificate's lifetime, 1/renewFraction, before the end of which it is renewed.
 const renewFraction = 5
 
+// leastLifetime is the least lifetime of a certificate. Shorter ones would be renewed without a pause.
+const leastLifetime = time.Minute
+
 // lifetimeFields are the fields of one kind of certificate. The deprecated ones win, as in KubeVirt.
 type lifetimeFields struct {
 	duration, renewBefore         *metav1.Duration
@@ -70,7 +73,7 @@ func (p *parser) lifetime(f lifetimeFields, duration, renew *time.Duration) {
 	if d := f.duration; d != nil && d.Duration <= 0 {
 		p.errs = append(p.errs, field.Invalid(f.durationPath, d.Duration.String(), "must be greater than 0"))
 	} else if d != nil {
-		*duration = d.Duration
+		*duration = max(d.Duration, leastLifetime)
 	}
 	*renew = *duration / renewFraction
 	r := f.renewBefore

@@ -134,13 +134,29 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return ok && IsPending(csr)
 		}))).
 		WatchesMetadata(apiServices, everyKubeVirt, cluster).
-		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
-		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.uninstalling), gone).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.uninstalling), gone).
 		// When one of two objects is deleted, the other may become active.
 		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
 		WatchesRawSource(monitoring)
 	commoninstancetypes.Watch(controlled, everyKubeVirt)
 	return controlled.Complete(r)
+}
+
+// uninstalling returns the KubeVirt objects that are being deleted. Only they wait for the deletion of workloads, which tenants
+// delete at any rate.
+func (r *Reconciler) uninstalling(ctx context.Context, _ client.Object) []reconcile.Request {
+	all := &v1.KubeVirtList{}
+	if err := r.List(ctx, all); err != nil {
+		return nil // The cache is not started yet: the object's own event follows.
+	}
+	var requests []reconcile.Request
+	for i := range all.Items {
+		if all.Items[i].DeletionTimestamp != nil {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
+		}
+	}
+	return requests
 }
 
 // monitoring sets Monitoring, and returns the source of its events.

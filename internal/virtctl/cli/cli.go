@@ -88,6 +88,9 @@ func (c *CLI) Config() (*rest.Config, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.UserAgent = "virtctl/" + version.Version
+	// One person sends few requests, and the API server has limits of its own. With a limit here, a wait would end with an error about
+	// the limit, and not about what was waited for.
+	config.QPS = -1
 	// Not protobuf, which -v 8 could not show.
 	config.ContentType = "application/json"
 	// kubectl prints warnings the same way.

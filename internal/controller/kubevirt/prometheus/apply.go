@@ -121,7 +121,8 @@ func (i *Installer) of(k kind) string {
 	return i.Namespace
 }
 
-// sync makes the desired objects exist, and no others. Objects of the same name that others have created are left alone.
+// sync makes the desired objects exist, and no others. Objects of the same name that others have created
+// in other namespaces are left alone.
 func (i *Installer) sync(ctx context.Context, live map[string]*unstructured.UnstructuredList, desired map[string]*unstructured.Unstructured) error {
 	errs := make([]error, 0, len(kinds))
 	for _, k := range kinds {

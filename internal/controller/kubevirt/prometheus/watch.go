@@ -6,6 +6,7 @@ package prometheus
 import (
 	"context"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -18,6 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
+// pause is the least time between two reconciliations: any tenant can have an object of these names, and change it at any rate.
+const pause = time.Second
+
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // Source enqueues the requests of all when one of the objects changes, or when the cluster gets or loses one of their kinds. A kind is
@@ -26,7 +30,7 @@ func (i *Installer) Source(client metadata.Interface, all func(context.Context) 
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		changed := func() {
 			for _, request := range all(ctx) {
-				queue.Add(request)
+				queue.AddAfter(request, pause)
 			}
 		}
 		for _, k := range kinds {
