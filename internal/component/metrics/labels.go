@@ -73,9 +73,9 @@ func keys(text string) map[string]bool {
 	return out
 }
 
-// Select returns the labels of an object that are selected, by the name of the metric's label, which is a prefix and the key with
-// an underscore in place of each character that Prometheus does not allow. Of two keys with the same name, the last in
-// alphabetical order wins, and of more than 64 keys, the first in that order are selected.
+// Select returns the selected labels of an object under the names that they have in a metric: the prefix and the key, in which an
+// underscore replaces each character that Prometheus does not allow. If two keys have the same name, the last in alphabetical order
+// wins. Of more than 64 keys, the first in that order are selected.
 func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string]string {
 	use := f.lists.Load()
 	selected := make([]string, 0, len(labels))
