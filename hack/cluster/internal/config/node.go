@@ -71,7 +71,7 @@ func (r renderer) initScript(n plan.Node) string {
 	line := func(format string, arguments ...any) { fmt.Fprintf(&s, format+"\n", arguments...) }
 	line("set -eu")
 	line("hostname %s", n.Name)
-	line("# Shared, so that volumes which are mounted later reach containers that request it.")
+	line("# Shared, so that volumes which are mounted later reach containers that asked for it.")
 	line("mount --make-rshared /")
 	line("# Inside of the node everything is where it is on a machine of its own.")
 	line("mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /run")
