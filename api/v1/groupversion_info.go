@@ -23,6 +23,9 @@ const GroupName = "kubevirt.io"
 // SubresourceGroupName is the API group of the requests that act on VMs: console, start, migrate and so on.
 const SubresourceGroupName = "subresources.kubevirt.io"
 
+// SubresourceVersions are the versions of SubresourceGroupName, the preferred one first. They are identical.
+var SubresourceVersions = []string{"v1", "v1alpha3"}
+
 var (
 	// GroupVersion is the group and version of the kinds in this package.
 	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}

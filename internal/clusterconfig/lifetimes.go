@@ -19,7 +19,7 @@ type Certificates struct {
 	ServerDuration, ServerRenewBefore time.Duration
 }
 
-// renewFraction is the fraction of a certificate's lifetime, 1/renewFraction, before the end of which it is renewed.
+// renewFraction sets when certificates are renewed by default: when 1/renewFraction of their lifetime is left.
 const renewFraction = 5
 
 // leastLifetime is the least lifetime of a certificate. Shorter ones would be renewed without a pause.

@@ -119,7 +119,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data"}}
 			},
 		} {
-			Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only write what it sees of its guests: reason, activePods,")), what)
+			Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only write what it observes of its guests: reason, activePods,")), what)
 		}
 		Expect(write(agentOf("n1"), vmi, machine)).To(Succeed())
 	})
@@ -200,7 +200,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				"an abort":     func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.AbortRequested = true },
 				"no migration": func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
 			} {
-				Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only say how a migration goes")), what)
+				Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only write the progress of a migration")), what)
 			}
 			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
 				m := v.Status.MigrationState
@@ -210,7 +210,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 			})).To(Succeed())
 			Expect(write(agentOf("n1"), onNode("not-migrating", "n1"), func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
-			})).To(MatchError(ContainSubstring("may only say how a migration goes")), "a migration that does not exist")
+			})).To(MatchError(ContainSubstring("may only write the progress of a migration")), "a migration that does not exist")
 		})
 
 		It("permits the target's agent to complete migrationState after the transfer of ownership", func() {
@@ -220,7 +220,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				vmistatus.Complete(v.Status.MigrationState, metav1.Now())
 			})).To(Succeed())
 			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" })).
-				To(MatchError(ContainSubstring("may only say how a migration goes")))
+				To(MatchError(ContainSubstring("may only write the progress of a migration")))
 		})
 
 		It("permits either agent to transfer ownership to the target", func() {

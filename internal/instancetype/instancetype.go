@@ -127,7 +127,7 @@ var memoryRows = []row{
 		apply: func(e *expansion) { fill(&need(&e.spec.Domain.Memory).MaxGuest, e.instancetype.Memory.MaxGuest) },
 	},
 	{
-		// The requests are the instance type's matter also when it does not overcommit.
+		// Memory requests and limits of the VM conflict with an instance type even if it does not overcommit.
 		path: "memory.overcommitPercent",
 		conflicts: func(e *expansion) Conflicts {
 			return slices.Concat(

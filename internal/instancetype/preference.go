@@ -82,7 +82,7 @@ var devicePreferences = []row{
 	devices("preferredNetworkInterfaceMultiQueue", func(p *v1beta1.DevicePreferences, d *v1.Devices) {
 		fill(&d.NetworkInterfaceMultiQueue, p.PreferredNetworkInterfaceMultiQueue)
 	}),
-	// KubeVirt's false replaces true of the VM.
+	// In KubeVirt, false in the preference replaces true in the VM.
 	devices("preferredDisableHotplug", func(p *v1beta1.DevicePreferences, d *v1.Devices) {
 		fillEmpty(&d.DisableHotplug, ptr.Deref(p.PreferredDisableHotplug, false))
 	}),
@@ -92,7 +92,7 @@ var devicePreferences = []row{
 		}
 	}),
 	devices("preferredRng", func(p *v1beta1.DevicePreferences, d *v1.Devices) { fill(&d.Rng, p.PreferredRng) }),
-	// A VM that sets tpm.enabled to false has a TPM here, and so keeps none.
+	// A VM with tpm.enabled false has set the field, so the preference does not replace it.
 	devices("preferredTPM", func(p *v1beta1.DevicePreferences, d *v1.Devices) { fill(&d.TPM, p.PreferredTPM) }),
 }
 
@@ -198,7 +198,7 @@ var addedDevicePreferences = []row{
 }
 
 var featurePreferences = []row{
-	// KubeVirt's replaces the VM's.
+	// In KubeVirt, the preference replaces what the VM sets.
 	{
 		path: "features.preferredAcpi",
 		apply: func(e *expansion) {
@@ -208,7 +208,7 @@ var featurePreferences = []row{
 		},
 	},
 	features("preferredApic", func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.APIC, p.PreferredApic) }),
-	// A VMI cannot have both the node's enlightenments and its own, so a VM with the former is not silent.
+	// A VMI cannot have both the node's enlightenments and its own, so the preference does not apply to a VM with the former.
 	features("preferredHyperv", func(p *v1beta1.FeaturePreferences, f *v1.Features) {
 		if p.PreferredHyperv != nil && f.HypervPassthrough == nil {
 			fillHyperv(need(&f.Hyperv), p.PreferredHyperv)
@@ -236,8 +236,8 @@ func fillHyperv(own, preferred *v1.FeatureHyperv) {
 	fill(&own.EVMCS, preferred.EVMCS)
 }
 
-// firmwarePreferences choose a boot loader for a VM that chooses none. KubeVirt gives each VM an empty one, which would keep the
-// default of arm64 away.
+// firmwarePreferences choose a boot loader for a VM that chooses none. KubeVirt adds an empty boot loader to each VM, which would
+// prevent arm64's default boot loader.
 var firmwarePreferences = []row{
 	{
 		path: "firmware.preferredUseBios",

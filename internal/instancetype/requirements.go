@@ -113,7 +113,8 @@ func (p *preference) counted() (dimensions []string, as string) {
 	}
 }
 
-// count returns a number of a VM's CPU. One that is not set is 1; in KubeVirt it is 0, so that cores alone are no CPUs.
+// count returns the number of sockets, cores or threads of a VM. A number that is not set is 1. In KubeVirt it is 0, so that a VM that
+// only sets cores has no CPUs.
 func count(spec *v1.VirtualMachineInstanceSpec, dimension string) uint32 {
 	cpu := ptr.Deref(spec.Domain.CPU, v1.CPU{})
 	if cpu.Sockets == 0 && cpu.Cores == 0 && cpu.Threads == 0 {

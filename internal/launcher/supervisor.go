@@ -202,7 +202,7 @@ func (s *supervisor) requestStop(ctx context.Context) bool {
 		return false
 	}
 	s.guest.stopRequested = true
-	log.Info("Asked to stop", "gracePeriod", s.options.GracePeriod.String(), "guestRuns", s.guest.started)
+	log.Info("Requested to stop", "gracePeriod", s.options.GracePeriod.String(), "guestRuns", s.guest.started)
 	switch {
 	case s.guest.started:
 		s.startShutdown(ctx)

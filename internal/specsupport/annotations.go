@@ -24,7 +24,7 @@ var AnnotationFields = []Field{
 	{v1.PciTopologyVersionAnnotation, nil, Warn,
 		"devices have the PCI slots of libvirt's own choice: a guest from KubeVirt may name its network devices anew"},
 	{v1.PciInterfaceSlotCountAnnotation, nil, Warn, "no PCI slots are kept for interfaces"},
-	{v1.KeepLauncherAfterFailureAnnotation, nil, Warn, "the launcher ends with its guest: look into its log with kubectl logs"},
+	{v1.KeepLauncherAfterFailureAnnotation, nil, Warn, "the launcher ends with its guest: read its log with kubectl logs"},
 	{v1.CustomLibvirtLogFiltersAnnotation, nil, Warn, "log filters are not implemented yet: libvirt logs as usual"},
 }
 

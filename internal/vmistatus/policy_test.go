@@ -12,18 +12,18 @@ import (
 	"testing"
 )
 
-// The API server keeps agents to what the tables give them.
+// The API server restricts agents to the fields that the tables assign to them.
 func TestPolicyKnowsTheWriters(t *testing.T) {
 	policy, err := os.ReadFile(filepath.Join("..", "..", "config", "admission", "node-restriction.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := maps.Clone(migrationOwners)
-	maps.DeleteFunc(told, func(_ string, w Writer) bool { return w == Controller })
+	agentFields := maps.Clone(migrationOwners)
+	maps.DeleteFunc(agentFields, func(_ string, w Writer) bool { return w == Controller })
 	controllers := maps.Clone(fieldOwners)
 	maps.DeleteFunc(controllers, func(field string, o owners) bool { return o != byController || field == "nodeName" })
 	for variable, table := range map[string][]string{
-		"told": slices.Sorted(maps.Keys(told)), "controllers": slices.Sorted(maps.Keys(controllers)),
+		"agentFields": slices.Sorted(maps.Keys(agentFields)), "controllers": slices.Sorted(maps.Keys(controllers)),
 	} {
 		list := regexp.MustCompile(`- name: ` + variable + `\s+expression: >-\s+\[([^\]]*)\]`).FindSubmatch(policy)
 		if list == nil {

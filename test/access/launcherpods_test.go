@@ -120,8 +120,8 @@ func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 		"a launcher":             {launcher, "only virt-controller"},
 		"the launcher's label":   {podLabel("kubevirt.io", "virt-launcher"), "kubevirt.io=virt-launcher"},
 		"the label of a hotplug": {podLabel("kubevirt.io", "hotplug-disk"), "kubevirt.io=hotplug-disk"},
-		"a migration's label":    {podLabel("kubevirt.io/migrationJobUID", "m"), "which Pod a migration goes to"},
-		"an empty one":           {podLabel("kubevirt.io/migrationJobUID", ""), "which Pod a migration goes to"},
+		"a migration's label":    {podLabel("kubevirt.io/migrationJobUID", "m"), "the Pod to which a guest migrates"},
+		"an empty one":           {podLabel("kubevirt.io/migrationJobUID", ""), "the Pod to which a guest migrates"},
 		"a VMI as controller":    {podOwner(ownedBy("vm", true)), "makes Pods of a VirtualMachineInstance"},
 		"in an older version": {podOwner(metav1.OwnerReference{
 			APIVersion: "kubevirt.io/v1alpha3", Kind: "VirtualMachineInstance", Name: "vm", UID: "u", Controller: ptr.To(true),

@@ -25,7 +25,7 @@ import (
 // RootfsEnv names the environment variable with the path of the launcher image's root file system.
 const RootfsEnv = "VIREO_LAUNCHER_ROOTFS"
 
-// startTimeout bounds the wait for libvirtd's socket. The first answer takes about a second on an idle machine.
+// startTimeout bounds the wait for libvirtd's socket. The first response takes about a second on an idle machine.
 const startTimeout = 60 * time.Second
 
 // TB is what Start needs of a test: *testing.T and GinkgoT() both have it.
@@ -201,7 +201,7 @@ func (d *Daemon) Host(podPath string) string {
 	return filepath.Join("/proc", strconv.Itoa(d.PID()), "root", podPath)
 }
 
-// PID is the process id of the Pod's PID 1, which holds its namespaces.
+// PID is the process id of the Pod's PID 1, which has the Pod's namespaces.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
 // NetNS is the path of the Pod's network namespace, which has only lo.

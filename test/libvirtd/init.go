@@ -27,7 +27,7 @@ const initName = "vireo-test-libvirtd-init"
 // which Go may end at any time.
 const lifeFD = 3
 
-// initRequest tells PID 1 what to run.
+// initRequest is the request to PID 1 to run a program.
 type initRequest struct {
 	// Rootfs is the launcher image's root file system; it is not written to.
 	Rootfs string

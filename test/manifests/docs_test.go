@@ -287,7 +287,7 @@ func TestThePagesShowTheCommandsOfVirtctl(t *testing.T) {
 // reasonConstant is a constant with the reason of a condition or an event.
 var reasonConstant = regexp.MustCompile(`(?m)^\s*(?:const )?(?:reason|Reason)\w*\s*=\s*"([A-Za-z]+)"`)
 
-// Whoever sees a reason in a condition or an event finds it in the docs.
+// The documents explain every reason of a condition or an event.
 func TestTheDocsNameEveryReason(t *testing.T) {
 	var docs strings.Builder
 	for _, pattern := range []string{"docs/*.md", "docs/spec/*.md"} {
@@ -333,7 +333,7 @@ var (
 	majorVersion = regexp.MustCompile(`/v[0-9]+$`)
 )
 
-// Whoever adds a library says what for.
+// The record of dependencies gives the purpose of each library.
 func TestTheRecordOfDependenciesNamesEach(t *testing.T) {
 	named := map[string]bool{}
 	for _, line := range strings.Split(text(t, "docs/adr/0017-dependencies.md"), "\n") {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Process is a process on this machine; the start time tells it from a later one with the same id.
+// Process is a process on this machine; the start time distinguishes it from a later one with the same id.
 type Process struct {
 	PID int
 	// Program is the base name of the executable.
@@ -61,7 +61,7 @@ func names(cgroup []byte, pod types.UID) bool {
 	return bytes.Contains(cgroup, []byte(uid)) || bytes.Contains(cgroup, []byte(strings.ReplaceAll(uid, "-", "_")))
 }
 
-// Stat is the fields of /proc/PID/stat; index 0 is field 1 of proc(5). The name in field 2 may hold blanks.
+// Stat is the fields of /proc/PID/stat; index 0 is field 1 of proc(5). The name in field 2 may contain blanks.
 func Stat(pid int) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

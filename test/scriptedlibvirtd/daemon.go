@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Procedures that a test may want to answer itself.
+// Procedures to which a test may want to respond itself.
 const (
 	ProcOpen          = 1
 	ProcDefine        = 11
@@ -49,10 +49,10 @@ const (
 
 // Daemon is one libvirtd with at most one domain.
 type Daemon struct {
-	// Answer is asked first, for each call. It says whether it has dealt with the call. It may block, which holds up the connection, and
+	// Answer is called first, for each call, and returns whether it has responded. It may block, which blocks the connection, and
 	// is called for each connection on its own goroutine.
 	Answer func(p *Peer, c Call) bool
-	// Changed is told of each new state of the domain, in libvirt's numbers. It must not block.
+	// Changed is called with each new state of the domain, in libvirt's numbers. It must not block.
 	Changed func(state, reason int32)
 
 	mu        sync.Mutex
@@ -137,14 +137,14 @@ func (d *Daemon) Serve(conn net.Conn) {
 	}
 }
 
-// Run makes a domain that runs, as if somebody had started it.
+// Run makes a domain that runs, as if a client had started it.
 func (d *Daemon) Run(name, xml string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.name, d.xml, d.state, d.reason = name, xml, running, 1
 }
 
-// answer does what libvirtd does.
+// answer responds as libvirtd does.
 func (d *Daemon) answer(p *Peer, c Call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -181,7 +181,7 @@ func (d *Daemon) define(p *Peer, c Call) error {
 	return p.Reply(c, new(Encoder).Domain(d.name).Bytes())
 }
 
-// arriving is the name of a domain that migrates here.
+// arriving returns the name of a domain that migrates to this libvirtd.
 func (d *Daemon) arriving(c Call) string {
 	if name := between(string(c.Args), "<name>", "</name>"); name != "" {
 		return name

@@ -19,7 +19,7 @@ const (
 // Ended reports whether a state is that of a domain that ran and is shut off.
 func Ended(state, reason int32) bool { return state == shutoff && reason != 0 }
 
-// answerDomain answers calls about the domain. The caller holds mu.
+// answerDomain responds to calls about the domain. The caller holds mu.
 func (d *Daemon) answerDomain(p *Peer, c Call) error {
 	if name := firstString(c.Args); d.name == "" || c.Proc != ProcFinish && name != d.name {
 		return p.Refuse(c, codeNoDomain, "no domain with matching name")
@@ -58,7 +58,7 @@ func (d *Daemon) answerDomain(p *Peer, c Call) error {
 	}
 }
 
-// enter changes the domain's state, answers, and tells who has registered. The caller holds mu.
+// enter changes the domain's state, responds, and sends the event to the clients that subscribed to it. The caller holds mu.
 func (d *Daemon) enter(p *Peer, c Call, state, reason, event int32, answer []byte) error {
 	d.state, d.reason = state, reason
 	if d.Changed != nil {
@@ -69,7 +69,7 @@ func (d *Daemon) enter(p *Peer, c Call, state, reason, event int32, answer []byt
 	}
 	for peer, events := range d.peers {
 		if events[eventLifecycle] {
-			// One that has gone hears nothing.
+			// A client that has disconnected gets no event.
 			_ = peer.Message(ProcLifecycle, LifecycleEvent(d.name, event))
 		}
 	}
@@ -81,7 +81,7 @@ func LifecycleEvent(name string, event int32) []byte {
 	return new(Encoder).I32(eventLifecycle).Domain(name).I32(event).I32(0).Bytes()
 }
 
-// AgentEvent is the body of a message that says that a guest's agent has come or gone.
+// AgentEvent is the body of a message that reports that a guest agent has connected or disconnected.
 func AgentEvent(name string, connected bool) []byte {
 	state := int32(2)
 	if connected {
@@ -90,7 +90,7 @@ func AgentEvent(name string, connected bool) []byte {
 	return new(Encoder).I32(eventAgentChanged).Domain(name).I32(state).I32(2).Bytes()
 }
 
-// StateReply is an answer to the question for a domain's state: it was paused by its user, or it runs.
+// StateReply is the response to a query of a domain's state: it was paused by its user, or it runs.
 func StateReply(isPaused bool) []byte {
 	if isPaused {
 		return new(Encoder).I32(paused).I32(pausedByUser).Bytes()
@@ -98,7 +98,7 @@ func StateReply(isPaused bool) []byte {
 	return new(Encoder).I32(running).I32(1).Bytes()
 }
 
-// JobStats is an answer to the question how far a migration is, with whatever numbers somebody likes.
+// JobStats is the response to a query of the progress of a migration, with any numbers.
 func JobStats(total, processed, remaining, elapsed uint64) []byte {
 	const unboundedJob, paramULong = 2, 4
 	var e Encoder
@@ -115,7 +115,7 @@ func JobStats(total, processed, remaining, elapsed uint64) []byte {
 // Name is the name of the domain that a call is about, if it is about one.
 func (c Call) Name() string { return firstString(c.Args) }
 
-// Endless writes an answer to a call that announces size bytes and has as many as the client takes. It returns when the client hangs up.
+// Endless writes a response that announces size bytes and has as many as the client reads. It returns when the client disconnects.
 func (p *Peer) Endless(c Call, size uint32) {
 	p.write.Lock()
 	defer p.write.Unlock()

@@ -27,9 +27,9 @@ const (
 	statusError = 1
 )
 
-// Call is what a client asks for.
+// Call is a call of a client.
 type Call struct {
-	// Program and Proc say what.
+	// Program and Proc identify the procedure.
 	Program uint32
 	Proc    int32
 	// Args is the encoded rest.
@@ -44,12 +44,12 @@ type Peer struct {
 	write sync.Mutex
 }
 
-// Reply answers a call.
+// Reply responds to a call.
 func (p *Peer) Reply(c Call, body []byte) error {
 	return p.send(c.Program, c.Proc, typeReply, c.serial, statusOK, body)
 }
 
-// Refuse answers a call with an error of libvirt's.
+// Refuse responds to a call with an error of libvirt's.
 func (p *Peer) Refuse(c Call, code int32, message string) error {
 	var e Encoder
 	e.I32(code).I32(0).OptionalStr(message).I32(2) // where it comes from, and that it is an error
@@ -58,12 +58,12 @@ func (p *Peer) Refuse(c Call, code int32, message string) error {
 	return p.send(c.Program, c.Proc, typeReply, c.serial, statusError, e.Bytes())
 }
 
-// Message sends what nobody called for, such as an event.
+// Message sends a message that is not a response, such as an event.
 func (p *Peer) Message(proc int32, body []byte) error {
 	return p.send(programRemote, proc, typeMessage, 0, statusOK, body)
 }
 
-// Close hangs up.
+// Close closes the connection.
 func (p *Peer) Close() { _ = p.conn.Close() }
 
 func (p *Peer) send(program uint32, proc int32, kind, serial, status uint32, body []byte) error {

@@ -54,7 +54,7 @@ var domainRows = []row{
 var guestRows = []row{
 	gauge("memory_available_bytes", "Memory that the guest's kernel has.", hypervisor.BalloonAvailable, kibibytes),
 	gauge("memory_unused_bytes", "Memory of the guest without any use.", hypervisor.BalloonUnused, kibibytes),
-	gauge("memory_usable_bytes", "Memory that the guest could give away without swapping.", hypervisor.BalloonUsable, kibibytes),
+	gauge("memory_usable_bytes", "Memory that the guest could return without swapping.", hypervisor.BalloonUsable, kibibytes),
 	gauge("memory_cached_bytes", "Memory of the guest with caches that it could drop.", hypervisor.BalloonCaches, kibibytes),
 	gauge("memory_swap_in_traffic_bytes", "What the guest has read from its swap space.", hypervisor.BalloonSwapIn, kibibytes),
 	gauge("memory_swap_out_traffic_bytes", "What the guest has written to its swap space.", hypervisor.BalloonSwapOut, kibibytes),

@@ -4,9 +4,9 @@
 package hypervisor
 
 import (
-	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/vireo-project/vireo/internal/component/printable"
 )
 
 // maxText is the limit for a text from a guest or its launcher in the VMI's status, in characters.
@@ -14,19 +14,7 @@ const maxText = 256
 
 // Clean sanitizes a text from a guest or its launcher for a status: the result is printable, valid UTF-8 of at most 256
 // characters.
-func Clean(s string) string {
-	if len(s) > 4*maxText {
-		s = s[:4*maxText]
-	}
-	s = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-	runes := []rune(s)
-	return string(runes[:min(len(runes), maxText)])
-}
+func Clean(s string) string { return printable.Text(s, maxText) }
 
 // CleanLine sanitizes a text that may contain parts from a guest or its launcher for a message: the result is one line of valid
 // UTF-8 of at most limit bytes.

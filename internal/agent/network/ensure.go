@@ -105,10 +105,10 @@ type MissingInterfaceError struct {
 // Error names the interface and the component that should have created it.
 func (e *MissingInterfaceError) Error() string {
 	if e.PodInterface == launcherpod.PrimaryInterface {
-		return fmt.Sprintf("the Pod has no interface %s: look at the cluster's network plugin on this node", e.PodInterface)
+		return fmt.Sprintf("the Pod has no interface %s: check the cluster's network plugin on this node", e.PodInterface)
 	}
 	return fmt.Sprintf("the Pod has no interface %s: Multus has not attached this network to it. Install Multus on the node, "+
-		"or look at the Pod's events, and start the VM again", e.PodInterface)
+		"or read the Pod's events, and start the VM again", e.PodInterface)
 }
 
 // expectPodInterface returns an error unless the Pod's interface exists, under its own name or as a displaced one.

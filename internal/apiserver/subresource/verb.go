@@ -6,13 +6,15 @@ package subresource
 import (
 	"net/http"
 	"strings"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 // GroupName is the group of the aggregated API.
-const GroupName = "subresources.kubevirt.io"
+const GroupName = v1.SubresourceGroupName
 
-// Versions are the served versions, the preferred one first. They are identical.
-var Versions = []string{"v1", "v1alpha3"}
+// Versions are the served versions.
+var Versions = v1.SubresourceVersions
 
 // Resources with verbs.
 const (

@@ -25,9 +25,9 @@ func Counter(d *prometheus.Desc, value float64, labels ...string) prometheus.Met
 	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
 }
 
-// Bool returns 1 if a condition holds and 0 otherwise.
-func Bool(holds bool) float64 {
-	if holds {
+// Bool returns 1 for true and 0 for false.
+func Bool(value bool) float64 {
+	if value {
 		return 1
 	}
 	return 0

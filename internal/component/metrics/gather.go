@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// leastAge and mostAge are limits of how long what was gathered is served again. Within them, it is nine times as long as
-	// gathering took, so that gathering takes a tenth of a CPU however often the metrics are requested: no one has to authenticate
-	// for that.
+	// leastAge and mostAge bound how long a result is served again.
 	leastAge, mostAge = time.Second, 10 * time.Second
-	ageFactor         = 9
+	// ageFactor is that time within these bounds, as a multiple of the time that gathering took. So gathering takes a tenth of a CPU
+	// however often clients, which need not authenticate, request the metrics.
+	ageFactor = 9
 )
 
 // queues adds KubeVirt's metrics of work queues to those of a registry. controller-runtime's are the same, with another prefix
@@ -88,7 +88,7 @@ func (q queues) nameOf(metric *dto.Metric) string {
 	return ""
 }
 
-// classic returns a histogram without its native part, which KubeVirt's has not.
+// classic returns a histogram without its native part, which KubeVirt's do not have.
 func classic(h *dto.Histogram) *dto.Histogram {
 	if h == nil {
 		return nil

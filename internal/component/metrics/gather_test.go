@@ -67,7 +67,7 @@ func (s *slow) Gather() ([]*dto.MetricFamily, error) {
 	return nil, nil
 }
 
-// Whoever requests the metrics without a pause makes the component gather them a tenth of the time.
+// A client that requests the metrics without a pause makes the component gather them for a tenth of the time.
 func TestGatheringIsShared(t *testing.T) {
 	for name, tc := range map[string]struct {
 		takes, fresh, again time.Duration

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -18,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/vireo-project/vireo/internal/component/printable"
 )
 
 const (
@@ -31,19 +32,7 @@ const (
 )
 
 // Text returns a text of a tenant or a guest as the value of a label: printable, valid UTF-8 of at most 128 characters.
-func Text(s string) string {
-	if len(s) > 4*maxText {
-		s = s[:4*maxText]
-	}
-	s = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-	runes := []rune(s)
-	return string(runes[:min(len(runes), maxText)])
-}
+func Text(s string) string { return printable.Text(s, maxText) }
 
 // LabelFilter decides which labels of VMs and VMIs become labels of metrics: those of the allow list that are not in the ignore
 // list. Without the ConfigMap, all of them do, as in KubeVirt.
@@ -84,9 +73,9 @@ func keys(text string) map[string]bool {
 	return out
 }
 
-// Select returns the labels of an object that are selected, by the name of the metric's label, which is a prefix and the key with
-// an underscore in place of each character that Prometheus does not allow. Of two keys with the same name, the last in
-// alphabetical order wins, and of more than 64 keys, the first in that order are selected.
+// Select returns the selected labels of an object under the names that they have in a metric: the prefix and the key, in which an
+// underscore replaces each character that Prometheus does not allow. If two keys have the same name, the last in alphabetical order
+// wins. Of more than 64 keys, the first in that order are selected.
 func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string]string {
 	use := f.lists.Load()
 	selected := make([]string, 0, len(labels))

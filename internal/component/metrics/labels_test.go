@@ -59,13 +59,3 @@ func TestLabelsAreCapped(t *testing.T) {
 		t.Error(diff)
 	}
 }
-
-func TestTextIsValid(t *testing.T) {
-	for text, want := range map[string]string{
-		"Debian 13": "Debian 13", "a\xffb": "ab", "a\u202eb\x1b": "ab", strings.Repeat("x", 10000): strings.Repeat("x", maxText), "": "",
-	} {
-		if got := Text(text); got != want {
-			t.Errorf("%q: got %q", text, got)
-		}
-	}
-}

@@ -17,13 +17,13 @@ import (
 
 // Reasons of the condition CommonInstancetypesDeployed.
 const (
-	// ReasonForeignInstancetypes means that objects with the names of common ones belong to somebody else, and are left unchanged.
+	// ReasonForeignInstancetypes means that objects with the names of common ones belong to another client, and are left unchanged.
 	ReasonForeignInstancetypes = "ForeignObjects"
 	// ReasonCommonInstancetypesFailed means that the common ones could not be applied or removed.
 	ReasonCommonInstancetypesFailed = "RequestsFailed"
 )
 
-// maxForeignNamed is how many objects of somebody else the condition names.
+// maxForeignNamed is how many objects of other clients the condition names.
 const maxForeignNamed = 10
 
 func (s *Scope) commonInstancetypes() commoninstancetypes.Installer {

@@ -81,7 +81,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=monitoring.coreos.com,namespace=kubevirt,resources=prometheusrules,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,namespace=kubevirt,resources=roles;rolebindings,resourceNames=kubevirt-monitoring,verbs=list;watch;create;patch;delete
-// What the Role kubevirt-monitoring gives to Prometheus: the API server lets nobody give what he does not have.
+// The permissions of the Role kubevirt-monitoring, which is for Prometheus. A client can grant only permissions that it has itself.
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;endpoints,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,namespace=kubevirt,resources=endpointslices,verbs=get;list;watch
 

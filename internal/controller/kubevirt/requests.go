@@ -49,7 +49,7 @@ func checkPendingRequests(ctx context.Context, s *Scope) error {
 			}
 			continue
 		}
-		s.overdue("CertificateSigningRequest %q of %s (%s) was not answered since %s: see the log of virt-controller, and whether it may sign for that signer",
+		s.overdue("CertificateSigningRequest %q of %s (%s) is pending since %s: see the log of virt-controller, and whether it may sign for that signer",
 			csr.Name, csr.Spec.Username, csr.Spec.SignerName, csr.CreationTimestamp.UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package kubevirt has the phases of the KubeVirt reconciler. Install and Uninstall change the cluster and put
-// what they saw into the Scope; Status turns it into the object's status and is pure.
+// what they observed into the Scope; Status turns it into the object's status and is pure.
 package kubevirt
 
 import (
@@ -53,12 +53,12 @@ type Scope struct {
 	DeploymentID string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
-	// Rollout is how far the node agents and virt-api are.
+	// Rollout is the progress of the rollout of the node agents and virt-api.
 	Rollout operator.Rollout
 	// Agents is the DaemonSet of the node agents as it was read, and API the Deployment of virt-api.
 	Agents *appsv1.DaemonSet
 	API    *appsv1.Deployment
-	// CommonForeign are objects with the names of common instance types and preferences that belong to somebody else, and CommonErr
+	// CommonForeign are objects with the names of common instance types and preferences that belong to another client, and CommonErr
 	// is why the common ones could not be applied or removed.
 	CommonForeign []string
 	CommonErr     error

@@ -12,8 +12,8 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
-// vendorLabel is the label of an instance type or preference with its vendor. The names of vendors that everybody has are in
-// metrics, and those of users are not, as in KubeVirt.
+// vendorLabel is the label of an instance type or preference with its vendor. As in KubeVirt, metrics contain the names of objects of
+// known vendors, which are the same in all clusters, and not those of users' own objects.
 const (
 	vendorLabel = "instancetype.kubevirt.io/vendor"
 	otherType   = "<other>"
@@ -21,7 +21,7 @@ const (
 
 var vendors = map[string]bool{"kubevirt.io": true, "redhat.com": true}
 
-// typeKey identifies an instance type or preference. The namespace of one of the whole cluster is empty.
+// typeKey identifies an instance type or preference. The namespace of a cluster-wide one is empty.
 type typeKey struct{ kind, namespace, name string }
 
 // typeIndex contains the instance types and preferences of the cluster.

@@ -109,8 +109,8 @@ func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSour
 }
 
 // authorizeClone reports whether the VM's ServiceAccount may clone the source of a DataVolume; if not, it sets the failure. named is
-// the DataSource that the VM names, or nil. The importer checks the permissions of the DataVolume's creator, which is virt-controller and may clone everything. The
-// permissions here are those that the importer checks. The annotations that skip the importer's check do not skip this one.
+// the DataSource that the VM names, or nil. The importer checks the same permissions, but of the DataVolume's creator, which is
+// virt-controller and may clone everything. The annotations that skip the importer's check do not skip this one.
 // Source: kubevirt/containerized-data-importer-api pkg/apis/core/v1beta1, authorize_utils.go.
 func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume, named *cdi.DataSource) (bool, error) {
 	if dv.Spec.SourceRef != nil {

@@ -79,8 +79,8 @@ func (m *member) expected() bool {
 	}
 }
 
-// replaceable are the printable statuses of VMs that a new VM may not have. A VM that cannot be scheduled is not among them, as
-// it is in KubeVirt: its replacement could not be scheduled either.
+// replaceable are the printable statuses of failures that a replacement of the VM may not have. KubeVirt also replaces VMs that
+// cannot be scheduled; here they are kept, because their replacements could not be scheduled either.
 var replaceable = []v1.VirtualMachinePrintableStatus{
 	v1.VirtualMachineStatusCrashLoopBackOff, v1.VirtualMachineStatusDataVolumeError, v1.VirtualMachineStatusPvcNotFound,
 	v1.VirtualMachineStatusErrImagePull, v1.VirtualMachineStatusImagePullBackOff,

@@ -18,6 +18,7 @@ import (
 	poolapi "github.com/vireo-project/vireo/api/pool"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -158,8 +159,8 @@ func update(ctx context.Context, s *Scope, p *plan) error {
 	return err
 }
 
-// rewrite changes what the template changed since the VM was made or last updated. Of a VM of an unknown revision, everything that
-// the template does not have stays.
+// rewrite applies to a VM what the template changed since the VM was made or last updated. If the VM's revision is unknown, it keeps
+// everything that the template does not have.
 func rewrite(ctx context.Context, s *Scope, m *member) error {
 	base := rendered{}
 	if from := s.revisions.specs[m.revision()]; from != nil {
@@ -252,7 +253,7 @@ func (s *Scope) reportFailure(before *poolv1.VirtualMachinePoolStatus) {
 	if s.Failure == nil || s.Failure.kind == (failure{}) {
 		return
 	}
-	known := findCondition(before, poolv1.VirtualMachinePoolReplicaFailure)
+	known := conditions.Find(before.Conditions, poolv1.VirtualMachinePoolReplicaFailure)
 	if known != nil && known.Message == s.Failure.Message {
 		return
 	}

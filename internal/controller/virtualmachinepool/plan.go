@@ -44,15 +44,15 @@ type state struct {
 type plan struct {
 	// create is the number of new VMs.
 	create int
-	// scaleIn are deleted because there are too many.
+	// scaleIn are VMs that are deleted because there are too many.
 	scaleIn []*member
-	// kept is how many more there are too many, because the selectors do not match enough. matched is how many they match.
+	// matched is how many VMs the selectors match, and kept how many surplus VMs are kept because they match too few.
 	kept, matched int
-	// heal are deleted with their disks and replaced, because they fail to start.
+	// heal are VMs that are deleted with their disks and replaced, because they fail to start.
 	heal []*member
-	// rewrite get the changes of the template; their guests run on.
+	// rewrite are VMs whose spec gets the changes of the template; their guests continue to run.
 	rewrite []*member
-	// relabel get the name of the current revision, which is equal to theirs. So do the VMIs of relabelInstance.
+	// relabel are VMs, and relabelInstance VMs whose VMIs, are labeled with the current revision, because it is equal to theirs.
 	relabel, relabelInstance []*member
 	// restart are VMs whose VMI is replaced, because it is not made from the current template.
 	restart []*member
@@ -85,8 +85,8 @@ func replicas(spec *poolv1.VirtualMachinePoolSpec) int {
 	return max(0, int(ptr.Deref(spec.Replicas, defaultReplicas)))
 }
 
-// scale compares the number of VMs with the one that is wanted. VMs that are being deleted count: they have a number until they
-// are gone, and are what a smaller pool removes already.
+// scale compares the number of VMs with the one that is wanted. VMs that are being deleted count: their
+// numbers are free only when they are gone, and fewer others have to be deleted.
 func (p *plan) scale(s *state) {
 	surplus := len(s.members) - replicas(s.spec)
 	if surplus <= 0 {

@@ -85,8 +85,8 @@ func detach(ctx context.Context, s *Scope, vms []*v1.VirtualMachine) error {
 	return errors.Join(errs...)
 }
 
-// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, after what is to be kept
-// of them no longer belongs to them. Of a VM that is deleted in the foreground nothing is kept: so are VMs deleted that fail.
+// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, after the
+// disks that are to be kept no longer belong to them. A VM that is deleted in the foreground keeps none: healing deletes VMs so.
 func releaseDeleting(ctx context.Context, s *Scope) error {
 	keeps := s.Pool.DeletionTimestamp == nil && keepsState(&s.Pool.Spec)
 	var errs []error

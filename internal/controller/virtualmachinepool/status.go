@@ -22,10 +22,6 @@ import (
 // messagePaused is the message of the condition ReplicaPaused. KubeVirt's.
 const messagePaused = "Pool controller is paused"
 
-func findCondition(status *poolv1.VirtualMachinePoolStatus, kind poolv1.VirtualMachinePoolConditionType) *poolv1.VirtualMachinePoolCondition {
-	return conditions.Find(status.Conditions, kind)
-}
-
 // computeStatus computes the status from what was observed.
 func computeStatus(s *Scope) {
 	if s.Selector != nil { // without one nothing was counted
@@ -72,7 +68,7 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	}
 	s.reportFailure(&before)
 	s.Pool = changed
-	wasPaused := findCondition(&before, poolv1.VirtualMachinePoolReplicaPaused) != nil
+	wasPaused := conditions.Find(before.Conditions, poolv1.VirtualMachinePoolReplicaPaused) != nil
 	switch isPaused := s.Pool.Spec.Paused; {
 	case isPaused && !wasPaused:
 		s.record(nil, normal, poolapi.SuccessfulPausedReason, actionPause, "Pool is paused")

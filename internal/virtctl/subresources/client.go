@@ -21,10 +21,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 // Group is the API group.
-const Group = "subresources.kubevirt.io"
+const Group = v1.SubresourceGroupName
 
 // root is the path of the API version in use. KubeVirt has served it since 1.0.
 const root = "/apis/" + Group + "/v1"

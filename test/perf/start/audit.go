@@ -75,7 +75,7 @@ func changesSince(path string, offset int64, namespace string) ([]change, error)
 	for lines.Scan() {
 		var event auditEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			// The last line may still be in the making.
+			// The last line may not be complete yet.
 			continue
 		}
 		if event.Stage != "ResponseComplete" || event.ObjectRef.Namespace != namespace || event.ResponseStatus.Code >= 300 {

@@ -32,7 +32,7 @@ const startTimeout = 5 * time.Minute
 // settle is how long the cluster is left alone between steps, so that one does not pay for the other.
 const settle = 3 * time.Second
 
-// bench holds the connection and what was seen.
+// bench contains the connection and what was observed.
 type bench struct {
 	options
 	api  client.WithWatch
@@ -172,9 +172,9 @@ func (b *bench) start(ctx context.Context, state string, objects ...client.Objec
 	return s, nil
 }
 
-// oneByOne starts objects one after the other. Each is looked at and removed before the next: a guest that boots takes
+// oneByOne starts objects one after the other. Each is examined and removed before the next: a guest that boots takes
 // a whole CPU, and the next start is not to be measured against that.
-func (b *bench) oneByOne(ctx context.Context, state string, look func(context.Context) error, objects ...client.Object) (started, error) {
+func (b *bench) oneByOne(ctx context.Context, state string, examine func(context.Context) error, objects ...client.Object) (started, error) {
 	all := newStarted()
 	for _, object := range objects {
 		s, err := b.start(ctx, state, object)
@@ -184,7 +184,7 @@ func (b *bench) oneByOne(ctx context.Context, state string, look func(context.Co
 		maps.Copy(all.created, s.created)
 		maps.Copy(all.running, s.running)
 		time.Sleep(settle) // its last writes belong to its start
-		if err := look(ctx); err != nil {
+		if err := examine(ctx); err != nil {
 			return all, err
 		}
 		if err := b.remove(ctx, object); err != nil {

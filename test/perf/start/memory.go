@@ -35,7 +35,7 @@ const clockTicks = 100
 // errNotLocal means that the cluster's processes are not on this machine, so their memory cannot be read.
 var errNotLocal = errors.New("the Pod's processes are not on this machine: memory can be measured on the local cluster only")
 
-// memory starts a VM with 1 vCPU and the given guest memory and reads what its processes hold beside that.
+// memory starts a VM with 1 vCPU and the given guest memory and reads the memory that its processes use beside that.
 func (b *bench) memory(ctx context.Context, r *result) error {
 	vm := b.vm("memory", b.guestMiB)
 	if _, err := b.start(ctx, vmRunning, vm); err != nil {
@@ -65,7 +65,7 @@ func (b *bench) memory(ctx context.Context, r *result) error {
 	return b.remove(ctx, vm)
 }
 
-// reservedParts is what of the reserved overhead is meant for each process.
+// reservedParts is the part of the reserved overhead that is meant for each process.
 func (b *bench) reservedParts(ctx context.Context, vm *v1.VirtualMachine, pod *corev1.Pod, r *result) error {
 	_, kvm := pod.Spec.Containers[0].Resources.Limits["devices.kubevirt.io/kvm"]
 	vmi := &v1.VirtualMachineInstance{}

@@ -60,7 +60,7 @@ type result struct {
 	ConsoleLogPSSMiB float64            `json:"console_log_pss_mib"`
 	LibvirtdPSSMiB   float64            `json:"libvirtd_pss_mib"`
 	QEMUOverheadMiB  float64            `json:"qemu_overhead_mib"`
-	// Targets are what the figures are held against.
+	// Targets are the limits with which the figures are compared.
 	Targets []target `json:"targets"`
 	// Components at rest, by name.
 	Components map[string]component `json:"components"`
@@ -73,7 +73,7 @@ type stepTime struct {
 	P95  float64 `json:"p95"`
 }
 
-// target is a promise and what became of it.
+// target is a limit for a figure, and whether the figure is within it.
 type target struct {
 	Name   string  `json:"name"`
 	AtMost float64 `json:"at_most"`
@@ -81,7 +81,7 @@ type target struct {
 	Met    bool    `json:"met"`
 }
 
-// compare holds the figures against what is promised.
+// compare compares the figures with the targets.
 func (r *result) compare() []target {
 	targets := []target{
 		{Name: "ms beyond a bare Pod, one by one", AtMost: 1000, Is: r.ExtraMS},
@@ -127,7 +127,7 @@ func (r *result) publish(path string) error {
 		r.Ratio = r.VM.P50 / r.Pod.P50
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) } // Flush tells
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) } // Flush returns the error
 	row("creation to Running\tp50 ms\tp95 ms")
 	row("  %d VMs one by one\t%.0f\t%.0f", r.Count, r.VM.P50, r.VM.P95)
 	row("  %d Pods one by one\t%.0f\t%.0f", r.Count, r.Pod.P50, r.Pod.P95)

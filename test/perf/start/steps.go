@@ -38,7 +38,7 @@ var startSteps = []string{
 	vmRunning, "vmi Ready",
 }
 
-// The steps that virt-launcher's log tells.
+// The steps that virt-launcher's log contains.
 const (
 	stepConnected = "libvirtd's socket up"
 	stepDefined   = "domain defined"

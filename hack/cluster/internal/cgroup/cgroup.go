@@ -139,7 +139,7 @@ func missing(path string) ([]string, error) {
 	}
 	given, err := os.ReadFile(filepath.Join(path, "cgroup.subtree_control"))
 	if err != nil {
-		return nil, fmt.Errorf("list the controllers that are given on: %w", err)
+		return nil, fmt.Errorf("list the controllers of child groups: %w", err)
 	}
 	var names []string
 	for _, c := range strings.Fields(string(has)) {

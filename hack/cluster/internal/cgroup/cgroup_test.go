@@ -64,7 +64,7 @@ func TestCreateInheritsAndEnables(t *testing.T) {
 		t.Errorf("cpuset.cpus is %q, %v", got, err)
 	}
 	if !tree.Exists("/ours") || tree.Exists("/theirs") {
-		t.Error("Exists does not tell our group from one that is not there")
+		t.Error("Exists does not distinguish our group from one that does not exist")
 	}
 }
 

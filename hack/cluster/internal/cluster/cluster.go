@@ -115,7 +115,7 @@ func waitForLock(ctx context.Context, file *os.File) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("another command changes the cluster (it holds %s): %w", file.Name(), ctx.Err())
+			return fmt.Errorf("another command changes the cluster (it has the lock %s): %w", file.Name(), ctx.Err())
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

@@ -44,14 +44,14 @@ func (m *Machine) addMultus(ctx context.Context, node string) error {
 	}
 	content, err := os.ReadFile(m.layout.Config(node + "-multus.conf"))
 	if err != nil {
-		return fmt.Errorf("read what Multus does on %s: %w", node, err)
+		return fmt.Errorf("read the configuration of Multus on %s: %w", node, err)
 	}
 	return replace(m.layout.Node(node, "net.d", config.MultusFile), content, 0o600)
 }
 
 func (m *Machine) removeMultus(ctx context.Context, node string) error {
 	if err := os.Remove(m.layout.Node(node, "net.d", config.MultusFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("take Multus from %s: %w", node, err)
+		return fmt.Errorf("remove Multus from %s: %w", node, err)
 	}
 	return m.unplug(ctx, secondLink(node))
 }

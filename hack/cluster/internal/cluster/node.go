@@ -199,7 +199,7 @@ func (m *Machine) keepNamespaces(node string) error {
 	for _, kind := range []string{"mnt", "net", "uts"} {
 		name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", m.holder(node).PID, kind))
 		if err != nil {
-			return fmt.Errorf("look at the namespaces of %s: %w", node, err)
+			return fmt.Errorf("read the namespaces of %s: %w", node, err)
 		}
 		names = append(names, name)
 	}

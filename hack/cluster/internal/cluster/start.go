@@ -128,7 +128,7 @@ func (m *Machine) get(ctx context.Context, p config.Probe) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("probe: %s says %s", p.URL, response.Status)
+		return fmt.Errorf("probe: %s returns %s", p.URL, response.Status)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // Pause is the reference of the sandbox image.
 const Pause = "localhost/vireo/pause:local"
 
-// WriteStatic writes an image that holds one program at /<name> and runs it.
+// WriteStatic writes an image that contains one program at /<name> and runs it.
 // The same program gives the same bytes.
 func WriteStatic(to io.Writer, reference, name string, program []byte) error {
 	layer, err := archive(file{name, 0o755, program})

@@ -151,11 +151,11 @@ func inspect(path string) (device, error) {
 	defer func() { _ = file.Close() }()
 	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
 	if err != nil {
-		return device{}, fmt.Errorf("ask %s what it stands on: %w", path, err)
+		return device{}, fmt.Errorf("read which file %s is attached to: %w", path, err)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return device{}, fmt.Errorf("look at %s: %w", path, err)
+		return device{}, fmt.Errorf("read the properties of %s: %w", path, err)
 	}
 	name := info.File_name[:]
 	if end := bytes.IndexByte(name, 0); end >= 0 {

@@ -193,7 +193,7 @@ func Ends(path string) (time.Time, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return time.Time{}, fmt.Errorf("%s holds no certificate", path)
+		return time.Time{}, fmt.Errorf("%s contains no certificate", path)
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

@@ -116,7 +116,7 @@ func Link(node string) string { return "vireo-" + node }
 
 func (o Options) validate() error {
 	if o.Nodes < 1 || o.Nodes > MaxNodes {
-		return fmt.Errorf("%d nodes asked for: 1 to %d are possible", o.Nodes, MaxNodes)
+		return fmt.Errorf("%d nodes were requested: 1 to %d are possible", o.Nodes, MaxNodes)
 	}
 	ranges := []struct {
 		name   string

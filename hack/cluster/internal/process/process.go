@@ -116,7 +116,7 @@ func Stop(ctx context.Context, p record.Process, signal syscall.Signal) error {
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, fmt.Errorf("look at process %d: %w", pid, err)
+		return 0, fmt.Errorf("read the state of process %d: %w", pid, err)
 	}
 	return parseStat(string(data))
 }

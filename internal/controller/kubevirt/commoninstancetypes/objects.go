@@ -75,7 +75,7 @@ func keyOf(o client.Object) string {
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.GetName()
 }
 
-// isMarked reports whether an object has our labels. Without them it is not ours. With them it may be a copy.
+// isMarked reports whether an object has our labels. An object without them is not ours. One with them may be a copy.
 func isMarked(o client.Object) bool {
 	for key, value := range marks {
 		if o.GetLabels()[key] != value {
@@ -85,8 +85,8 @@ func isMarked(o client.Object) bool {
 	return true
 }
 
-// isOurs reports whether an object was applied by us, and nobody else owns it: it has no owner, and nobody else has applied parts
-// of its spec. What was changed by other means, like kubectl edit, is still ours.
+// isOurs reports whether an object was applied by us and belongs to no other client: it has no owner reference, and no other client
+// has applied parts of its spec. It is ours even if its spec was changed by other means, like kubectl edit.
 func isOurs(o *metav1.PartialObjectMetadata) bool {
 	if !isMarked(o) || len(o.OwnerReferences) > 0 {
 		return false

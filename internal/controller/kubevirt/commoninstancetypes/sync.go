@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package commoninstancetypes keeps the common instance types and preferences of internal/instancetype/common in the cluster, and
-// removes them when they are no longer wanted. It never changes an object of somebody else.
+// removes them when they are no longer wanted. It never changes an object of another client.
 package commoninstancetypes
 
 import (
@@ -57,7 +57,7 @@ type run struct {
 }
 
 // Apply creates and changes the common objects that differ from what they should be, and deletes those of earlier releases. It
-// returns the objects with the names of common ones that belong to somebody else, as kind and name.
+// returns the objects with the names of common ones that belong to other clients, as kind and name.
 func (i Installer) Apply(ctx context.Context) (foreign []string, err error) {
 	objects, err := wanted()
 	if err != nil {
@@ -116,7 +116,7 @@ func (i Installer) cached(ctx context.Context) (map[string]client.Object, error)
 	return found, nil
 }
 
-// applyOne applies an object if the cached one differs or does not exist. It reports whether the object belongs to somebody else.
+// applyOne applies an object if the cached one differs or does not exist. It reports whether the object belongs to another client.
 func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, cached client.Object) (foreign bool, err error) {
 	version := neverUsed
 	if cached != nil {

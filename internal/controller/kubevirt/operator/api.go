@@ -21,7 +21,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
-	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/certificate"
 )
 
@@ -57,7 +56,7 @@ func apiObjects(s Settings) ([]client.Object, error) {
 		}
 		objects = append(objects, budget)
 	}
-	for _, version := range subresource.Versions {
+	for _, version := range v1.SubresourceVersions {
 		objects = append(objects, apiService(version, s))
 	}
 	return objects, nil
@@ -103,13 +102,13 @@ func placeInfra(pod *corev1.PodSpec, placement *v1.NodePlacement) {
 // apiService makes the API server forward a version of the group to virt-api and verify its certificate.
 func apiService(version string, s Settings) client.Object {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"group": subresource.GroupName, "version": version,
+		"group": v1.SubresourceGroupName, "version": version,
 		"groupPriorityMinimum": int64(groupPriority), "versionPriority": int64(versionPriority),
 		"service":  map[string]any{"namespace": s.Namespace, "name": agentapi.ServiceName, "port": int64(443)},
 		"caBundle": base64.StdEncoding.EncodeToString(s.Bundles[certificate.APIServing.Name]),
 	}}}
 	u.SetGroupVersionKind(APIServiceKind)
-	u.SetName(version + "." + subresource.GroupName)
+	u.SetName(version + "." + v1.SubresourceGroupName)
 	return u
 }
 

@@ -32,7 +32,7 @@ type Installer struct {
 	Namespace string
 	// RunbookURL is a template of addresses, as in rules.Settings.
 	RunbookURL string
-	// Authorize tells that components serve their metrics only to clients that may read them. Prometheus then sends its token.
+	// Authorize makes Prometheus send its token: the components serve their metrics only to clients that may get them.
 	Authorize bool
 }
 
@@ -50,7 +50,7 @@ func (i *Installer) Apply(ctx context.Context, spec *v1.KubeVirtSpec) error {
 		}
 	}
 	if !scrapes {
-		// Nobody would use the right.
+		// Without a ServiceMonitor, Prometheus would not use these permissions.
 		delete(desired, "Role")
 		delete(desired, "RoleBinding")
 	}

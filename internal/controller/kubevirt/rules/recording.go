@@ -20,8 +20,8 @@ var all = []component{
 }
 
 // components records how many Pods of each component are scraped, run and are ready. kube-state-metrics decides how many run; without
-// it, those that are scraped count. A component is ready if its Pod is, according to kube-state-metrics, and it says so itself;
-// without kube-state-metrics, the latter decides.
+// it, those that are scraped count. A component is ready if kube-state-metrics and its own metric report it;
+// without kube-state-metrics, its own metric decides.
 func components(namespace string) []Rule {
 	rules := make([]Rule, 0, 3*len(all)+1)
 	for _, c := range all {

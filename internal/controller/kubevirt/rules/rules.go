@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rules has Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings. It is pure: the
+// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings. It is pure: the
 // reconciler installs them as a PrometheusRule, and the tests load the same rules into promtool and Prometheus.
 package rules
 
