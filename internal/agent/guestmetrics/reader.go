@@ -25,6 +25,9 @@ const (
 	// Slots is how many launchers are queried at a time, and slotsPerNamespace how many of one namespace. Slots is exported for the
 	// test in cmd/virt-handler/agent that adds up the memory that launchers can make an agent use.
 	Slots, slotsPerNamespace = 32, 16
+	// silentSlots are those of Slots for launchers that were silent, which occupy them longest, and silentSlotsPerNamespace how many
+	// of them the launchers of one namespace may have.
+	silentSlots, silentSlotsPerNamespace = 8, 4
 	// firstPause and maxPause are the delays after a query that failed.
 	firstPause, maxPause = 5 * time.Second, 5 * time.Minute
 	// slow is how long a query may take before the launcher is treated as silent: others wait for its slot.
@@ -38,6 +41,8 @@ type reader struct {
 	read  func(ctx context.Context, guest *Guest, dirtyRate bool) (*hypervisor.Stats, error)
 	clock clock.PassiveClock
 	queue *fairqueue.Queue
+	// silent is the queue for launchers that were silent: others do not wait for them.
+	silent *fairqueue.Queue
 
 	mu     sync.Mutex
 	guests map[types.UID]*state
@@ -46,7 +51,8 @@ type reader struct {
 func newReader(o *Options) *reader {
 	return &reader{
 		read: o.Read, clock: o.Clock, guests: map[types.UID]*state{},
-		queue: fairqueue.NewWithLimits(fairqueue.Limits{Capacity: Slots, PerNamespace: slotsPerNamespace}),
+		queue:  fairqueue.NewWithLimits(fairqueue.Limits{Capacity: Slots - silentSlots, PerNamespace: slotsPerNamespace}),
+		silent: fairqueue.NewWithLimits(fairqueue.Limits{Capacity: silentSlots, PerNamespace: silentSlotsPerNamespace}),
 	}
 }
 
@@ -95,7 +101,11 @@ func (r *reader) start(guests []*Guest) []<-chan struct{} {
 			if dirtyRate {
 				s.measured = now
 			}
-			go r.run(s, guest, dirtyRate)
+			queue := r.queue
+			if s.silent {
+				queue = r.silent
+			}
+			go r.run(queue, s, guest, dirtyRate)
 		}
 		if s.running != nil && !s.silent {
 			waitFor = append(waitFor, s.running)
@@ -110,12 +120,12 @@ func (r *reader) start(guests []*Guest) []<-chan struct{} {
 }
 
 // run queries one launcher. It outlives the scrape that started it: a later one may use the result.
-func (r *reader) run(s *state, guest *Guest, dirtyRate bool) {
+func (r *reader) run(queue *fairqueue.Queue, s *state, guest *Guest, dirtyRate bool) {
 	var stats *hypervisor.Stats
 	var asked time.Time
 	ctx, cancel := context.WithTimeout(context.Background(), maxAge)
 	defer cancel()
-	err := r.queue.Do(ctx, guest.Pod.VMI.Namespace, func() (err error) {
+	err := queue.Do(ctx, guest.Pod.VMI.Namespace, func() (err error) {
 		asked = r.clock.Now()
 		stats, err = r.read(ctx, guest, dirtyRate)
 		return err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/quantity"
