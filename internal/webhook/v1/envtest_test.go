@@ -365,7 +365,11 @@ var _ = Describe("instance types and preferences", func() {
 			if !strings.Contains(kind, "Cluster") {
 				object.SetNamespace(ns)
 			}
-			expectInvalid(k8s.Create(ctx, object), "spec")
+			path := "spec.memory.guest"
+			if strings.Contains(kind, "Preference") {
+				path = "spec.requirements.memory.guest"
+			}
+			expectInvalid(k8s.Create(ctx, object), path)
 		}
 		vmi := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"domain": map[string]any{"devices": map[string]any{}, "memory": guest}}}}
 		vmi.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachineInstance"))
