@@ -114,6 +114,8 @@ test_env = rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
 
 # golangci-lint runs vet with more analyzers on the same files.
 test_flags := -vet=off
+# Packages are tested in the order of the list: these take minutes and would otherwise run alone at the end.
+slowest := ./test/integration ./internal/controller
 
 .PHONY: test
 test: deps ## Run unit, envtest and integration tests
@@ -121,7 +123,7 @@ test: deps ## Run unit, envtest and integration tests
 	@hack/web-assets.sh
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
 		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool \
-			go test $(test_flags) -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
+			go test $(test_flags) -timeout 30m -p 2 $$(go list $(slowest) ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 	@$(MAKE) test-chart
