@@ -84,7 +84,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
-	collectors, err := setupReconciler(mgr, o, store)
+	collectors, incoming, err := setupReconciler(mgr, o, store)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,9 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		}
 	}
 	l.Info("Starting virt-handler", "node", o.Node, "namespace", o.Namespace)
-	return mgr.Start(ctx)
+	until, stop := (&drain{node: o.Node, limit: drainLimit, log: l.Logger, caches: []cache.Cache{mgr.GetCache(), incoming}}).after(ctx)
+	defer stop()
+	return mgr.Start(until)
 }
 
 // preparePrivate creates the agent's private directories. Media contain users' secrets, so they are created in memory.
@@ -195,8 +197,8 @@ func slimPod(object any) (any, error) {
 	return cache.TransformStripManagedFields()(object)
 }
 
-// setupReconciler adds what drives the node's guests, and returns its metrics.
-func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]prometheus.Collector, error) {
+// setupReconciler adds the reconciler of the node's guests. It returns its metrics, and the cache of the VMIs that migrate to the node.
+func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]prometheus.Collector, cache.Cache, error) {
 	cells, err := observe.ReadTopology(o.CapabilitiesDir)
 	if err != nil {
 		// Not fatal: running guests must be reconciled.
@@ -207,22 +209,22 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (
 	responses := hypervisor.NewResponseBudget()
 	connections, err := addConnections(mgr, o, responses, triggers)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	networks := Networks{network.NewAdvertisers(mgr.GetLogger().WithName("network"))}
 	if err := mgr.Add(networks); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := setupServer(mgr, o, store, connections, responses); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	moves, err := newMigrations(mgr, o, store)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	events, err := recorder.Add(mgr, corev1.EventSource{Component: name, Host: o.Node})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	checksum := o.checksums(connections)
 	guests := reconciler.New(reconciler.Options{
@@ -247,16 +249,17 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (
 		ExclusiveCPUs: observe.PodResources{Dir: o.podResourcesDir()}.ExclusiveCPUs,
 	})
 	if err := moves.serve(mgr, o, connections, guests, checksum); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, OnReconnect: guests.Recheck}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	labels, err := metrics.AddLabelFilter(mgr, o.Namespace)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return append(guests.Metrics(), GuestMetrics(o.Node, guests, connections, labels)), guests.SetupWithManager(mgr, triggers)
+	collectors := append(guests.Metrics(), GuestMetrics(o.Node, guests, connections, labels))
+	return collectors, moves.incoming, guests.SetupWithManager(mgr, triggers)
 }
 
 // addConnections adds the connections to the libvirtds of this node's launchers to the manager.
