@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Versions that the present images get on all nodes. The agent of the broken one is another image, without that program.
+const (
+	newerVersion  = "v900.0.1"
+	olderVersion  = "v900.0.0"
+	brokenVersion = "v900.0.2"
+)
+
+// rolloutTimeout is for the replacement of all components.
+const rolloutTimeout = 4 * time.Minute
+
+// The images of all versions are the same, so that the cluster is unchanged afterwards; but their tags differ, so that all Pods are replaced.
+var _ = Describe("An update by the KubeVirt object", Serial, extended(2), func() {
+	It("replaces all components without touching a guest, stops at a broken agent, and is taken back", func(ctx context.Context) {
+		needLocalNodes()
+		tagVersions(ctx)
+		namespace := newNamespace(ctx)
+		create(ctx, makeVM(namespace, "guest"))
+		guest := expectReady(ctx, namespace, "guest")
+		launcher := expectOneLauncher(ctx, guest)
+		DeferCleanup(func(ctx context.Context) {
+			setVersion(ctx, "")
+			expectRolledOut(ctx, imageTag)
+		}, NodeTimeout(rolloutTimeout+time.Minute))
+		calls := callRepeatedly(ctx, namespace)
+
+		for _, step := range []struct{ what, version string }{
+			{"to a newer version", newerVersion}, {"back to an older one", olderVersion},
+		} {
+			By("updating " + step.what)
+			start := time.Now()
+			setVersion(ctx, step.version)
+			expectRolledOut(ctx, step.version)
+			reportTime("all components were replaced, "+step.what, start)
+		}
+
+		By("updating to a version whose agent does not start")
+		setVersion(ctx, brokenVersion)
+		Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(haveCondition(v1.KubeVirtConditionDegraded, And(
+			HaveField("Reason", "DeploymentFailed"), HaveField("Message", And(ContainSubstring(`Pod "virt-handler-`), ContainSubstring(`container virt-handler`))))))
+		Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).To(ContainSubstring("virt-handler-"))
+		Expect(imagesOf(ctx, "virt-api")).To(HaveEach(HaveSuffix(":" + olderVersion)))
+		Expect(imagesOf(ctx, "virt-controller")).To(HaveEach(HaveSuffix(":" + olderVersion)))
+		if agents := imagesOf(ctx, "virt-handler"); len(agents) > 1 {
+			Expect(agents).To(ContainElement(HaveSuffix(":"+olderVersion)), "the update has stopped at one agent")
+		}
+
+		By("taking it back")
+		setVersion(ctx, olderVersion)
+		expectRolledOut(ctx, olderVersion)
+
+		Expect(vmi(ctx, namespace, "guest")).To(And(HaveField("UID", guest.UID), HaveField("Status.Phase", v1.Running)))
+		now := expectOneLauncher(ctx, guest)
+		Expect(now.UID).To(Equal(launcher.UID))
+		Expect(now.Status.ContainerStatuses).To(HaveEach(HaveField("RestartCount", BeZero())))
+		Expect(calls()).To(BeEmpty(), "a call and its retry a second later failed")
+	}, SpecTimeout(20*time.Minute))
+})
+
+// tagVersions gives the images of all components the tags of the versions on each node.
+func tagVersions(ctx context.Context) {
+	GinkgoHelper()
+	for _, node := range nodes(ctx) {
+		for _, version := range []string{newerVersion, olderVersion, brokenVersion} {
+			for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-launcher"} {
+				from := image(component)
+				if component == "virt-handler" && version == brokenVersion {
+					from = image("guest-small")
+				}
+				tagImage(ctx, node, from, registry+"/"+component+":"+version)
+			}
+		}
+	}
+}
+
+func setVersion(ctx context.Context, version string) {
+	GinkgoHelper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"imageTag": version}})
+	Expect(err).NotTo(HaveOccurred())
+	// The webhook's Pods are replaced, too: a user's client retries.
+	Eventually(func() error {
+		return k8s.Patch(ctx, kubeVirt(ctx), client.RawPatch(types.MergePatchType, patch))
+	}).WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(time.Second).Should(Succeed())
+}
+
+// expectRolledOut waits until all Pods of all components have the images of a version, and the KubeVirt object says so.
+func expectRolledOut(ctx context.Context, version string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		kv := kubeVirt(ctx)
+		g.Expect(kv.Status.ObservedGeneration).To(HaveValue(Equal(kv.Generation)))
+		g.Expect(kv.Status.ObservedKubeVirtVersion).To(Equal(version))
+		g.Expect(kv).To(haveCondition(v1.KubeVirtConditionProgressing, HaveField("Status", corev1.ConditionFalse)))
+	}).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(Succeed())
+	for _, component := range []string{"virt-controller", "virt-api", "virt-handler"} {
+		Expect(imagesOf(ctx, component)).To(And(Not(BeEmpty()), HaveEach(HaveSuffix(":"+version))), component)
+	}
+}
+
+// imagesOf returns the image of each Pod of a component that is not being deleted.
+func imagesOf(ctx context.Context, component string) []string {
+	GinkgoHelper()
+	pods := &corev1.PodList{}
+	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
+	var images []string
+	for i := range pods.Items {
+		if pods.Items[i].DeletionTimestamp == nil {
+			images = append(images, pods.Items[i].Spec.Containers[0].Image)
+		}
+	}
+	return images
+}
+
+func haveCondition(kind v1.KubeVirtConditionType, matcher gomegatypes.GomegaMatcher) gomegatypes.GomegaMatcher {
+	return HaveField("Status.Conditions", ContainElement(And(HaveField("Type", kind), matcher)))
+}
+
+// callRepeatedly calls virt-api and a webhook twice a second until the returned function is called. It returns the calls that failed twice
+// in a row, a second apart, as kubectl's users would notice.
+func callRepeatedly(ctx context.Context, namespace string) func() []string {
+	background, stop := context.WithCancel(ctx)
+	DeferCleanup(stop)
+	var (
+		running sync.WaitGroup
+		mu      sync.Mutex
+		failed  []string
+	)
+	for what, call := range map[string]func(context.Context) error{
+		"virt-api": func(ctx context.Context) error {
+			return clientset.Discovery().RESTClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/namespaces", namespace, "virtualmachines/guest/expand-spec").Do(ctx).Error()
+		},
+		"webhook": func(ctx context.Context) error {
+			return k8s.Create(ctx, makeVM(namespace, "unborn"), client.DryRunAll)
+		},
+	} {
+		running.Go(func() {
+			for background.Err() == nil {
+				err := call(background)
+				if err != nil && background.Err() == nil {
+					sleep(background, time.Second)
+					if again := call(background); again != nil && background.Err() == nil {
+						mu.Lock()
+						failed = append(failed, fmt.Sprintf("%s: %v; again: %v", what, err, again))
+						mu.Unlock()
+					}
+				}
+				sleep(background, 500*time.Millisecond)
+			}
+		})
+	}
+	return func() []string {
+		stop()
+		running.Wait()
+		return failed
+	}
+}
+
+// sleep returns after a duration, or earlier when the context ends.
+func sleep(ctx context.Context, duration time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(duration):
+	}
+}
