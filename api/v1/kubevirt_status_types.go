@@ -106,6 +106,12 @@ const (
 	// KubeVirtConditionFieldsIgnored is not KubeVirt's: the spec sets fields or feature gates that have no effect. The message
 	// names them, and why. It is absent while there are none.
 	KubeVirtConditionFieldsIgnored KubeVirtConditionType = "FieldsIgnored"
+	// KubeVirtConditionReconciling is not KubeVirt's: the installation is not yet what the spec says. It is there only while it is True, and
+	// kstatus reads it.
+	KubeVirtConditionReconciling KubeVirtConditionType = "Reconciling"
+	// KubeVirtConditionStalled is not KubeVirt's: the installation cannot become what the spec says without a change. It is there only
+	// while it is True, and kstatus reads it.
+	KubeVirtConditionStalled KubeVirtConditionType = "Stalled"
 )
 
 // GenerationStatus is the generation of an object that was installed.

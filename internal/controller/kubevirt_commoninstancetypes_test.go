@@ -51,7 +51,7 @@ var _ = Describe("Common instance types", func() {
 		made.Spec = anInstancetype("", "", 7).Spec
 		return made
 	}
-	marks := map[string]string{operator.ManagedByLabel: operator.ManagedBy, operator.ComponentLabel: "kubevirt"}
+	marks := map[string]string{operator.ManagedByLabel: operator.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
 	pass := func() error {
 		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
 		return err

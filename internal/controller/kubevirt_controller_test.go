@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -48,7 +49,11 @@ var _ = Describe("KubeVirt", func() {
 	)
 
 	newKubeVirt := func(name string) *v1.KubeVirt {
-		return &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		return &v1.KubeVirt{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			// Independent of the nodes of other specs.
+			Spec: v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To[uint8](2)}},
+		}
 	}
 	reconcile := func(kv *v1.KubeVirt) error {
 		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
@@ -150,7 +155,7 @@ var _ = Describe("KubeVirt", func() {
 		served(1)
 		Expect(reconcile(kv)).To(Succeed())
 		expectCondition(kv, v1.KubeVirtConditionAvailable, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
-		Expect(kv.Status.Conditions[0].Message).To(Equal("1 of 2 Pods of virt-api are ready"))
+		Expect(kv.Status.Conditions[0].Message).To(Equal("Deploying version v1 with registry e.org: 1 of 2 Pods of virt-api are ready"))
 
 		trusted := ExpectExists(bundles()).Data
 		for _, role := range certificate.Roles() {
@@ -172,6 +177,8 @@ var _ = Describe("KubeVirt", func() {
 			return r.RequeueAfter
 		}
 		day := 24 * time.Hour
+		again()
+		rolledOut(2) // until then it reads the Pods more often
 		Expect(again()).To(BeNumerically("~", 7*day-7*day/5, time.Minute))
 		first := ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]
 		id := ExpectExists(kv).Status.TargetDeploymentID

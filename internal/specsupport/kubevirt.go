@@ -5,8 +5,6 @@ package specsupport
 
 // Reasons of more than one field.
 const (
-	deploymentSays   = "virt-controller runs as its Deployment says: edit that"
-	infraIsAPI       = "virt-controller runs as its Deployment says: edit that (virt-api follows this field)"
 	imageHasFirmware = "libvirt chooses among the firmware of the launcher image"
 )
 
@@ -15,13 +13,6 @@ const (
 var KubeVirtFields = []Field{
 	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
 	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
-	{"customizeComponents.patches", nil, Warn, "patches of components are not implemented yet"},
-	{"customizeComponents.flags.controller", nil, Warn, deploymentSays},
-	{"infra.nodePlacement", nil, Warn, infraIsAPI},
-	{"infra.replicas", nil, Warn, infraIsAPI},
-	{"productVersion", nil, Warn, "the labels of what is installed do not change"},
-	{"productName", nil, Warn, "the labels of what is installed do not change"},
-	{"productComponent", nil, Warn, "the labels of what is installed do not change"},
 	{"configuration.ovmfPath", nil, Warn, imageHasFirmware},
 	{"configuration.architectureConfiguration.amd64.ovmfPath", nil, Warn, imageHasFirmware},
 	{"configuration.architectureConfiguration.arm64.ovmfPath", nil, Warn, imageHasFirmware},
@@ -45,7 +36,7 @@ var KubeVirtFields = []Field{
 	{"configuration.changedBlockTrackingLabelSelectors", nil, Warn, "incremental backup is not implemented yet"},
 	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},
 	{"configuration.confidentialCompute", nil, Warn, "encrypted guests are not implemented yet"},
-	{"configuration.roleAggregationStrategy", nil, Warn, "roles are installed with the manager"},
+	{"configuration.roleAggregationStrategy", nil, Warn, "the roles are installed with the manifests: remove their labels aggregate-to-admin, -edit and -view there"},
 	{"configuration.network.binding", nil, Warn, "binding plugins are not implemented yet"},
 	{"configuration.network.permitSlirpInterface", nil, Warn, "slirp was removed from KubeVirt"},
 	{"configuration.developerConfiguration.diskVerification", nil, Warn, "disks are read inside of the guest's own memory limit"},

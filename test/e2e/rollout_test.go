@@ -104,7 +104,7 @@ func setVersion(ctx context.Context, version string) {
 	}).WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(time.Second).Should(Succeed())
 }
 
-// expectRolledOut waits until all Pods of all components have the images of a version, and the KubeVirt object says so.
+// expectRolledOut waits until all Pods of all components have the images of a version, and the KubeVirt object reports it.
 func expectRolledOut(ctx context.Context, version string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

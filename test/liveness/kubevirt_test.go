@@ -19,6 +19,10 @@ import (
 	"testing"
 	"unicode"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -57,6 +61,8 @@ var configuredGuests = []string{
 var configurationScenes = map[string]string{
 	"configuration.autoCPULimitNamespaceLabelSelector.matchExpressions": `{configuration: {autoCPULimitNamespaceLabelSelector: {
       matchExpressions: [{key: a, operator: In, values: [b]}]}}}`,
+	"customizeComponents.patches[]": `{customizeComponents: {patches: [{resourceType: Deployment, resourceName: virt-api, type: merge, patch: '
+      {"spec":{"template":{"spec":{"containers":[{"name":"virt-api","image":"a"}]}}}}'}]}}`,
 	"configuration.supportContainerResources[]": `{configuration: {supportContainerResources: [{type: guest-console-log}]}}`,
 	"configuration.tlsConfiguration.ciphers":    `{configuration: {tlsConfiguration: {minTLSVersion: VersionTLS12}}}`,
 }
@@ -93,6 +99,10 @@ var configurationValues = map[string]string{
 	"certificateRotateStrategy.selfSigned.server.duration":                                            `7h`,
 	"certificateRotateStrategy.selfSigned.server.renewBefore":                                         `3h`,
 	"configuration.instancetype.referencePolicy":                                                      `expand`,
+	"customizeComponents.patches[].patch":                                                             `'{"spec":{"replicas":7}}'`,
+	"customizeComponents.patches[].resourceName":                                                      `virt-controller`,
+	"customizeComponents.patches[].resourceType":                                                      `DaemonSet`,
+	"customizeComponents.patches[].type":                                                              `strategic`,
 }
 
 // consumer is a package that reads a field of the configuration, and the name of the field there.
@@ -268,14 +278,7 @@ func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
 	if err != nil {
 		return madeOf{}, err
 	}
-	settings := operator.Settings{Namespace: "kubevirt", KubeletRoot: "/var/lib/kubelet", Config: config}
-	if kv.Spec.Workloads != nil {
-		settings.Workloads = kv.Spec.Workloads.NodePlacement
-	}
-	if flags := kv.Spec.CustomizeComponents.Flags; flags != nil {
-		settings.HandlerFlags, settings.APIFlags = flags.Handler, flags.API
-	}
-	installed, err := operator.Render(settings)
+	installed, err := installedOutcome(&kv.Spec, config)
 	if err != nil {
 		return madeOf{}, err
 	}
@@ -291,6 +294,26 @@ func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
 		"installed": installed, "guests": guests, "update": workloadupdate.StrategyOf(&kv.Spec.WorkloadUpdateStrategy),
 	})
 	return madeOf{config, string(made)}, err
+}
+
+// installedOutcome returns what is installed, and virt-controller's Deployment.
+func installedOutcome(spec *v1.KubeVirtSpec, config clusterconfig.Config) (any, error) {
+	settings := operator.SettingsOf(spec, config)
+	settings.Namespace, settings.KubeletRoot = "kubevirt", "/var/lib/kubelet"
+	installed, err := operator.Render(settings)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range installed {
+		// It changes with the spec, and not with what a field does.
+		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", operator.IdentifierAnnotation)
+	}
+	controller := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: operator.ControllerName}}
+	controller.Spec.Template.Spec.Containers = []corev1.Container{{Name: operator.ControllerName, Image: "registry.example/controller:1"}}
+	if err := operator.ConfigureController(controller, spec, settings); err != nil {
+		return nil, err
+	}
+	return map[string]any{"objects": installed, "controller": controller}, nil
 }
 
 // guestUnder returns a spec with its defaults, its errors, the launcher Pod and the domain with a configuration.

@@ -120,6 +120,8 @@ func cacheOptions(namespace string) cache.Options {
 	agents := labeled(nodecapabilities.LabelValue)
 	ours, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
 	utilruntime.Must(err)
+	component, err := labels.NewRequirement(v1.AppLabel, selection.Exists, nil)
+	utilruntime.Must(err)
 	installed := labels.SelectorFromSet(labels.Set{operator.ManagedByLabel: operator.ManagedBy})
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -134,9 +136,10 @@ func cacheOptions(namespace string) cache.Options {
 			&coordinationv1.Lease{}:      here(agents),
 			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),
 			&appsv1.DaemonSet{}:          here(installed),
-			&appsv1.Deployment{}:         here(installed),
-			&corev1.Service{}:            here(installed),
-			&corev1.Secret{}:             here(labeled(componentName, certificate.AuthorityLabelValue)),
+			// With virt-controller's own, which it does not install.
+			&appsv1.Deployment{}: here(labels.NewSelector().Add(*component)),
+			&corev1.Service{}:    here(installed),
+			&corev1.Secret{}:     here(labeled(componentName, certificate.AuthorityLabelValue)),
 
 			&policyv1.PodDisruptionBudget{}:             here(installed),
 			&certificatesv1.CertificateSigningRequest{}: {Field: fields.ParseSelectorOrDie(otherSigners)},

@@ -68,6 +68,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=list;watch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=list
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=list;watch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=pool.kubevirt.io,resources=virtualmachinepools,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=list;watch;create;patch;delete
@@ -123,7 +124,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// Our own status writes do not trigger a reconciliation.
 		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.DaemonSet{}, everyKubeVirt, ours).
-		Watches(&appsv1.Deployment{}, everyKubeVirt, ours).
+		Watches(&appsv1.Deployment{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return o.GetNamespace() == r.Namespace && (o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy || o.GetName() == operator.ControllerName)
+		}))).
+		Watches(&corev1.Node{}, everyKubeVirt, builder.WithPredicates(nodeChanges)).
 		Watches(&policyv1.PodDisruptionBudget{}, everyKubeVirt, ours).
 		Watches(&corev1.Service{}, everyKubeVirt, ours).
 		Watches(&corev1.ConfigMap{}, everyKubeVirt, ours).
@@ -175,6 +179,13 @@ func (r *Reconciler) monitoring(mgr ctrl.Manager) (source.Source, error) {
 	return r.Monitoring.Source(watching, func(ctx context.Context) []reconcile.Request { return r.all(ctx, nil) }), nil
 }
 
+// nodeChanges selects the changes of a Node on which it depends how many Pods virt-api has, and whether an agent can be replaced.
+var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, isNode := e.ObjectNew.(*corev1.Node)
+	return !ok || !isNode || before.Labels[v1.NodeSchedulable] != after.Labels[v1.NodeSchedulable] || isLost(before) != isLost(after)
+}}
+
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{})
 }
@@ -221,6 +232,9 @@ func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
 		Now: reconciler.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
 	}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
+	if _, errs := operator.ProductLabels(&kv.Spec); len(errs) > 0 {
+		s.ConfigErr = errors.Join(s.ConfigErr, errs.ToAggregate())
+	}
 	return s
 }
 
@@ -238,6 +252,7 @@ func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt
 			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))
 		}
 		r.warn(original, s)
+		r.warnOfFailure(original, s)
 	}
 	switch {
 	case s.Uninstall.Done:
@@ -255,6 +270,17 @@ func (r *Reconciler) warn(original *v1.KubeVirt, s *Scope) {
 	})
 	if len(s.Overdue) > 0 && !known {
 		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonCertificateRotationOverdue, "Rotate", "%s", strings.Join(s.Overdue, "; "))
+	}
+}
+
+// warnOfFailure records an event when an update fails, once for each cause.
+func (r *Reconciler) warnOfFailure(original *v1.KubeVirt, s *Scope) {
+	failure := updateFailure(s)
+	known := slices.ContainsFunc(original.Status.Conditions, func(c v1.KubeVirtCondition) bool {
+		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == ReasonDeploymentFailed && c.Message == failure
+	})
+	if failure != "" && !known {
+		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonFailedUpdate, "Update", "%s", failure)
 	}
 }
 

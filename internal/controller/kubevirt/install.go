@@ -7,9 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -38,99 +39,102 @@ func monitor(ctx context.Context, s *Scope) error {
 	return s.Monitoring.Apply(ctx, &s.KubeVirt.Spec)
 }
 
+// install applies what is to be applied now. A patch that fails blocks the rollout, and not the rotation of certificates.
 func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
-	objects, err := operator.Render(settings(s, bundles))
+	observed, err := observeCluster(ctx, s)
 	if err != nil {
 		return err
 	}
-	s.DeploymentID = operator.DeploymentID(objects)
-	if s.Generations, err = s.installer().Apply(ctx, objects); err != nil {
-		return err
+	settings := settings(s, bundles)
+	settings.Nodes, settings.ControllerReplicas = observed.schedulable, observed.controllerReplicas()
+	objects, refused := operator.Render(settings)
+	if objects == nil {
+		return refused
 	}
-	if err := s.installer().Prune(ctx, objects); err != nil {
-		return err
+	s.DeploymentID = identifierOf(objects)
+	components, others := split(objects)
+	if s.Generations, err = s.installer().Apply(ctx, others...); err != nil {
+		return errors.Join(refused, err)
 	}
-	return observe(ctx, s)
+	if err := rollOut(ctx, s, observed, components); err != nil {
+		return errors.Join(refused, err)
+	}
+	if err := s.installer().Prune(ctx, objects, refused); err != nil {
+		return errors.Join(refused, err)
+	}
+	return refused
+}
+
+// identifierOf returns the DeploymentID of rendered objects.
+func identifierOf(objects []*unstructured.Unstructured) string {
+	return objects[0].GetAnnotations()[operator.IdentifierAnnotation]
+}
+
+// split separates the objects with Pods from the others, which need no order.
+func split(objects []*unstructured.Unstructured) (components map[string]*unstructured.Unstructured, others []*unstructured.Unstructured) {
+	components = map[string]*unstructured.Unstructured{}
+	for _, o := range objects {
+		if kind := o.GetKind(); kind == "DaemonSet" || kind == "Deployment" {
+			components[o.GetName()] = o
+			continue
+		}
+		others = append(others, o)
+	}
+	return components, others
 }
 
 // DeploymentID identifies what is to be installed for the scope's object. It becomes status.targetDeploymentID.
 func DeploymentID(s *Scope) (string, error) {
-	// It does not depend on the authorities.
-	objects, err := operator.Render(settings(s, nil))
-	if err != nil {
-		return "", err
-	}
-	return operator.DeploymentID(objects), nil
+	// It does not depend on the authorities, nor on the number of nodes.
+	return operator.DeploymentID(settings(s, nil))
 }
 
 func settings(s *Scope, bundles map[string][]byte) operator.Settings {
-	spec := &s.KubeVirt.Spec
-	settings := operator.Settings{
-		Namespace:   s.Namespace,
-		KubeletRoot: s.KubeletRoot,
-		Config:      s.Config,
-		Workloads:   placement(spec.Workloads),
-		Infra:       placement(spec.Infra),
-		Bundles:     bundles,
-
-		MetricsAuthorization: s.MetricsAuthorization,
-	}
-	if spec.Infra != nil {
-		settings.Replicas = spec.Infra.Replicas
-	}
-	if flags := spec.CustomizeComponents.Flags; flags != nil {
-		settings.HandlerFlags, settings.APIFlags = flags.Handler, flags.API
-	}
+	settings := operator.SettingsOf(&s.KubeVirt.Spec, s.Config)
+	settings.Namespace, settings.KubeletRoot, settings.Bundles = s.Namespace, s.KubeletRoot, bundles
+	settings.MetricsAuthorization = s.MetricsAuthorization
 	return settings
 }
 
-// observe reads the rollout. The cache may not have yet what was just applied: its event triggers the next reconciliation.
-func observe(ctx context.Context, s *Scope) error {
-	agents, api := &appsv1.DaemonSet{}, &appsv1.Deployment{}
-	fresh, err := s.readApplied(ctx, operator.HandlerName, agents)
-	if err != nil {
-		return err
-	}
-	rolled := operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
-	if fresh {
-		s.Agents, rolled = agents, operator.RolloutOf(agents)
-	}
-	if fresh, err = s.readApplied(ctx, operator.APIName, api); err != nil {
-		return err
-	}
-	served := operator.Rollout{Message: "Deployment " + operator.APIName + " was just applied"}
-	if fresh {
-		s.API, served = api, operator.RolloutOfDeployment(api)
-	}
-	s.Rollout = operator.Join(rolled, served)
-	return nil
+// cluster is what an installation depends on besides its own objects.
+type cluster struct {
+	// schedulable is the number of nodes that accept guests.
+	schedulable int
+	// lost are the nodes whose kubelet does not respond.
+	lost map[string]bool
+	// controller is virt-controller's own Deployment. It is nil if virt-controller runs without one.
+	controller *controllerDeployment
 }
 
-// readApplied reads an object and reports whether it is as fresh as what was just applied.
-func (s *Scope) readApplied(ctx context.Context, name string, into client.Object) (bool, error) {
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)
-	if apierrors.IsNotFound(err) {
-		return false, nil
+func observeCluster(ctx context.Context, s *Scope) (*cluster, error) {
+	nodes := &corev1.NodeList{}
+	if err := s.Client.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("cannot list nodes: %w", err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("cannot read %s: %w", name, err)
-	}
-	return !stale(into, s.Generations), nil
-}
-
-// stale reports whether an object of the cache is older than what was just applied.
-func stale(o client.Object, applied []v1.GenerationStatus) bool {
-	for _, g := range applied {
-		if g.Group == appsv1.GroupName && g.Name == o.GetName() {
-			return o.GetGeneration() < g.LastGeneration || o.GetAnnotations()[operator.HashAnnotation] != g.Hash
+	found := &cluster{lost: map[string]bool{}}
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		if node.Labels[v1.NodeSchedulable] == "true" {
+			found.schedulable++
+		}
+		if isLost(node) {
+			found.lost[node.Name] = true
 		}
 	}
-	return false
+	var err error
+	found.controller, err = findController(ctx, s)
+	return found, err
 }
 
-func placement(c *v1.ComponentConfig) *v1.NodePlacement {
-	if c == nil {
-		return nil
+// isLost reports whether a node's kubelet does not respond. The taint is that of Kubernetes' node controller.
+func isLost(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
+}
+
+// controllerReplicas returns how many Pods virt-controller has.
+func (c *cluster) controllerReplicas() int32 {
+	if c.controller == nil || c.controller.desired.Spec.Replicas == nil {
+		return 0
 	}
-	return c.NodePlacement
+	return *c.controller.desired.Spec.Replicas
 }

@@ -53,8 +53,9 @@ type Scope struct {
 	DeploymentID string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
-	// Rollout is the progress of the rollout of the node agents and virt-api.
+	// Rollout is the progress of the rollout of the node agents, virt-controller and virt-api, and Crash why a Pod of it cannot run.
 	Rollout operator.Rollout
+	Crash   string
 	// Agents is the DaemonSet of the node agents as it was read, and API the Deployment of virt-api.
 	Agents *appsv1.DaemonSet
 	API    *appsv1.Deployment

@@ -4,6 +4,8 @@
 package kubevirt
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/version"
 )
 
-// Reasons of the conditions of a KubeVirt object. All but the last two are KubeVirt's.
+// Reasons of the conditions and events of a KubeVirt object. All but the last two are KubeVirt's.
 const (
 	ReasonAllComponentsReady   = "AllComponentsReady"
 	ReasonAllResourcesCreated  = "AllResourcesCreated"
@@ -27,6 +29,8 @@ const (
 	ReasonExistingDeployment   = "ExistingDeployment"
 	ReasonDeletionInProgress   = "DeletionInProgress"
 	ReasonDeletionFailed       = "DeletionFailed"
+	// ReasonFailedUpdate is the reason of the event that an update has stopped, because a Pod of it cannot run.
+	ReasonFailedUpdate = "FailedUpdate"
 	// ReasonInvalidConfiguration means that fields of the object are invalid and their defaults apply.
 	ReasonInvalidConfiguration = "InvalidConfiguration"
 	// ReasonCertificateRotationOverdue means that an authority or a certificate was not renewed although half of the time for that
@@ -39,8 +43,10 @@ type verdict struct {
 	phase                            v1.KubeVirtPhase
 	available, progressing, degraded bool
 	reason, message                  string
-	// created reports whether all resources exist.
+	// created reports whether all resources exist as they are to be installed.
 	created bool
+	// reconciling and stalled are the conditions of that name: work goes on, or cannot go on without a change by a user.
+	reconciling, stalled bool
 	// notSynchronized is why the object's spec cannot be applied, or empty.
 	notSynchronized string
 }
@@ -52,21 +58,30 @@ func Status(s *Scope, now time.Time) {
 	if v.phase != "" {
 		status.Phase = v.phase
 	}
-	status.ObservedGeneration = ptr.To(s.KubeVirt.Generation)
-	status.OperatorVersion = version.Version
+	status.OperatorVersion = version.Get().String()
 	if s.Conflict == "" && s.KubeVirt.DeletionTimestamp == nil {
 		deployment(s, status)
+	}
+	if s.Conflict != "" || s.KubeVirt.DeletionTimestamp != nil || s.InstallErr == nil && s.Rollout.Done {
+		// As in KubeVirt, a generation is observed when it is rolled out.
+		status.ObservedGeneration = ptr.To(s.KubeVirt.Generation)
+	} else if status.ObservedGeneration == nil {
+		// Tools that compare the generations must not find the object ready before the first rollout.
+		status.ObservedGeneration = ptr.To[int64](0)
 	}
 
 	c := conditions{list: slices.Clone(status.Conditions), now: metav1.NewTime(now.Truncate(time.Second))}
 	c.set(v1.KubeVirtConditionAvailable, v.available, v.reason, v.message)
 	c.set(v1.KubeVirtConditionProgressing, v.progressing, v.reason, v.message)
 	c.set(v1.KubeVirtConditionDegraded, v.degraded, v.reason, v.message)
-	if v.created {
+	switch {
+	case v.created:
 		c.set(v1.KubeVirtConditionCreated, true, ReasonAllResourcesCreated, "All resources were created.")
-	} else if s.Conflict != "" || s.KubeVirt.DeletionTimestamp != nil {
-		c.set(v1.KubeVirtConditionCreated, false, v.reason, v.message)
+	case v.reason == ReasonUpdateInProgress, s.Conflict != "", s.KubeVirt.DeletionTimestamp != nil:
+		c.remove(v1.KubeVirtConditionCreated)
 	}
+	c.only(v1.KubeVirtConditionReconciling, v.reconciling || v.progressing, v.reason, v.message)
+	c.only(v1.KubeVirtConditionStalled, v.stalled, v.reason, v.message)
 	c.remove(v1.KubeVirtConditionSynchronized)
 	if v.notSynchronized != "" {
 		c.keepSince(status.Conditions)
@@ -86,11 +101,34 @@ func deployment(s *Scope, status *v1.KubeVirtStatus) {
 		return
 	}
 	status.TargetDeploymentID = s.DeploymentID
+	status.TargetDeploymentConfig = deploymentConfig(s, registry, tag)
 	status.Generations = s.Generations
 	if s.Rollout.Done {
 		status.ObservedKubeVirtRegistry, status.ObservedKubeVirtVersion = registry, tag
-		status.ObservedDeploymentID = s.DeploymentID
+		status.ObservedDeploymentID, status.ObservedDeploymentConfig = s.DeploymentID, status.TargetDeploymentConfig
 	}
+}
+
+// deploymentConfig returns what is installed as JSON, with KubeVirt's names.
+func deploymentConfig(s *Scope, registry, tag string) string {
+	images := s.Config.Images
+	raw, err := json.Marshal(map[string]any{
+		"id": s.DeploymentID, "namespace": s.Namespace, "registry": registry, "imagePrefix": "", "kubeVirtVersion": tag,
+		"virtHandlerImage": images.Handler, "virtApiImage": images.API, "virtLauncherImage": images.Launcher,
+		"additionalProperties": map[string]string{"ImagePullPolicy": string(s.Config.ImagePullPolicy)},
+	})
+	if err != nil {
+		return ""
+	}
+	return string(raw)
+}
+
+// updateFailure returns why the update cannot go on, or nothing.
+func updateFailure(s *Scope) string {
+	if s.Crash == "" || s.Rollout.Done || s.KubeVirt.Status.ObservedDeploymentID == s.DeploymentID {
+		return ""
+	}
+	return "An error occurred during deployment: " + s.Crash
 }
 
 // judge returns the verdict on the state. The order matters: the first case that applies decides.
@@ -102,23 +140,28 @@ func judge(s *Scope) verdict {
 	case s.KubeVirt.DeletionTimestamp != nil:
 		return judgeDeletion(s)
 	case len(s.Overdue) > 0:
-		v := verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true,
+		v := verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true, stalled: true,
 			reason: ReasonCertificateRotationOverdue, message: strings.Join(s.Overdue, "; ")}
 		if s.InstallErr != nil {
 			v.notSynchronized = s.InstallErr.Error()
 		}
 		return v
 	case s.InstallErr != nil:
-		message := s.InstallErr.Error()
-		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true,
+		message := "An error occurred during deployment: " + s.InstallErr.Error()
+		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true, stalled: true,
+			reason: ReasonDeploymentFailed, message: message, notSynchronized: s.InstallErr.Error()}
+	case updateFailure(s) != "":
+		// What was installed before runs on, and what is not updated yet stays so.
+		message := updateFailure(s)
+		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true, stalled: true,
 			reason: ReasonDeploymentFailed, message: message, notSynchronized: message}
 	case installed == "" && !s.Rollout.Done:
 		return verdict{phase: v1.KubeVirtPhaseDeploying, progressing: true, created: true,
-			reason: ReasonDeploymentInProgress, message: s.Rollout.Message}
+			reason: ReasonDeploymentInProgress, message: deploying(s)}
 	case installed != s.DeploymentID && !s.Rollout.Done:
 		// KubeVirt, too, is degraded while it updates, and its alerts expect it.
-		return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, progressing: true, degraded: true, created: true,
-			reason: ReasonUpdateInProgress, message: s.Rollout.Message}
+		return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, progressing: true, degraded: true,
+			reason: ReasonUpdateInProgress, message: updating(s)}
 	case s.ConfigErr != nil:
 		message := s.ConfigErr.Error()
 		return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, degraded: true, created: true,
@@ -126,10 +169,23 @@ func judge(s *Scope) verdict {
 	case !s.Rollout.Done:
 		// A node joins or an agent restarts: nothing is being updated, and the other nodes' guests run.
 		return verdict{phase: v1.KubeVirtPhaseDeployed, available: serves(s), progressing: true, created: true,
-			reason: ReasonDeploymentInProgress, message: s.Rollout.Message}
+			reason: ReasonDeploymentInProgress, message: deploying(s)}
 	}
 	return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, created: true,
-		reason: ReasonAllComponentsReady, message: s.Rollout.Message}
+		reason: ReasonAllComponentsReady, message: "All components are ready."}
+}
+
+// deploying and updating are KubeVirt's messages, followed by the progress.
+func deploying(s *Scope) string {
+	registry, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
+	return fmt.Sprintf("Deploying version %s with registry %s: %s", tag, registry, s.Rollout.Message)
+}
+
+func updating(s *Scope) string {
+	registry, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
+	before := &s.KubeVirt.Status
+	return fmt.Sprintf("Transitioning from previous version %s with registry %s to target version %s using registry %s: %s",
+		before.ObservedKubeVirtVersion, before.ObservedKubeVirtRegistry, tag, registry, s.Rollout.Message)
 }
 
 func judgeDeletion(s *Scope) verdict {
@@ -187,6 +243,15 @@ func (c *conditions) set(kind v1.KubeVirtConditionType, value bool, reason, mess
 		}
 	}
 	c.list[i] = wanted
+}
+
+// only sets a condition that is present only while it is true.
+func (c *conditions) only(kind v1.KubeVirtConditionType, value bool, reason, message string) {
+	if value {
+		c.set(kind, true, reason, message)
+		return
+	}
+	c.remove(kind)
 }
 
 func (c *conditions) remove(kind v1.KubeVirtConditionType) {

@@ -5,6 +5,7 @@ package kubevirt
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -54,9 +55,12 @@ func summary(kv *v1.KubeVirt) string {
 		case v1.KubeVirtConditionAvailable, v1.KubeVirtConditionProgressing, v1.KubeVirtConditionDegraded:
 			parts = append(parts, string(c.Type)[:1]+"="+string(c.Status))
 			reason = c.Reason
-		case v1.KubeVirtConditionSynchronized, v1.KubeVirtConditionCreated:
+		case v1.KubeVirtConditionSynchronized, v1.KubeVirtConditionCreated, v1.KubeVirtConditionReconciling, v1.KubeVirtConditionStalled:
 			parts = append(parts, string(c.Type)+"="+string(c.Status))
 		}
+	}
+	if generation := *kv.Status.ObservedGeneration; generation > 0 {
+		parts = append(parts, fmt.Sprintf("g%d", generation))
 	}
 	return string(kv.Status.Phase) + " " + strings.Join(parts, " ") + " " + reason
 }
@@ -70,30 +74,36 @@ func TestConditionMatrix(t *testing.T) {
 		want           string
 	}{
 		{"deploying", "", func(s *Scope) { s.Rollout = waiting },
-			"Deploying A=False P=True D=False Created=True DeploymentInProgress"},
-		{"deployed", "", nil, "Deployed A=True P=False D=False Created=True AllComponentsReady"},
+			"Deploying A=False P=True D=False Created=True Reconciling=True DeploymentInProgress"},
+		{"deployed", "", nil, "Deployed A=True P=False D=False Created=True g7 AllComponentsReady"},
 		{"updating", "old", func(s *Scope) { s.Rollout = waiting },
-			"Deployed A=True P=True D=True Created=True UpdateInProgress"},
+			"Deployed A=True P=True D=True Reconciling=True UpdateInProgress"},
+		{"update stops", "old", func(s *Scope) { s.Rollout, s.Crash = waiting, "Pod x" },
+			"Deployed A=True P=False D=True Stalled=True Synchronized=False DeploymentFailed"},
+		{"first installation stops", "", func(s *Scope) { s.Rollout, s.Crash = waiting, "Pod x" },
+			"Deploying A=False P=False D=True Stalled=True Synchronized=False DeploymentFailed"},
+		{"an agent crashes without an update", "new", func(s *Scope) { s.Rollout, s.Crash = waiting, "Pod x" },
+			"Deployed A=True P=True D=False Created=True Reconciling=True DeploymentInProgress"},
 		{"node joins", "new", func(s *Scope) { s.Rollout = waiting },
-			"Deployed A=True P=True D=False Created=True DeploymentInProgress"},
+			"Deployed A=True P=True D=False Created=True Reconciling=True DeploymentInProgress"},
 		{"no agent left", "new", func(s *Scope) { s.Rollout = waiting; s.Agents.Status.NumberReady = 0 },
-			"Deployed A=False P=True D=False Created=True DeploymentInProgress"},
+			"Deployed A=False P=True D=False Created=True Reconciling=True DeploymentInProgress"},
 		{"first installation fails", "", func(s *Scope) { s.InstallErr = failed },
-			"Deploying A=False P=False D=True Synchronized=False DeploymentFailed"},
+			"Deploying A=False P=False D=True Stalled=True Synchronized=False DeploymentFailed"},
 		{"update fails", "old", func(s *Scope) { s.InstallErr = failed },
-			"Deployed A=True P=False D=True Synchronized=False DeploymentFailed"},
+			"Deployed A=True P=False D=True Stalled=True Synchronized=False DeploymentFailed"},
 		{"invalid configuration", "new", func(s *Scope) { s.ConfigErr = failed },
-			"Deployed A=True P=False D=True Created=True Synchronized=False InvalidConfiguration"},
+			"Deployed A=True P=False D=True Created=True Synchronized=False g7 InvalidConfiguration"},
 		{"second object", "", func(s *Scope) { s.Conflict = "other" },
-			" A=False P=False D=True Created=False Synchronized=False ExistingDeployment"},
+			" A=False P=False D=True Synchronized=False g7 ExistingDeployment"},
 		{"deleting", "new", deleting(Uninstall{Waiting: "DaemonSet"}),
-			"Deleting A=False P=False D=True Created=False DeletionInProgress"},
+			"Deleting A=False P=False D=True g7 DeletionInProgress"},
 		{"deletion blocked", "new", deleting(Uninstall{Blocked: "1 VMI"}),
-			"Deleting A=True P=False D=True Created=False DeletionFailed"},
+			"Deleting A=True P=False D=True g7 DeletionFailed"},
 		{"deletion fails", "new", deleting(Uninstall{Err: failed}),
-			"Deleting A=False P=False D=True Created=False Synchronized=False DeletionFailed"},
+			"Deleting A=False P=False D=True Synchronized=False g7 DeletionFailed"},
 		{"deleted", "new", deleting(Uninstall{Done: true}),
-			"Deleted A=False P=False D=False Created=False DeletionInProgress"},
+			"Deleted A=False P=False D=False g7 DeletionInProgress"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -101,9 +111,6 @@ func TestConditionMatrix(t *testing.T) {
 			Status(s, now)
 			if diff := cmp.Diff(c.want, summary(s.KubeVirt)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
-			}
-			if *s.KubeVirt.Status.ObservedGeneration != 7 {
-				t.Errorf("observed generation %d", *s.KubeVirt.Status.ObservedGeneration)
 			}
 			before := s.KubeVirt.DeepCopy()
 			Status(s, now.Add(time.Hour))
@@ -124,8 +131,34 @@ func TestObservedFollowsTargetAfterRollout(t *testing.T) {
 	s.Rollout.Done = true
 	Status(s, now)
 	st = s.KubeVirt.Status
+	if st.ObservedDeploymentConfig != st.TargetDeploymentConfig || !strings.Contains(st.ObservedDeploymentConfig, `"kubeVirtVersion":"v2"`) {
+		t.Errorf("deployment config %s", st.ObservedDeploymentConfig)
+	}
 	if st.ObservedKubeVirtVersion != "v2" || st.ObservedKubeVirtRegistry != "example.org/v" || st.ObservedDeploymentID != "new" {
 		t.Errorf("when done: %+v", st)
+	}
+}
+
+func TestMessagesAreThoseOfKubeVirt(t *testing.T) {
+	waiting := operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	for _, c := range []struct{ observed, want string }{
+		{"", "Deploying version v2 with registry example.org/v: virt-handler is ready on 1 of 2 nodes"},
+		{"old", "Transitioning from previous version v1 with registry example.org/v to target version v2 using registry example.org/v: virt-handler is ready on 1 of 2 nodes"},
+	} {
+		s := scope(c.observed, func(s *Scope) {
+			s.Rollout = waiting
+			s.KubeVirt.Status.ObservedKubeVirtVersion, s.KubeVirt.Status.ObservedKubeVirtRegistry = "v1", "example.org/v"
+			s.KubeVirt.Status.Conditions = []v1.KubeVirtCondition{{Type: v1.KubeVirtConditionCreated, Status: "True"}}
+		})
+		Status(s, now)
+		for _, condition := range s.KubeVirt.Status.Conditions {
+			if condition.Type == v1.KubeVirtConditionProgressing && condition.Message != c.want {
+				t.Errorf("message %q, want %q", condition.Message, c.want)
+			}
+			if condition.Type == v1.KubeVirtConditionCreated && c.observed != "" {
+				t.Error("it is Created while it is updated")
+			}
+		}
 	}
 }
 
@@ -137,7 +170,7 @@ func TestTransitionTimeChangesWithStatusOnly(t *testing.T) {
 	Status(s, later)
 	for _, c := range s.KubeVirt.Status.Conditions {
 		want := now
-		if c.Type == v1.KubeVirtConditionProgressing {
+		if c.Type == v1.KubeVirtConditionProgressing || c.Type == v1.KubeVirtConditionReconciling {
 			want = later
 		}
 		if !c.LastTransitionTime.Time.Equal(want) {

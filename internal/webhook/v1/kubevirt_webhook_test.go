@@ -35,14 +35,10 @@ func TestValidateKubeVirt(t *testing.T) {
 			"disabledFeatureGates[0]: feature gate Passt was discontinued", ""},
 		{"unknown strategy", v1.KubeVirtSpec{UninstallStrategy: "Block"}, "spec.uninstallStrategy: \"Block\" is not known", ""},
 		{"unimplemented", v1.KubeVirtSpec{SynchronizationPort: "1"}, "spec.synchronizationPort has no effect", ""},
-		{"flags of another component", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{
-			Controller: map[string]string{"v": "3"}}}}, "spec.customizeComponents.flags.controller has no effect", ""},
-		{"flags of the agent", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{
-			Handler: map[string]string{"v": "3"}}}}, "", ""},
-		{"patches", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Patches: []v1.CustomizeComponentsPatch{{Patch: "{}"}}}},
-			"spec.customizeComponents.patches has no effect", ""},
-		{"placement of the manager", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}},
-			"spec.infra.nodePlacement has no effect: virt-controller runs as its Deployment says", ""},
+		{"flags", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{
+			Controller: map[string]string{"v": "3"}, Handler: map[string]string{"v": "3"}}}}, "", ""},
+		{"patches", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Patches: []v1.CustomizeComponentsPatch{{Patch: "{}"}}}}, "", ""},
+		{"placement of the control plane", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}}, "", ""},
 		{"placement of the agents", v1.KubeVirtSpec{Workloads: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}}, "", ""},
 		{"lifetimes", v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{
 			SelfSigned: &v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: time.Hour}}}}},

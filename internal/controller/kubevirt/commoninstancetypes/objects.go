@@ -16,12 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/instancetype/common"
 )
 
 // marks are the labels of every common object. KubeVirt's.
-var marks = map[string]string{operator.ManagedByLabel: operator.ManagedBy, operator.ComponentLabel: "kubevirt"}
+var marks = map[string]string{operator.ManagedByLabel: operator.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
 
 var (
 	instancetypeKind = v1beta1.GroupVersion.WithKind("VirtualMachineClusterInstancetype")
@@ -50,9 +51,7 @@ var wanted = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
 		}
 		unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 		rendered := &unstructured.Unstructured{Object: content}
-		if err := operator.Stamp(rendered); err != nil {
-			return nil, err
-		}
+		operator.Stamp(rendered)
 		objects = append(objects, rendered)
 	}
 	return objects, nil

@@ -6,9 +6,7 @@ package operator
 import (
 	"encoding/base64"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
+	"math"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,8 +26,12 @@ import (
 // APIName is the name of virt-api's Deployment.
 const APIName = "virt-api"
 
-// DefaultReplicas is how many Pods a component has unless the KubeVirt object sets another number. KubeVirt's value.
-const DefaultReplicas = 2
+const (
+	// DefaultReplicas is how many Pods a component has at least unless the KubeVirt object sets another number. KubeVirt's value.
+	DefaultReplicas = 2
+	// nodesPerAPI is the number of nodes for each of virt-api's Pods. KubeVirt's value.
+	nodesPerAPI = 10
+)
 
 // APIServiceKind is the kind that registers virt-api as the server of an API group. It is used unstructured, because its types
 // would add a dependency on kube-aggregator.
@@ -49,12 +52,8 @@ func apiObjects(s Settings) ([]client.Object, error) {
 	}
 	configureAPI(deployment, s)
 	objects := []client.Object{service, deployment}
-	if *deployment.Spec.Replicas > 1 {
-		budget, err := decode[policyv1.PodDisruptionBudget]("virt-api-budget.yaml")
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, budget)
+	if replicas := *deployment.Spec.Replicas; replicas > 1 {
+		objects = append(objects, budget(APIName, replicas))
 	}
 	for _, version := range v1.SubresourceVersions {
 		objects = append(objects, apiService(version, s))
@@ -66,7 +65,7 @@ func apiObjects(s Settings) ([]client.Object, error) {
 func configureAPI(d *appsv1.Deployment, s Settings) {
 	pod := &d.Spec.Template.Spec
 	container := &pod.Containers[0]
-	d.Spec.Replicas = ptr.To(s.replicas())
+	d.Spec.Replicas = ptr.To(s.apiReplicas())
 	container.Image, container.ImagePullPolicy = s.Config.Images.API, s.Config.ImagePullPolicy
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	container.Args = []string{"--port", "8443", "--console-server-port", fmt.Sprint(agentapi.ConsolePort)}
@@ -74,29 +73,33 @@ func configureAPI(d *appsv1.Deployment, s Settings) {
 		container.Args = append(container.Args, "--guestfs-image", s.Config.Images.Guestfs)
 	}
 	container.Args = append(container.Args, s.metricsArgs()...)
-	for _, name := range slices.Sorted(maps.Keys(s.APIFlags)) {
-		container.Args = append(container.Args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.APIFlags[name]))
+	if s.Customize.Flags != nil {
+		container.Args = append(container.Args, flagArgs(s.Customize.Flags.API)...)
 	}
 	placeInfra(pod, s.Infra)
 }
 
-func (s Settings) replicas() int32 {
-	if s.Replicas == nil {
-		return DefaultReplicas
+// apiReplicas returns the number of virt-api's Pods, which grows with the cluster. KubeVirt's numbers.
+func (s Settings) apiReplicas() int32 {
+	switch {
+	case s.Replicas != nil:
+		return int32(max(*s.Replicas, 1))
+	case s.Nodes == 1:
+		return 1
 	}
-	return int32(max(*s.Replicas, 1))
+	return max(DefaultReplicas, int32(min(s.Nodes, 10*math.MaxUint8)/nodesPerAPI))
 }
 
-// placeInfra adds a placement to that of a manifest. An affinity replaces the manifest's.
-func placeInfra(pod *corev1.PodSpec, placement *v1.NodePlacement) {
-	if placement == nil {
-		return
+// budget keeps all but one of a component's Pods running while nodes are drained. KubeVirt's name and number.
+func budget(component string, replicas int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		TypeMeta:   metav1.TypeMeta{APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "PodDisruptionBudget"},
+		ObjectMeta: metav1.ObjectMeta{Name: component + "-pdb"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: ptr.To(intstr.FromInt32(replicas - 1)),
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: component}},
+		},
 	}
-	maps.Copy(pod.NodeSelector, placement.NodeSelector)
-	if placement.Affinity != nil {
-		pod.Affinity = placement.Affinity
-	}
-	pod.Tolerations = append(pod.Tolerations, placement.Tolerations...)
 }
 
 // apiService makes the API server forward a version of the group to virt-api and verify its certificate.

@@ -94,9 +94,12 @@ func TestAPIFollowsInfra(t *testing.T) {
 			NodeSelector: map[string]string{"infra": "yes"},
 			Tolerations:  []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}},
 		}
-		s.APIFlags = map[string]string{"v": "4"}
+		s.Customize.Flags = &v1.Flags{API: map[string]string{"V": "4", "Quiet": ""}}
 	}))
 	pod := d.Spec.Template.Spec
+	if pod.Affinity == nil || pod.Affinity.NodeAffinity != nil {
+		t.Errorf("a placement does not replace the preference for the control plane: %v", pod.Affinity)
+	}
 	if *d.Spec.Replicas != 3 || pod.NodeSelector["infra"] != "yes" || pod.NodeSelector["kubernetes.io/os"] != "linux" {
 		t.Errorf("%d replicas, node selector %v", *d.Spec.Replicas, pod.NodeSelector)
 	}
@@ -108,7 +111,7 @@ func TestAPIFollowsInfra(t *testing.T) {
 	if pod.Affinity == nil || pod.Affinity.PodAntiAffinity == nil {
 		t.Error("a placement without an affinity removes the manifest's")
 	}
-	if args := strings.Join(pod.Containers[0].Args, " "); !strings.HasSuffix(args, "--v=4") {
+	if args := strings.Join(pod.Containers[0].Args, " "); !strings.HasSuffix(args, " --quiet --v=4") && !strings.HasSuffix(args, " --v=4 --quiet") {
 		t.Errorf("arguments %s", args)
 	}
 	one := kindsOf(t, settings(func(s *Settings) { s.Replicas = ptr.To[uint8](1) }))
@@ -117,6 +120,28 @@ func TestAPIFollowsInfra(t *testing.T) {
 	}
 	if zero := apiOf(t, settings(func(s *Settings) { s.Replicas = ptr.To[uint8](0) })); *zero.Spec.Replicas != 1 {
 		t.Errorf("%d replicas", *zero.Spec.Replicas)
+	}
+}
+
+func TestAPIGrowsWithTheCluster(t *testing.T) {
+	for _, c := range []struct {
+		nodes    int
+		replicas *uint8
+		want     int32
+		budget   int
+	}{{0, nil, 2, 1}, {1, nil, 1, 0}, {2, nil, 2, 1}, {29, nil, 2, 1}, {30, nil, 3, 2}, {200, nil, 20, 19}, {200, ptr.To[uint8](4), 4, 3}, {1, ptr.To[uint8](2), 2, 1}} {
+		s := settings(func(s *Settings) { s.Nodes, s.Replicas = c.nodes, c.replicas })
+		if got := *apiOf(t, s).Spec.Replicas; got != c.want {
+			t.Errorf("%d nodes, %v: %d replicas, want %d", c.nodes, c.replicas, got, c.want)
+		}
+		for _, o := range render(t, s) {
+			if o.GetKind() != "PodDisruptionBudget" {
+				continue
+			}
+			if least, _, _ := unstructured.NestedInt64(o.Object, "spec", "minAvailable"); int(least) != c.budget || o.GetName() != "virt-api-pdb" {
+				t.Errorf("%d nodes: %s keeps %d Pods, want %d", c.nodes, o.GetName(), least, c.budget)
+			}
+		}
 	}
 }
 
@@ -146,16 +171,6 @@ func TestRolloutOfDeployment(t *testing.T) {
 	}
 }
 
-func TestJoin(t *testing.T) {
-	done, waits := Rollout{Done: true, Message: "a is ready"}, Rollout{Message: "b is not"}
-	if got := Join(done, waits); got != waits {
-		t.Errorf("%+v", got)
-	}
-	if got := Join(done, done); !got.Done || got.Message != "a is ready, a is ready" {
-		t.Errorf("%+v", got)
-	}
-}
-
 func TestComponentsHaveLimits(t *testing.T) {
 	api, err := decode[appsv1.Deployment]("virt-api.yaml")
 	if err != nil {
@@ -170,8 +185,7 @@ func TestComponentsHaveLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	controller := &appsv1.Deployment{}
-	first, _, _ := strings.Cut(string(raw), "\n---\n")
-	if err := yaml.UnmarshalStrict([]byte(first), controller); err != nil {
+	if err := yaml.UnmarshalStrict(raw, controller); err != nil {
 		t.Fatal(err)
 	}
 	for name, pod := range map[string]*corev1.PodSpec{

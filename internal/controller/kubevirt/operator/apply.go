@@ -40,45 +40,60 @@ func kinds() []client.ObjectList {
 }
 
 // Apply applies those objects that differ from the cluster's, and returns the generation of each object.
-func (i Installer) Apply(ctx context.Context, objects []*unstructured.Unstructured) ([]v1.GenerationStatus, error) {
+func (i Installer) Apply(ctx context.Context, objects ...*unstructured.Unstructured) ([]v1.GenerationStatus, error) {
 	records := make([]v1.GenerationStatus, 0, len(objects))
 	for _, desired := range objects {
-		live, err := i.applyOne(ctx, desired)
+		live, matches, err := i.Find(ctx, desired)
 		if err != nil {
-			return nil, fmt.Errorf("cannot install %s %q: %w", desired.GetKind(), desired.GetName(), err)
+			return nil, err
 		}
-		mapping, err := i.Client.RESTMapper().RESTMapping(desired.GroupVersionKind().GroupKind(), desired.GroupVersionKind().Version)
+		if !matches {
+			if live, err = i.apply(ctx, desired); err != nil {
+				return nil, fmt.Errorf("cannot install %s %q: %w", desired.GetKind(), desired.GetName(), err)
+			}
+		}
+		record, err := i.Record(desired, live)
 		if err != nil {
-			return nil, fmt.Errorf("cannot install %s: %w", desired.GetKind(), err)
+			return nil, err
 		}
-		records = append(records, v1.GenerationStatus{
-			Group:          desired.GroupVersionKind().Group,
-			Resource:       mapping.Resource.Resource,
-			Namespace:      desired.GetNamespace(),
-			Name:           desired.GetName(),
-			LastGeneration: live.GetGeneration(),
-			Hash:           desired.GetAnnotations()[HashAnnotation],
-		})
+		records = append(records, record)
 	}
 	return records, nil
 }
 
-func (i Installer) applyOne(ctx context.Context, desired *unstructured.Unstructured) (client.Object, error) {
-	live, err := i.typed(desired)
+// Record returns the generation of an installed object.
+func (i Installer) Record(desired *unstructured.Unstructured, live client.Object) (v1.GenerationStatus, error) {
+	gvk := desired.GroupVersionKind()
+	mapping, err := i.Client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		return nil, err
+		return v1.GenerationStatus{}, fmt.Errorf("cannot install %s: %w", gvk.Kind, err)
+	}
+	return v1.GenerationStatus{
+		Group: gvk.Group, Resource: mapping.Resource.Resource, Namespace: live.GetNamespace(), Name: live.GetName(),
+		LastGeneration: live.GetGeneration(), Hash: live.GetAnnotations()[HashAnnotation],
+	}, nil
+}
+
+// Find returns the object of the cluster, nil if there is none, and whether it is as desired.
+func (i Installer) Find(ctx context.Context, desired *unstructured.Unstructured) (live client.Object, matches bool, err error) {
+	live, err = i.typed(desired)
+	if err != nil {
+		return nil, false, err
 	}
 	err = i.Client.Get(ctx, client.ObjectKeyFromObject(desired), live)
-	switch {
-	case apierrors.IsNotFound(err):
-	case err != nil:
-		return nil, fmt.Errorf("reading it: %w", err)
-	default:
-		matches, err := UpToDate(desired, live)
-		if err != nil || matches {
-			return live, err
-		}
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
 	}
+	if err == nil {
+		matches, err = UpToDate(desired, live)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot read %s %q: %w", desired.GetKind(), desired.GetName(), err)
+	}
+	return live, matches, nil
+}
+
+func (i Installer) apply(ctx context.Context, desired *unstructured.Unstructured) (client.Object, error) {
 	applied := desired.DeepCopy()
 	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
 		return nil, err
@@ -106,6 +121,19 @@ func (i Installer) typed(desired *unstructured.Unstructured) (client.Object, err
 	return live, nil
 }
 
+// Matches reports whether an object is as desired, whatever number of agents may be replaced at a time.
+func Matches(desired *unstructured.Unstructured, live client.Object) (bool, error) {
+	if ds, ok := live.(*appsv1.DaemonSet); ok {
+		if rolling := ds.Spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.MaxUnavailable != nil {
+			desired = desired.DeepCopy()
+			if err := SetMaxUnavailable(desired, rolling.MaxUnavailable.IntValue()); err != nil {
+				return false, err
+			}
+		}
+	}
+	return UpToDate(desired, live)
+}
+
 // UpToDate reports whether the live object was applied from the same rendering, which Stamp has marked, and still has all of it.
 func UpToDate(desired *unstructured.Unstructured, live client.Object) (bool, error) {
 	if live.GetAnnotations()[HashAnnotation] != desired.GetAnnotations()[HashAnnotation] {
@@ -122,11 +150,14 @@ func UpToDate(desired *unstructured.Unstructured, live client.Object) (bool, err
 	return contains(content, want), nil
 }
 
-// Prune deletes the installed objects that are not in keep.
-func (i Installer) Prune(ctx context.Context, keep []*unstructured.Unstructured) error {
+// Prune deletes the installed objects that are neither in keep nor could be patched.
+func (i Installer) Prune(ctx context.Context, keep []*unstructured.Unstructured, refused error) error {
 	wanted := map[string]bool{}
 	for _, o := range keep {
 		wanted[o.GetKind()+"/"+o.GetName()] = true
+	}
+	for _, p := range PatchErrors(refused) {
+		wanted[p.Kind+"/"+p.Name] = true
 	}
 	installed, err := i.Installed(ctx)
 	if err != nil {

@@ -5,14 +5,13 @@ package operator
 
 import (
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 	"strconv"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
@@ -32,7 +31,7 @@ func configureHandler(ds *appsv1.DaemonSet, s Settings) {
 	agent.Args = handlerArgs(s)
 
 	moveKubelet(pod, s.KubeletRoot)
-	place(pod, s)
+	place(pod, s.Workloads)
 	if !s.Config.UseEmulation {
 		openKVM(pod, probe)
 	}
@@ -50,13 +49,11 @@ func handlerArgs(s Settings) []string {
 		"--console-server-port", strconv.Itoa(agentapi.ConsolePort),
 		"--max-devices", strconv.Itoa(s.Config.VirtualMachineInstancesPerNode),
 	}
-	args := make([]string, 0, len(fixed)+len(s.HandlerFlags))
-	args = append(args, fixed...)
-	args = append(args, s.metricsArgs()...)
-	for _, name := range slices.Sorted(maps.Keys(s.HandlerFlags)) {
-		args = append(args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.HandlerFlags[name]))
+	fixed = append(fixed, s.metricsArgs()...)
+	if s.Customize.Flags == nil {
+		return fixed
 	}
-	return args
+	return append(fixed, flagArgs(s.Customize.Flags.Handler)...)
 }
 
 // metricsArgs are the arguments of all components about their metrics.
@@ -96,20 +93,6 @@ func moveKubelet(pod *corev1.PodSpec, root string) {
 	}
 }
 
-// place adds the placement of workloads to that of the manifest.
-func place(pod *corev1.PodSpec, s Settings) {
-	if s.Workloads == nil {
-		return
-	}
-	if len(s.Workloads.NodeSelector) > 0 {
-		merged := maps.Clone(pod.NodeSelector)
-		maps.Copy(merged, s.Workloads.NodeSelector)
-		pod.NodeSelector = merged
-	}
-	pod.Affinity = s.Workloads.Affinity
-	pod.Tolerations = append(pod.Tolerations, s.Workloads.Tolerations...)
-}
-
 // openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. A
 // device plugin cannot provide it, because the agent, which is that plugin, starts after this init container; and with
 // a hostPath only a privileged container may open a device.
@@ -129,4 +112,21 @@ func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
 		Name:         "host-kvm",
 		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/kvm"}},
 	})
+}
+
+// unavailable is the path of the number of agents that may be replaced at a time.
+var unavailable = []string{"spec", "updateStrategy", "rollingUpdate", "maxUnavailable"}
+
+// SetMaxUnavailable sets how many agents may be replaced at a time, unless a patch has changed the strategy: then that applies. It is not
+// part of the digest, because it changes during a rollout.
+func SetMaxUnavailable(agents *unstructured.Unstructured, number int) error {
+	strategy, _, err := unstructured.NestedMap(agents.Object, "spec", "updateStrategy")
+	if err != nil {
+		return fmt.Errorf("reading the strategy of %s: %w", agents.GetName(), err)
+	}
+	shipped := map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": int64(1)}}
+	if !equality.Semantic.DeepEqual(strategy, shipped) {
+		return nil
+	}
+	return unstructured.SetNestedField(agents.Object, int64(number), unavailable...)
 }

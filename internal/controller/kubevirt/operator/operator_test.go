@@ -43,14 +43,19 @@ func handlerOf(t *testing.T, s Settings) *appsv1.DaemonSet {
 	for _, o := range render(t, s) {
 		if o.GetKind() == "DaemonSet" {
 			ds := &appsv1.DaemonSet{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds); err != nil {
-				t.Fatal(err)
-			}
+			convert(t, o, ds)
 			return ds
 		}
 	}
 	t.Fatal("no DaemonSet was rendered")
 	return nil
+}
+
+func convert(t *testing.T, from *unstructured.Unstructured, into any) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from.Object, into); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestRenderedObjectsAreMarked(t *testing.T) {
@@ -69,8 +74,20 @@ func TestRenderedObjectsAreMarked(t *testing.T) {
 }
 
 func TestDeploymentIDFollowsSettings(t *testing.T) {
-	id := func(change func(*Settings)) string { return DeploymentID(render(t, settings(change))) }
-	if first, second := id(nil), id(nil); first != second {
+	id := func(change func(*Settings)) string {
+		t.Helper()
+		id, err := DeploymentID(settings(change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range render(t, settings(change)) {
+			if got := o.GetAnnotations()[IdentifierAnnotation]; got != id {
+				t.Errorf("%s %s has the identifier %q, want %q", o.GetKind(), o.GetName(), got, id)
+			}
+		}
+		return id
+	}
+	if first, second := id(nil), id(nil); first != second || first == "" {
 		t.Error("two renderings of the same settings differ")
 	}
 	changes := map[string]func(*Settings){
@@ -80,6 +97,10 @@ func TestDeploymentIDFollowsSettings(t *testing.T) {
 		"virt-api":    func(s *Settings) { s.Config.Images.API = "a:2" },
 		"replicas":    func(s *Settings) { s.Replicas = ptr.To[uint8](3) },
 		"devices":     func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 5 },
+		"labels":      func(s *Settings) { s.Labels = map[string]string{v1.AppVersionLabel: "1"} },
+		"flags of virt-controller": func(s *Settings) {
+			s.Customize.Flags = &v1.Flags{Controller: map[string]string{"v": "4"}}
+		},
 	}
 	for name, change := range changes {
 		if id(change) == id(nil) {
@@ -88,6 +109,16 @@ func TestDeploymentIDFollowsSettings(t *testing.T) {
 	}
 	if id(func(s *Settings) { s.Config.Verbosity.Handler = 9 }) != id(nil) {
 		t.Error("the log verbosity restarts every agent")
+	}
+	for name, change := range map[string]func(*Settings){
+		"nodes":        func(s *Settings) { s.Nodes = 200 },
+		"one node":     func(s *Settings) { s.Nodes = 1 },
+		"controllers":  func(s *Settings) { s.ControllerReplicas = 2 },
+		"certificates": func(s *Settings) { s.Bundles = map[string][]byte{"virt-api-serving": []byte("other")} },
+	} {
+		if id(change) != id(nil) {
+			t.Errorf("%s: the deployment's identity changes without an update", name)
+		}
 	}
 	if id(func(s *Settings) { s.Bundles["virt-api-serving"] = []byte("rotated") }) != id(nil) {
 		t.Error("a new authority is another installation")
@@ -125,7 +156,7 @@ func TestPlacementPullPolicyAndFlags(t *testing.T) {
 			NodeSelector: map[string]string{"guests": "yes"},
 			Tolerations:  []corev1.Toleration{{Key: "guests", Operator: corev1.TolerationOpExists}},
 		}
-		s.HandlerFlags = map[string]string{"max-devices": "7"}
+		s.Customize.Flags = &v1.Flags{Handler: map[string]string{"max-devices": "7"}}
 		s.Config.ImagePullPolicy = corev1.PullNever
 		s.Config.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
 	})).Spec.Template.Spec
@@ -198,10 +229,20 @@ func TestRollout(t *testing.T) {
 		{"no nodes", status(0, 0, 0), true, "all 0"},
 	}
 	for _, c := range cases {
-		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status})
+		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status}, 0)
 		if got.Done != c.done || !strings.Contains(got.Message, c.message) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
+	}
+}
+
+func TestRolloutDoesNotWaitForLostNodes(t *testing.T) {
+	ds := &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, UpdatedNumberScheduled: 2, NumberReady: 2}}
+	if got := RolloutOf(ds, 1); !got.Done || !strings.Contains(got.Message, "2 of 3 nodes, and 1 are lost") {
+		t.Errorf("%+v", got)
+	}
+	if got := RolloutOf(ds, 0); got.Done {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -5,9 +5,11 @@ package operator
 
 import (
 	"fmt"
-	"strings"
+	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
 
@@ -19,16 +21,19 @@ type Rollout struct {
 	Message string
 }
 
-// RolloutOf returns the progress of a DaemonSet.
-func RolloutOf(ds *appsv1.DaemonSet) Rollout {
+// RolloutOf returns the progress of a DaemonSet. It does not wait for the Pods of nodes that are lost.
+func RolloutOf(ds *appsv1.DaemonSet, lost int) Rollout {
 	s := ds.Status
+	reachable := max(int(s.DesiredNumberScheduled)-lost, 0)
 	switch {
 	case s.ObservedGeneration < ds.Generation:
 		return Rollout{Message: fmt.Sprintf("DaemonSet %s is not yet observed by its controller", ds.Name)}
-	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
+	case int(s.UpdatedNumberScheduled) < reachable:
 		return Rollout{Message: fmt.Sprintf("%s is updated on %d of %d nodes", ds.Name, s.UpdatedNumberScheduled, s.DesiredNumberScheduled)}
-	case s.NumberReady < s.DesiredNumberScheduled:
+	case int(s.NumberReady) < reachable:
 		return Rollout{Message: fmt.Sprintf("%s is ready on %d of %d nodes", ds.Name, s.NumberReady, s.DesiredNumberScheduled)}
+	case lost > 0:
+		return Rollout{Done: true, Message: fmt.Sprintf("%s is ready on %d of %d nodes, and %d are lost", ds.Name, s.NumberReady, s.DesiredNumberScheduled, lost)}
 	}
 	return Rollout{Done: true, Message: fmt.Sprintf("%s is ready on all %d nodes", ds.Name, s.DesiredNumberScheduled)}
 }
@@ -49,14 +54,64 @@ func RolloutOfDeployment(d *appsv1.Deployment) Rollout {
 	return Rollout{Done: true, Message: fmt.Sprintf("all %d Pods of %s are ready", want, d.Name)}
 }
 
-// Join returns the first rollout that is not done, or one that is done if all are.
-func Join(rollouts ...Rollout) Rollout {
-	messages := make([]string, 0, len(rollouts))
-	for _, r := range rollouts {
-		if !r.Done {
-			return r
-		}
-		messages = append(messages, r.Message)
+// RolloutOfController returns the progress of virt-controller's Deployment. It waits until no Pod of an older version runs. A Pod that is
+// not ready is no reason to wait, since the leader is another one.
+func RolloutOfController(d *appsv1.Deployment) Rollout {
+	s, want := d.Status, ptr.Deref(d.Spec.Replicas, 1)
+	r := RolloutOfDeployment(d)
+	if s.ObservedGeneration >= d.Generation && s.UpdatedReplicas >= want && s.Replicas <= want && s.ReadyReplicas > 0 {
+		r.Done = true
 	}
-	return Rollout{Done: true, Message: strings.Join(messages, ", ")}
+	return r
+}
+
+// IsUpdated reports whether a Pod was made from a template. Templates without an identifier are compared by their images.
+func IsUpdated(pod *corev1.Pod, template *corev1.PodTemplateSpec) bool {
+	if id := template.Annotations[IdentifierAnnotation]; id != "" {
+		return pod.Annotations[IdentifierAnnotation] == id
+	}
+	return slices.EqualFunc(pod.Spec.Containers, template.Spec.Containers, func(a, b corev1.Container) bool { return a.Image == b.Image })
+}
+
+// AvailableSince returns since when a Pod is ready, and whether it is ready.
+func AvailableSince(pod *corev1.Pod) (time.Time, bool) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
+		}
+	}
+	return time.Time{}, false
+}
+
+// maxReason is the maximum length of the reason why a Pod does not run.
+const maxReason = 512
+
+// CrashOf returns why a Pod cannot run, or nothing. A Pod that has yet to start is no crash, nor is one that recovered.
+func CrashOf(pod *corev1.Pod) string {
+	if pod.DeletionTimestamp != nil {
+		return ""
+	}
+	name := fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName)
+	if pod.Status.Phase == corev1.PodFailed {
+		return crash(name, "the Pod has failed", pod.Status.Reason, pod.Status.Message)
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return crash(name, "container "+c.Name, w.Reason, w.Message)
+		}
+		if t := c.LastTerminationState.Terminated; t != nil && !c.Ready && c.RestartCount > 0 {
+			return crash(name, "container "+c.Name, t.Reason, fmt.Sprintf("it has exited with code %d", t.ExitCode))
+		}
+	}
+	return ""
+}
+
+func crash(pod, what, reason, message string) string {
+	text := pod + ": " + what
+	for _, part := range []string{reason, message} {
+		if part != "" {
+			text += ": " + part
+		}
+	}
+	return text[:min(len(text), maxReason)]
 }

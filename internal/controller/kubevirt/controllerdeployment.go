@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package kubevirt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// CustomizedAnnotation is on virt-controller's Deployment while the KubeVirt object changes it. It contains what the Deployment was
+// installed as, and what it was changed to: so everything else that differs is a change by a user, and everything can be taken back.
+const CustomizedAnnotation = "operator.kubevirt.io/customized"
+
+// controllerDeployment is virt-controller's own Deployment.
+type controllerDeployment struct {
+	// live is the object, desired what it should be, and installed what it was installed as.
+	live, desired *appsv1.Deployment
+	installed     shape
+	// refused is the patch of the KubeVirt object that cannot be applied to it. Then it stays as it is.
+	refused error
+}
+
+func (c *controllerDeployment) refusedPatch() error {
+	if c == nil {
+		return nil
+	}
+	return c.refused
+}
+
+// shape is what the KubeVirt object can change of a Deployment.
+type shape struct {
+	Labels map[string]string     `json:"labels,omitempty"`
+	Spec   appsv1.DeploymentSpec `json:"spec"`
+}
+
+// customization is the value of CustomizedAnnotation.
+type customization struct {
+	Base    shape `json:"base"`
+	Applied shape `json:"applied"`
+}
+
+func shapeOf(d *appsv1.Deployment) shape { return shape{Labels: d.Labels, Spec: d.Spec} }
+
+// findController reads virt-controller's own Deployment, nil if there is none.
+func findController(ctx context.Context, s *Scope) (*controllerDeployment, error) {
+	live := &appsv1.Deployment{}
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: operator.ControllerName}, live)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read Deployment %s: %w", operator.ControllerName, err)
+	}
+	c := &controllerDeployment{live: live}
+	if c.installed, err = installedShape(live); err != nil {
+		return nil, err
+	}
+	c.refused = c.customize(&s.KubeVirt.Spec, settings(s, nil))
+	return c, nil
+}
+
+// customize sets what the Deployment should be. That depends on the Deployment alone, and not on what this process was started with, so that
+// virt-controllers of two versions agree.
+func (c *controllerDeployment) customize(spec *v1.KubeVirtSpec, settings operator.Settings) error {
+	desired := c.live.DeepCopy()
+	annotations := desired.Annotations
+	delete(annotations, operator.CustomizerAnnotation)
+	desired.Labels, desired.Spec = maps.Clone(c.installed.Labels), *c.installed.Spec.DeepCopy()
+	if err := operator.ConfigureController(desired, spec, settings); err != nil {
+		c.desired = c.live.DeepCopy()
+		return err
+	}
+	c.desired = c.live.DeepCopy()
+	return c.change(desired)
+}
+
+// change makes a changed copy what is desired.
+func (c *controllerDeployment) change(to *appsv1.Deployment) error {
+	c.desired.Labels, c.desired.Annotations, c.desired.Spec = to.Labels, to.Annotations, to.Spec
+	return recordCustomization(c.desired, c.installed)
+}
+
+// recordCustomization sets the annotation of a Deployment that differs from how it was installed.
+func recordCustomization(desired *appsv1.Deployment, base shape) error {
+	delete(desired.Annotations, CustomizedAnnotation)
+	if equality.Semantic.DeepEqual(shapeOf(desired), base) {
+		return nil
+	}
+	record, err := json.Marshal(customization{Base: base, Applied: shapeOf(desired)})
+	if err != nil {
+		return fmt.Errorf("recording the changes of Deployment %s: %w", desired.Name, err)
+	}
+	if desired.Annotations == nil {
+		desired.Annotations = map[string]string{}
+	}
+	desired.Annotations[CustomizedAnnotation] = string(record)
+	return nil
+}
+
+// installedShape returns what a Deployment was installed as: what the annotation contains, with what users have changed since.
+func installedShape(live *appsv1.Deployment) (shape, error) {
+	record, found := live.Annotations[CustomizedAnnotation]
+	known := customization{}
+	if !found || json.Unmarshal([]byte(record), &known) != nil {
+		return shape{Labels: live.Labels, Spec: live.Spec}, nil
+	}
+	var raw [3][]byte
+	for i, value := range []shape{known.Base, known.Applied, shapeOf(live)} {
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			return shape{}, fmt.Errorf("reading Deployment %s: %w", live.Name, err)
+		}
+		raw[i] = encoded
+	}
+	base, applied, current := raw[0], raw[1], raw[2]
+	changes, err := strategicpatch.CreateTwoWayMergePatch(applied, current, shape{})
+	if err != nil {
+		return shape{}, fmt.Errorf("comparing Deployment %s: %w", live.Name, err)
+	}
+	merged, err := strategicpatch.StrategicMergePatch(base, changes, shape{})
+	if err != nil {
+		return shape{}, fmt.Errorf("comparing Deployment %s: %w", live.Name, err)
+	}
+	installed := shape{}
+	if err := json.Unmarshal(merged, &installed); err != nil {
+		return shape{}, fmt.Errorf("comparing Deployment %s: %w", live.Name, err)
+	}
+	return installed, nil
+}
+
+// observeController compares the Deployment with what is desired.
+func observeController(ctx context.Context, s *Scope, c *controllerDeployment, w *operator.World) error {
+	w.Controller = operator.Component{Name: operator.ControllerName, Exists: true, Current: true}
+	if c == nil {
+		w.Controller.Rollout = operator.Rollout{Done: true, Message: operator.ControllerName + " runs without a Deployment"}
+		return nil
+	}
+	w.Controller.Rollout = operator.RolloutOfController(c.live)
+	if !c.matches() {
+		// The API server adds defaults to what a patch has added.
+		defaulted := c.desired.DeepCopy()
+		err := s.Client.Patch(ctx, defaulted, optimistic.MergeFrom(c.live), client.DryRunAll)
+		if apierrors.IsConflict(err) {
+			// The cache is older than the object, whose event triggers the next reconciliation.
+			w.Controller.Rollout = operator.Rollout{Message: "Deployment " + operator.ControllerName + " has just changed"}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot change Deployment %s: %w", operator.ControllerName, err)
+		}
+		if err := c.change(defaulted); err != nil {
+			return err
+		}
+		w.Controller.Current = c.matches()
+	}
+	return s.observeCrash(ctx, &w.Controller, &c.live.Spec.Template)
+}
+
+func (c *controllerDeployment) matches() bool {
+	return equality.Semantic.DeepEqual(shapeOf(c.desired), shapeOf(c.live)) && equality.Semantic.DeepEqual(c.desired.Annotations, c.live.Annotations)
+}
+
+// applyController changes the Deployment if it is its turn. The leader that does so is one of the Pods that will be replaced. The optimistic
+// lock keeps changes that a user makes meanwhile.
+func (s *Scope) applyController(ctx context.Context, c *controllerDeployment, turn bool) error {
+	if c == nil || !turn {
+		return nil
+	}
+	if err := s.Client.Patch(ctx, c.desired, optimistic.MergeFrom(c.live)); err != nil {
+		return fmt.Errorf("cannot change Deployment %s: %w", operator.ControllerName, err)
+	}
+	log.FromContext(ctx).Info("Changed virt-controller's own Deployment")
+	return nil
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package operator
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// Component is one of those whose Pods a rollout replaces, as it was observed.
+type Component struct {
+	// Name is that of its object.
+	Name string
+	// Exists reports whether its object exists, and Current whether the object is what is to be installed.
+	Exists, Current bool
+	// Rollout is how far the Pods of the object are.
+	Rollout Rollout
+	// Crash is why an updated Pod cannot run, or empty.
+	Crash string
+}
+
+func (c *Component) done() bool { return c.Exists && c.Current && c.Rollout.Done }
+
+func (c *Component) message() string {
+	if c.Exists && c.Current {
+		return c.Rollout.Message
+	}
+	return c.Name + " is still to be applied"
+}
+
+// World is what the order of a rollout depends on.
+type World struct {
+	Agents, Controller, API Component
+	// First reports that nothing was installed before, and Forward that a newer version is installed than before. See IsForward.
+	First, Forward bool
+	// Nodes is the number of nodes on which an agent has to run, and Updated on how many it is updated.
+	Nodes, Updated int
+	// Available is the number of updated agents that are ready, long enough.
+	Available int
+	// Lost is the number of nodes whose kubelet does not respond: their agents can be neither replaced nor ready.
+	Lost int
+}
+
+// Plan is the next step of a rollout.
+type Plan struct {
+	// Agents, Controller and API report what to apply now.
+	Agents, Controller, API bool
+	// MaxUnavailable is how many agents may be replaced at a time.
+	MaxUnavailable int
+	// Rollout is how far all of it is.
+	Rollout Rollout
+	// Crash is why the rollout cannot go on, or empty.
+	Crash string
+}
+
+// Next returns the next step of a rollout.
+//
+// What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each when the one before is done: agents,
+// virt-controller, virt-api, so that no user can request what an old agent does not know. An older version is installed the other way round.
+func Next(w World) Plan {
+	p := Plan{MaxUnavailable: w.maxUnavailable(), Rollout: Rollout{Done: true}}
+	type step struct {
+		component *Component
+		apply     *bool
+	}
+	steps := []step{{&w.Agents, &p.Agents}, {&w.Controller, &p.Controller}, {&w.API, &p.API}}
+	if !w.Forward {
+		steps[0], steps[2] = steps[2], steps[0]
+	}
+	waits := false
+	if w.Controller.Current && !w.Controller.done() {
+		// virt-controllers of two versions run, and either may be the leader: none may undo what the other applies.
+		waits = true
+		p.wait(&w.Controller)
+	}
+	messages := make([]string, 0, len(steps))
+	for _, s := range steps {
+		messages = append(messages, s.component.message())
+		if s.component.done() {
+			continue
+		}
+		*s.apply = !s.component.Exists || !waits && !s.component.Current
+		waits = waits || !w.First
+		p.wait(s.component)
+	}
+	if p.Rollout.Done {
+		p.Rollout.Message = strings.Join(messages, ", ")
+	}
+	return p
+}
+
+// wait records the first component that is not done, and the first crash.
+func (p *Plan) wait(c *Component) {
+	if p.Rollout.Done {
+		p.Rollout = Rollout{Message: c.message()}
+	}
+	if p.Crash == "" {
+		p.Crash = c.Crash
+	}
+}
+
+// maxUnavailable returns how many agents may be replaced at a time: one until an updated agent is available, then a tenth of the nodes, and
+// one again as soon as an updated agent cannot run or all are updated. KubeVirt's numbers. Agents of lost nodes are unavailable anyway, and
+// must not stop the others.
+func (w World) maxUnavailable() int {
+	switch {
+	case w.Agents.Current && w.Updated+w.Lost >= w.Nodes:
+		return 1
+	case w.Agents.Crash != "" || w.Available == 0:
+		return 1 + w.Lost
+	}
+	return max(1, (w.Nodes+9)/10) + w.Lost
+}
+
+// IsForward reports whether a target version is installed after the observed one was. As in KubeVirt, it is not if nothing was
+// installed before or both are semantic versions and the target is not newer.
+func IsForward(target, observed string) bool {
+	if observed == "" {
+		return false
+	}
+	wanted, err := version.ParseSemantic(target)
+	if err != nil {
+		return true
+	}
+	before, err := version.ParseSemantic(observed)
+	if err != nil {
+		return true
+	}
+	return before.LessThan(wanted)
+}

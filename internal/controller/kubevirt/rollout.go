@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package kubevirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+)
+
+// podInterval is how often the Pods of a rollout are read: the cache does not contain them, and a Pod that fails to start does not change
+// the status of its DaemonSet or Deployment.
+const podInterval = 10 * time.Second
+
+// rollOut applies the next step of the rollout, and puts into the scope how far it is.
+func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[string]*unstructured.Unstructured) error {
+	agents, api := components[operator.HandlerName], components[operator.APIName]
+	installed := &s.KubeVirt.Status
+	world := operator.World{First: installed.ObservedDeploymentID == "", Forward: operator.IsForward(s.targetVersion(), installed.ObservedKubeVirtVersion)}
+	if err := observeAgents(ctx, s, observed, agents, &world); err != nil {
+		return err
+	}
+	if err := observeAPI(ctx, s, api, &world); err != nil {
+		return err
+	}
+	if err := observeController(ctx, s, observed.controller, &world); err != nil {
+		return err
+	}
+	plan := operator.Next(world)
+	s.Rollout, s.Crash = plan.Rollout, plan.Crash
+	if !plan.Rollout.Done && installed.ObservedDeploymentID != s.DeploymentID {
+		s.recheck(podInterval)
+	}
+	if agents != nil {
+		if err := operator.SetMaxUnavailable(agents, plan.MaxUnavailable); err != nil {
+			return err
+		}
+	}
+	err := errors.Join(observed.controller.refusedPatch(),
+		s.applyComponent(ctx, agents, s.liveAgents(), plan.Agents || world.Agents.Exists && world.Agents.Current),
+		s.applyComponent(ctx, api, s.liveAPI(), plan.API),
+		s.applyController(ctx, observed.controller, plan.Controller))
+	if s.Rollout.Done && s.Agents != nil && s.wasChanged(s.Agents) {
+		// Only the number of agents that may be replaced at a time.
+		s.Rollout = operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
+	}
+	return err
+}
+
+// wasChanged reports whether an object was changed after it was read.
+func (s *Scope) wasChanged(read client.Object) bool {
+	return slices.ContainsFunc(s.Generations, func(g v1.GenerationStatus) bool {
+		return g.Group == appsv1.GroupName && g.Name == read.GetName() && g.LastGeneration > read.GetGeneration()
+	})
+}
+
+// applyComponent applies an object if it is its turn, and records its generation. A nil object could not be patched and stays as it is.
+func (s *Scope) applyComponent(ctx context.Context, desired *unstructured.Unstructured, live client.Object, turn bool) error {
+	if desired == nil {
+		return nil
+	}
+	if turn {
+		records, err := s.installer().Apply(ctx, desired)
+		s.Generations = append(s.Generations, records...)
+		return err
+	}
+	if live == nil {
+		return nil
+	}
+	record, err := s.installer().Record(desired, live)
+	if err == nil {
+		s.Generations = append(s.Generations, record)
+	}
+	return err
+}
+
+func (s *Scope) targetVersion() string {
+	_, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
+	return tag
+}
+
+// recheck makes the next reconciliation start after a duration at the latest.
+func (s *Scope) recheck(after time.Duration) {
+	if at := s.Now.Add(after); s.RecheckAt.IsZero() || at.Before(s.RecheckAt) {
+		s.RecheckAt = at
+	}
+}
+
+func (s *Scope) liveAgents() client.Object {
+	if s.Agents == nil {
+		return nil
+	}
+	return s.Agents
+}
+
+func (s *Scope) liveAPI() client.Object {
+	if s.API == nil {
+		return nil
+	}
+	return s.API
+}
+
+// observeAgents reads the DaemonSet of the agents, and its Pods unless all are updated and ready. The cache may not have yet what was just
+// applied: then it is applied again, which changes nothing, and its event triggers the next reconciliation.
+func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *unstructured.Unstructured, w *operator.World) error {
+	live := &appsv1.DaemonSet{}
+	var err error
+	w.Agents, err = s.observe(ctx, operator.HandlerName, live, desired)
+	if err != nil || !w.Agents.Exists {
+		return err
+	}
+	s.Agents = live
+	w.Nodes, w.Updated = int(live.Status.DesiredNumberScheduled), int(live.Status.UpdatedNumberScheduled)
+	w.Agents.Rollout = operator.RolloutOf(live, 0)
+	if w.Agents.Current && w.Agents.Rollout.Done {
+		return nil
+	}
+	pods, err := s.podsOf(ctx, operator.HandlerName)
+	if err != nil {
+		return err
+	}
+	lost := map[string]bool{}
+	for i := range pods {
+		if node := pods[i].Spec.NodeName; observed.lost[node] {
+			lost[node] = true
+		}
+	}
+	w.Lost = len(lost)
+	w.Agents.Rollout = operator.RolloutOf(live, w.Lost)
+	if !w.Agents.Current {
+		return nil // No Pod is updated yet. What old Pods lack must not stop new ones.
+	}
+	w.Agents.Crash = crashOf(pods, &live.Spec.Template)
+	for i := range pods {
+		if operator.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i]) {
+			w.Available++
+		}
+	}
+	return nil
+}
+
+func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructured, w *operator.World) error {
+	live := &appsv1.Deployment{}
+	var err error
+	w.API, err = s.observe(ctx, operator.APIName, live, desired)
+	if err != nil || !w.API.Exists {
+		return err
+	}
+	s.API = live
+	w.API.Rollout = operator.RolloutOfDeployment(live)
+	return s.observeCrash(ctx, &w.API, &live.Spec.Template)
+}
+
+// observe reads a component's object and compares it with what is desired. Without that, what exists stays.
+func (s *Scope) observe(ctx context.Context, name string, into client.Object, desired *unstructured.Unstructured) (operator.Component, error) {
+	found := operator.Component{Name: name}
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)
+	if client.IgnoreNotFound(err) != nil {
+		return found, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	found.Exists, found.Current = err == nil, desired == nil
+	if found.Exists && desired != nil {
+		found.Current, err = operator.Matches(desired, into)
+	}
+	return found, client.IgnoreNotFound(err)
+}
+
+// observeCrash reads the Pods of a component that is being replaced.
+func (s *Scope) observeCrash(ctx context.Context, c *operator.Component, template *corev1.PodTemplateSpec) error {
+	if !c.Current || c.Rollout.Done {
+		return nil
+	}
+	pods, err := s.podsOf(ctx, c.Name)
+	c.Crash = crashOf(pods, template)
+	return err
+}
+
+func (s *Scope) podsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	if err := s.APIReader.List(ctx, pods, client.InNamespace(s.Namespace), client.MatchingLabels{v1.AppLabel: component}); err != nil {
+		return nil, fmt.Errorf("cannot list the Pods of %s: %w", component, err)
+	}
+	return pods.Items, nil
+}
+
+// crashOf returns why a Pod of a template cannot run, or nothing.
+func crashOf(pods []corev1.Pod, template *corev1.PodTemplateSpec) string {
+	for i := range pods {
+		if operator.IsUpdated(&pods[i], template) {
+			if crash := operator.CrashOf(&pods[i]); crash != "" {
+				return crash
+			}
+		}
+	}
+	return ""
+}
+
+// available reports whether an agent's Pod has been ready for long enough.
+func (s *Scope) available(pod *corev1.Pod) bool {
+	since, ready := operator.AvailableSince(pod)
+	return ready && !s.Now.Before(since.Add(time.Duration(s.Agents.Spec.MinReadySeconds)*time.Second))
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+)
+
+var _ = Describe("The rollout of a KubeVirt object", func() {
+	var (
+		namespace  string
+		reconciler *kubevirt.Reconciler
+		writes     *Writes
+		kv         *v1.KubeVirt
+		recorded   *recordedEvents
+	)
+	reconcile := func() error {
+		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		return err
+	}
+	agents := func() *appsv1.DaemonSet {
+		GinkgoHelper()
+		return ExpectExists(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: operator.HandlerName}})
+	}
+	deployment := func(name string) *appsv1.Deployment {
+		GinkgoHelper()
+		return ExpectExists(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	}
+	imageOf := func(template corev1.PodTemplateSpec) string { return template.Spec.Containers[0].Image }
+	// expectImages expects the images of agents and virt-api.
+	expectImages := func(handler, api string) {
+		GinkgoHelper()
+		Expect(imageOf(agents().Spec.Template)).To(Equal("e.org/h:" + handler))
+		Expect(imageOf(deployment(operator.APIName).Spec.Template)).To(Equal("e.org/a:" + api))
+	}
+	// agentsRolled and rolled write statuses, in place of the controllers of Kubernetes.
+	agentsRolled := func(updated, ready int32) {
+		GinkgoHelper()
+		ds := agents()
+		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2,
+			UpdatedNumberScheduled: updated, NumberReady: ready, NumberAvailable: ready}
+		ExpectStatus(ds)
+	}
+	rolled := func(name string) {
+		GinkgoHelper()
+		d := deployment(name)
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2}
+		ExpectStatus(d)
+	}
+	change := func(spec func(*v1.KubeVirtSpec)) {
+		GinkgoHelper()
+		spec(&ExpectExists(kv).Spec)
+		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(reconcile()).To(Succeed())
+	}
+	setTag := func(tag string) {
+		GinkgoHelper()
+		change(func(s *v1.KubeVirtSpec) { s.ImageTag = tag })
+	}
+	degraded := func() v1.KubeVirtCondition {
+		GinkgoHelper()
+		for _, c := range ExpectExists(kv).Status.Conditions {
+			if c.Type == v1.KubeVirtConditionDegraded {
+				return c
+			}
+		}
+		Fail("there is no condition Degraded")
+		return v1.KubeVirtCondition{}
+	}
+
+	BeforeEach(func() {
+		namespace = NewInstallNamespace()
+		writes, recorded = NewWrites(), &recordedEvents{}
+		reconciler = &kubevirt.Reconciler{
+			Client: writes, APIReader: asController, Recorder: recorded, Namespace: namespace,
+			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1.1.0", Handler: "e.org/h:v1.1.0", API: "e.org/a:v1.1.0"})},
+		}
+		kv = &v1.KubeVirt{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"},
+			// Independent of the nodes of other specs.
+			Spec: v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To[uint8](2)}},
+		}
+		ExpectCreated(kv)
+		Expect(reconcile()).To(Succeed())
+		agentsRolled(2, 2)
+		rolled(operator.APIName)
+		Expect(reconcile()).To(Succeed())
+		Expect(ExpectExists(kv).Status.ObservedKubeVirtVersion).To(Equal("v1.1.0"))
+	})
+
+	It("updates the agents before virt-api, reverts in the other order, and observes the generation at the end", func() {
+		setTag("v1.2.0")
+		expectImages("v1.2.0", "v1.1.0")
+		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(1))
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonUpdateInProgress))
+		Expect(*kv.Status.ObservedGeneration).To(BeNumerically("<", kv.Generation))
+		agentsRolled(1, 2)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.2.0", "v1.1.0")
+
+		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.2.0", "v1.2.0")
+		Expect(*ExpectExists(kv).Status.ObservedGeneration).To(BeNumerically("<", kv.Generation))
+		rolled(operator.APIName)
+		Expect(reconcile()).To(Succeed())
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
+		Expect(*kv.Status.ObservedGeneration).To(Equal(kv.Generation))
+		Expect(kv.Status.ObservedDeploymentID).To(Equal(agents().Annotations[operator.IdentifierAnnotation]))
+		Expect(deployment(operator.APIName).Annotations).To(HaveKeyWithValue(operator.VersionAnnotation, "v1.2.0"))
+
+		setTag("")
+		expectImages("v1.2.0", "v1.1.0")
+		rolled(operator.APIName)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.1.0", "v1.1.0")
+	})
+
+	It("stops when an updated agent cannot run, names it, and goes on after one change of the object", func() {
+		setTag("v1.2.0")
+		agentsRolled(1, 1)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+				Annotations: agents().Spec.Template.Annotations,
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
+		}
+		ExpectCreated(pod)
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "virt-handler", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
+		}}}
+		ExpectStatus(pod)
+		for range 2 {
+			result, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(result.RequeueAfter).To(BeNumerically(">", 0), "a Pod that starts to crash changes no status that is watched")
+			Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
+			Expect(degraded().Message).To(SatisfyAll(ContainSubstring(`"virt-handler-canary"`), ContainSubstring("CrashLoopBackOff")))
+		}
+		Expect(recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonFailedUpdate)))
+		expectImages("v1.2.0", "v1.1.0")
+		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(1))
+
+		setTag("")
+		expectImages("v1.1.0", "v1.1.0")
+		Expect(degraded().Reason).NotTo(Equal(kubevirt.ReasonDeploymentFailed), "the Pod that crashes is an old one now")
+		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
+	})
+
+	It("replaces a tenth of the agents at a time after the first one is available", func() {
+		setTag("v1.2.0")
+		ds := agents()
+		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 40, UpdatedNumberScheduled: 1, NumberReady: 40}
+		ExpectStatus(ds)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+				Annotations: ds.Spec.Template.Annotations},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
+		}
+		ExpectCreated(pod)
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+		}}}
+		ExpectStatus(pod)
+		Expect(reconcile()).To(Succeed())
+		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(4))
+		template := agents().Spec.Template
+
+		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(1))
+		Expect(agents().Spec.Template).To(Equal(template))
+	})
+
+	Describe("with virt-controller's own Deployment", func() {
+		BeforeEach(func() {
+			own := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: operator.ControllerName, Labels: map[string]string{v1.AppLabel: operator.ControllerName},
+			}}
+			own.Spec.Replicas = ptr.To[int32](2)
+			own.Spec.Selector = &metav1.LabelSelector{MatchLabels: own.Labels}
+			own.Spec.Template.Labels = own.Labels
+			own.Spec.Template.Spec.Containers = []corev1.Container{{Name: operator.ControllerName, Image: "e.org/c:v1.1.0"}}
+			ExpectCreated(own)
+			rolled(operator.ControllerName)
+			Expect(reconcile()).To(Succeed())
+		})
+
+		It("replaces itself between the agents and virt-api, and not twice", func() {
+			ExpectExists(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-controller-pdb"}})
+			writes.Take()
+			Expect(reconcile()).To(Succeed())
+			Expect(writes.Take()).To(BeEmpty())
+
+			setTag("v1.2.0")
+			Expect(imageOf(deployment(operator.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.1.0"))
+			agentsRolled(2, 2)
+			Expect(reconcile()).To(Succeed())
+			Expect(imageOf(deployment(operator.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.2.0"))
+			expectImages("v1.2.0", "v1.1.0")
+
+			By("waiting until no virt-controller of the old version runs")
+			Expect(reconcile()).To(Succeed())
+			expectImages("v1.2.0", "v1.1.0")
+			generation := deployment(operator.ControllerName).Generation
+			rolled(operator.ControllerName)
+			Expect(reconcile()).To(Succeed())
+			expectImages("v1.2.0", "v1.2.0")
+			rolled(operator.APIName)
+			Expect(reconcile()).To(Succeed())
+			Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
+			Expect(deployment(operator.ControllerName).Generation).To(Equal(generation))
+
+			By("taking it back")
+			setTag("")
+			rolled(operator.APIName)
+			Expect(reconcile()).To(Succeed())
+			own := deployment(operator.ControllerName)
+			Expect(imageOf(own.Spec.Template)).To(Equal("e.org/c:v1.1.0"))
+			Expect(own.Annotations).NotTo(HaveKey(kubevirt.CustomizedAnnotation))
+		})
+
+		It("follows infra, flags and a patch whose defaults the API server adds", func() {
+			change(func(s *v1.KubeVirtSpec) {
+				s.Infra = &v1.ComponentConfig{Replicas: ptr.To[uint8](3)}
+				s.CustomizeComponents.Flags = &v1.Flags{Controller: map[string]string{"v": "5"}}
+				s.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{
+					ResourceType: "deployment", ResourceName: "virt-controller", Type: v1.StrategicMergePatchType,
+					Patch: `{"spec":{"template":{"spec":{"containers":[{"name":"virt-controller","env":[{"name":"N","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}]}}}}`,
+				}}
+			})
+			d := deployment(operator.APIName)
+			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3}
+			ExpectStatus(d)
+			Expect(reconcile()).To(Succeed())
+			own := deployment(operator.ControllerName)
+			Expect(*own.Spec.Replicas).To(BeEquivalentTo(3))
+			container := own.Spec.Template.Spec.Containers[0]
+			Expect(container.Args).To(Equal([]string{"--v=5"}))
+			Expect(container.Env[0].ValueFrom.FieldRef.APIVersion).To(Equal("v1"))
+			Expect(reconcile()).To(Succeed())
+			Expect(deployment(operator.ControllerName).ResourceVersion).To(Equal(own.ResourceVersion))
+		})
+	})
+
+	It("reports a patch that fails, keeps what it should change, and rotates certificates meanwhile", func() {
+		before := deployment(operator.APIName).ResourceVersion
+		spec := &ExpectExists(kv).Spec
+		spec.ImageTag = "v1.2.0"
+		spec.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{
+			ResourceType: "Deployment", ResourceName: "virt-api", Type: v1.JSONPatchType, Patch: `[{"op":"replace","path":"/spec/nowhere/x","value":1}]`,
+		}}
+		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(reconcile()).To(MatchError(ContainSubstring("patches[0]")))
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
+		Expect(degraded().Message).To(ContainSubstring("spec.customizeComponents.patches[0] cannot be applied to Deployment virt-api"))
+		Expect(deployment(operator.APIName).ResourceVersion).To(Equal(before))
+		Expect(*kv.Status.ObservedGeneration).To(BeNumerically("<", kv.Generation))
+	})
+
+	It("leaves out a product label that is not valid, and reports it", func() {
+		change(func(s *v1.KubeVirtSpec) { s.ProductName, s.ProductVersion = "acme", "not a label" })
+		rolled(operator.APIName)
+		Expect(reconcile()).To(Succeed())
+		Expect(agents().Labels).To(SatisfyAll(HaveKeyWithValue(v1.AppPartOfLabel, "acme"), Not(HaveKey(v1.AppVersionLabel))))
+		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		Expect(degraded().Message).To(ContainSubstring("spec.productVersion"))
+	})
+})
