@@ -191,6 +191,37 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(agents().Spec.Template).To(Equal(template))
 	})
 
+	It("waits for the agents of all nodes but lost ones", func() {
+		lost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-lost"}, Spec: corev1.NodeSpec{
+			Taints: []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}},
+		}}
+		ExpectCreated(lost)
+		setTag("v1.2.0")
+		updated := agents().Spec.Template.Annotations
+		for node, annotations := range map[string]map[string]string{lost.Name: updated, "a": updated, "b": nil} {
+			ExpectCreated(&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-" + node, Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+					Annotations: annotations},
+				Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h"}}},
+			})
+		}
+		ds := agents()
+		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 3, UpdatedNumberScheduled: 2, NumberReady: 2}
+		ExpectStatus(ds)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.2.0", "v1.1.0")
+		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(2), "one, and the lost one")
+
+		old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-b"}}
+		ExpectExists(old).Annotations = updated
+		Expect(k8sClient.Update(ctx, old)).To(Succeed())
+		ds = agents()
+		ds.Status.ObservedGeneration, ds.Status.UpdatedNumberScheduled = ds.Generation, 3
+		ExpectStatus(ds)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.2.0", "v1.2.0")
+	})
+
 	Describe("with virt-controller's own Deployment", func() {
 		BeforeEach(func() {
 			own := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{

@@ -273,11 +273,12 @@ func (r *Reconciler) warn(original *v1.KubeVirt, s *Scope) {
 	}
 }
 
-// warnOfFailure records an event when an update fails, once for each cause.
+// warnOfFailure records an event when an update stops.
 func (r *Reconciler) warnOfFailure(original *v1.KubeVirt, s *Scope) {
 	failure := updateFailure(s)
 	known := slices.ContainsFunc(original.Status.Conditions, func(c v1.KubeVirtCondition) bool {
-		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == ReasonDeploymentFailed && c.Message == failure
+		// Without the message, which alternates: an image is being pulled, or will be.
+		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == ReasonDeploymentFailed
 	})
 	if failure != "" && !known {
 		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonFailedUpdate, "Update", "%s", failure)

@@ -123,7 +123,7 @@ func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *un
 	}
 	s.Agents = live
 	w.Nodes, w.Updated = int(live.Status.DesiredNumberScheduled), int(live.Status.UpdatedNumberScheduled)
-	w.Agents.Rollout = operator.RolloutOf(live, 0)
+	w.Agents.Rollout = operator.RolloutOf(live, 0, 0)
 	if w.Agents.Current && w.Agents.Rollout.Done {
 		return nil
 	}
@@ -131,18 +131,26 @@ func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *un
 	if err != nil {
 		return err
 	}
+	// Whether the agent of each lost node is updated.
 	lost := map[string]bool{}
+	lostUpdated := 0
 	for i := range pods {
-		if node := pods[i].Spec.NodeName; observed.lost[node] {
-			lost[node] = true
+		if node := pods[i].Spec.NodeName; observed.lost[node] && !lost[node] {
+			lost[node] = operator.IsUpdated(&pods[i], &live.Spec.Template)
 		}
 	}
-	w.Lost = len(lost)
-	w.Agents.Rollout = operator.RolloutOf(live, w.Lost)
+	for _, updated := range lost {
+		if updated {
+			lostUpdated++
+		}
+	}
+	w.Lost, w.Updated = len(lost), w.Updated-lostUpdated
+	w.Agents.Rollout = operator.RolloutOf(live, w.Lost, lostUpdated)
 	if !w.Agents.Current {
 		return nil // No Pod is updated yet. What old Pods lack must not stop new ones.
 	}
-	w.Agents.Crash = crashOf(pods, &live.Spec.Template)
+	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return observed.lost[p.Spec.NodeName] })
+	w.Agents.Crash = s.crashOf(pods, &live.Spec.Template)
 	for i := range pods {
 		if operator.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i]) {
 			w.Available++
@@ -160,7 +168,7 @@ func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructure
 	}
 	s.API = live
 	w.API.Rollout = operator.RolloutOfDeployment(live)
-	return s.observeCrash(ctx, &w.API, &live.Spec.Template)
+	return s.observeCrash(ctx, &w.API, live)
 }
 
 // observe reads a component's object and compares it with what is desired. Without that, what exists stays.
@@ -177,13 +185,16 @@ func (s *Scope) observe(ctx context.Context, name string, into client.Object, de
 	return found, client.IgnoreNotFound(err)
 }
 
-// observeCrash reads the Pods of a component that is being replaced.
-func (s *Scope) observeCrash(ctx context.Context, c *operator.Component, template *corev1.PodTemplateSpec) error {
+// observeCrash finds out why the Pods of a component that is being replaced do not run.
+func (s *Scope) observeCrash(ctx context.Context, c *operator.Component, live *appsv1.Deployment) error {
 	if !c.Current || c.Rollout.Done {
 		return nil
 	}
+	if c.Crash = operator.FailureOfDeployment(live); c.Crash != "" {
+		return nil
+	}
 	pods, err := s.podsOf(ctx, c.Name)
-	c.Crash = crashOf(pods, template)
+	c.Crash = s.crashOf(pods, &live.Spec.Template)
 	return err
 }
 
@@ -196,10 +207,10 @@ func (s *Scope) podsOf(ctx context.Context, component string) ([]corev1.Pod, err
 }
 
 // crashOf returns why a Pod of a template cannot run, or nothing.
-func crashOf(pods []corev1.Pod, template *corev1.PodTemplateSpec) string {
+func (s *Scope) crashOf(pods []corev1.Pod, template *corev1.PodTemplateSpec) string {
 	for i := range pods {
 		if operator.IsUpdated(&pods[i], template) {
-			if crash := operator.CrashOf(&pods[i]); crash != "" {
+			if crash := operator.CrashOf(&pods[i], s.Now); crash != "" {
 				return crash
 			}
 		}

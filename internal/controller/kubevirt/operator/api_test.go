@@ -171,6 +171,25 @@ func TestRolloutOfDeployment(t *testing.T) {
 	}
 }
 
+func TestFailureOfDeployment(t *testing.T) {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: APIName}}
+	condition := func(status corev1.ConditionStatus) []appsv1.DeploymentCondition {
+		return []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: status, Reason: "FailedCreate", Message: "exceeded quota"}}
+	}
+	for _, c := range []struct {
+		conditions []appsv1.DeploymentCondition
+		want       string
+	}{
+		{nil, ""}, {condition(corev1.ConditionFalse), ""},
+		{condition(corev1.ConditionTrue), "Deployment virt-api: no Pod can be created: FailedCreate: exceeded quota"},
+	} {
+		d.Status.Conditions = c.conditions
+		if got := FailureOfDeployment(d); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 func TestComponentsHaveLimits(t *testing.T) {
 	api, err := decode[appsv1.Deployment]("virt-api.yaml")
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -219,8 +221,14 @@ func TestCrashOf(t *testing.T) {
 		return corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "back-off"}}}
 	}
 	exited := corev1.ContainerStatus{Name: "c", RestartCount: 1, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2}}}
-	recovered := exited
+	recovered, backOff := exited, exited
 	recovered.Ready = true
+	backOff.State = waiting("CrashLoopBackOff").State
+	now := time.Unix(1000, 0)
+	pending := func(since time.Duration) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			LastTransitionTime: metav1.NewTime(now.Add(-since)), Reason: "Unschedulable", Message: "0/3 nodes are available"}}}
+	}
 	for _, c := range []struct {
 		name   string
 		status corev1.PodStatus
@@ -231,17 +239,23 @@ func TestCrashOf(t *testing.T) {
 		{"initializes", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{waiting("PodInitializing")}}, ""},
 		{"no image", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{waiting("ImagePullBackOff")}}, "container c: ImagePullBackOff: back-off"},
 		{"no image of the first container", corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{waiting("ErrImagePull")}}, "ErrImagePull"},
-		{"crashes", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited}}, "it has exited with code 2"},
+		{"crashes", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited}}, `on node "n1": container c: Error: it has exited with code 2`},
+		{"waits after a crash", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{backOff}}, "container c: Error: it has exited with code 2"},
 		{"has recovered", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{recovered}}, ""},
+		{"waits for a node", pending(time.Second), ""},
+		{"finds no node", pending(time.Minute), "no node accepts it: Unschedulable: 0/3 nodes are available"},
 		{"failed", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"}, "Evicted: low on memory"},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "virt-handler-x"}, Spec: corev1.PodSpec{NodeName: "n1"}, Status: c.status}
-		if got := CrashOf(pod); (got == "") != (c.want == "") || !strings.Contains(got, c.want) || got != "" && !strings.HasPrefix(got, `Pod "virt-handler-x" on node "n1"`) {
+		if got := CrashOf(pod, now); (got == "") != (c.want == "") || !strings.Contains(got, c.want) || got != "" && !strings.HasPrefix(got, `Pod "virt-handler-x"`) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	long := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Message: strings.Repeat("x", 9999)}}
-	if got := CrashOf(long); len(got) > maxReason {
-		t.Errorf("%d bytes", len(got))
+	// Events are refused with half a character.
+	for _, shift := range []string{"", "x"} {
+		long := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Message: shift + strings.Repeat("ä", 9999)}}
+		if got := CrashOf(long, now); len(got) > maxReason || !utf8.ValidString(got) {
+			t.Errorf("%d bytes: %q", len(got), got)
+		}
 	}
 }

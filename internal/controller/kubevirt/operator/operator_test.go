@@ -229,7 +229,7 @@ func TestRollout(t *testing.T) {
 		{"no nodes", status(0, 0, 0), true, "all 0"},
 	}
 	for _, c := range cases {
-		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status}, 0)
+		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status}, 0, 0)
 		if got.Done != c.done || !strings.Contains(got.Message, c.message) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
@@ -238,10 +238,13 @@ func TestRollout(t *testing.T) {
 
 func TestRolloutDoesNotWaitForLostNodes(t *testing.T) {
 	ds := &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, UpdatedNumberScheduled: 2, NumberReady: 2}}
-	if got := RolloutOf(ds, 1); !got.Done || !strings.Contains(got.Message, "2 of 3 nodes, and 1 are lost") {
+	if got := RolloutOf(ds, 1, 0); !got.Done || !strings.Contains(got.Message, "2 of 3 nodes, and 1 are lost") {
 		t.Errorf("%+v", got)
 	}
-	if got := RolloutOf(ds, 0); got.Done {
+	if got := RolloutOf(ds, 1, 1); got.Done {
+		t.Errorf("one of two agents that can be updated is not: %+v", got)
+	}
+	if got := RolloutOf(ds, 0, 0); got.Done {
 		t.Errorf("%+v", got)
 	}
 }

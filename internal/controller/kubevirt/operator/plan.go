@@ -35,7 +35,7 @@ type World struct {
 	Agents, Controller, API Component
 	// First reports that nothing was installed before, and Forward that a newer version is installed than before. See IsForward.
 	First, Forward bool
-	// Nodes is the number of nodes on which an agent has to run, and Updated on how many it is updated.
+	// Nodes is the number of nodes on which an agent has to run, and Updated on how many of those that respond it is updated.
 	Nodes, Updated int
 	// Available is the number of updated agents that are ready, long enough.
 	Available int
@@ -57,8 +57,9 @@ type Plan struct {
 
 // Next returns the next step of a rollout.
 //
-// What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each when the one before is done: agents,
-// virt-controller, virt-api, so that no user can request what an old agent does not know. An older version is installed the other way round.
+// What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each
+// when the one before is done: agents, virt-controller, virt-api, so that no user can request what an old agent does not know. An older
+// version is installed the other way round.
 func Next(w World) Plan {
 	p := Plan{MaxUnavailable: w.maxUnavailable(), Rollout: Rollout{Done: true}}
 	type step struct {

@@ -6,6 +6,7 @@ package operator
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,14 +22,14 @@ type Rollout struct {
 	Message string
 }
 
-// RolloutOf returns the progress of a DaemonSet. It does not wait for the Pods of nodes that are lost.
-func RolloutOf(ds *appsv1.DaemonSet, lost int) Rollout {
+// RolloutOf returns the progress of a DaemonSet. It does not wait for the Pods of nodes that are lost, some of which may be updated.
+func RolloutOf(ds *appsv1.DaemonSet, lost, lostUpdated int) Rollout {
 	s := ds.Status
 	reachable := max(int(s.DesiredNumberScheduled)-lost, 0)
 	switch {
 	case s.ObservedGeneration < ds.Generation:
 		return Rollout{Message: fmt.Sprintf("DaemonSet %s is not yet observed by its controller", ds.Name)}
-	case int(s.UpdatedNumberScheduled) < reachable:
+	case int(s.UpdatedNumberScheduled)-lostUpdated < reachable:
 		return Rollout{Message: fmt.Sprintf("%s is updated on %d of %d nodes", ds.Name, s.UpdatedNumberScheduled, s.DesiredNumberScheduled)}
 	case int(s.NumberReady) < reachable:
 		return Rollout{Message: fmt.Sprintf("%s is ready on %d of %d nodes", ds.Name, s.NumberReady, s.DesiredNumberScheduled)}
@@ -52,6 +53,16 @@ func RolloutOfDeployment(d *appsv1.Deployment) Rollout {
 		return Rollout{Message: fmt.Sprintf("%d old Pods of %s have still to end", s.Replicas-want, d.Name)}
 	}
 	return Rollout{Done: true, Message: fmt.Sprintf("all %d Pods of %s are ready", want, d.Name)}
+}
+
+// FailureOfDeployment returns why the Pods of a Deployment cannot be created, as when a quota or a policy forbids it, or nothing.
+func FailureOfDeployment(d *appsv1.Deployment) string {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return crash("Deployment "+d.Name, "no Pod can be created", c.Reason, c.Message)
+		}
+	}
+	return ""
 }
 
 // RolloutOfController returns the progress of virt-controller's Deployment. It waits until no Pod of an older version runs. A Pod that is
@@ -83,35 +94,45 @@ func AvailableSince(pod *corev1.Pod) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// maxReason is the maximum length of the reason why a Pod does not run.
-const maxReason = 512
+const (
+	// maxReason is the maximum length of the reason why a Pod does not run.
+	maxReason = 512
+	// schedulingTime is how long a Pod may wait for a node: until the Pod that it replaces is gone, or a new node is there.
+	schedulingTime = time.Minute
+)
 
 // CrashOf returns why a Pod cannot run, or nothing. A Pod that has yet to start is no crash, nor is one that recovered.
-func CrashOf(pod *corev1.Pod) string {
+func CrashOf(pod *corev1.Pod, now time.Time) string {
 	if pod.DeletionTimestamp != nil {
 		return ""
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && now.Sub(c.LastTransitionTime.Time) >= schedulingTime {
+			return crash(fmt.Sprintf("Pod %q", pod.Name), "no node accepts it", c.Reason, c.Message)
+		}
 	}
 	name := fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName)
 	if pod.Status.Phase == corev1.PodFailed {
 		return crash(name, "the Pod has failed", pod.Status.Reason, pod.Status.Message)
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		// First, because how it has exited stays the same while it starts again and waits for that in turn.
+		if t := c.LastTerminationState.Terminated; t != nil && !c.Ready && c.RestartCount > 0 {
+			return crash(name, "container "+c.Name, t.Reason, fmt.Sprintf("it has exited with code %d", t.ExitCode), t.Message)
+		}
 		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			return crash(name, "container "+c.Name, w.Reason, w.Message)
-		}
-		if t := c.LastTerminationState.Terminated; t != nil && !c.Ready && c.RestartCount > 0 {
-			return crash(name, "container "+c.Name, t.Reason, fmt.Sprintf("it has exited with code %d", t.ExitCode))
 		}
 	}
 	return ""
 }
 
-func crash(pod, what, reason, message string) string {
+func crash(pod, what string, causes ...string) string {
 	text := pod + ": " + what
-	for _, part := range []string{reason, message} {
+	for _, part := range causes {
 		if part != "" {
 			text += ": " + part
 		}
 	}
-	return text[:min(len(text), maxReason)]
+	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 }
