@@ -8,8 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -43,8 +46,9 @@ func (c *controllerDeployment) refusedPatch() error {
 
 // shape is what the KubeVirt object can change of a Deployment.
 type shape struct {
-	Labels map[string]string     `json:"labels,omitempty"`
-	Spec   appsv1.DeploymentSpec `json:"spec"`
+	Labels      map[string]string     `json:"labels,omitempty"`
+	Annotations map[string]string     `json:"annotations,omitempty"`
+	Spec        appsv1.DeploymentSpec `json:"spec"`
 }
 
 // customization is the value of CustomizedAnnotation.
@@ -53,7 +57,29 @@ type customization struct {
 	Applied shape `json:"applied"`
 }
 
-func shapeOf(d *appsv1.Deployment) shape { return shape{Labels: d.Labels, Spec: d.Spec} }
+// bookkeeping are annotations that belong to no shape: that of this file, kubectl's copy of the manifest, and the Deployment controller's
+// counter.
+var bookkeeping = []string{CustomizedAnnotation, corev1.LastAppliedConfigAnnotation, "deployment.kubernetes.io/revision"}
+
+func shapeOf(d *appsv1.Deployment) shape {
+	annotations := maps.Clone(d.Annotations)
+	for _, key := range bookkeeping {
+		delete(annotations, key)
+	}
+	return shape{Labels: d.Labels, Annotations: annotations, Spec: d.Spec}
+}
+
+// setShape changes a Deployment, and keeps the annotations that belong to no shape.
+func setShape(d *appsv1.Deployment, to shape) {
+	annotations := map[string]string{}
+	maps.Copy(annotations, to.Annotations)
+	for _, key := range bookkeeping {
+		if value, found := d.Annotations[key]; found {
+			annotations[key] = value
+		}
+	}
+	d.Labels, d.Annotations, d.Spec = maps.Clone(to.Labels), annotations, *to.Spec.DeepCopy()
+}
 
 // findController reads virt-controller's own Deployment, nil if there is none.
 func findController(ctx context.Context, s *Scope) (*controllerDeployment, error) {
@@ -77,9 +103,7 @@ func findController(ctx context.Context, s *Scope) (*controllerDeployment, error
 // virt-controllers of two versions agree.
 func (c *controllerDeployment) customize(spec *v1.KubeVirtSpec, settings operator.Settings) error {
 	desired := c.live.DeepCopy()
-	annotations := desired.Annotations
-	delete(annotations, operator.CustomizerAnnotation)
-	desired.Labels, desired.Spec = maps.Clone(c.installed.Labels), *c.installed.Spec.DeepCopy()
+	setShape(desired, c.installed)
 	if err := operator.ConfigureController(desired, spec, settings); err != nil {
 		c.desired = c.live.DeepCopy()
 		return err
@@ -90,7 +114,7 @@ func (c *controllerDeployment) customize(spec *v1.KubeVirtSpec, settings operato
 
 // change makes a changed copy what is desired.
 func (c *controllerDeployment) change(to *appsv1.Deployment) error {
-	c.desired.Labels, c.desired.Annotations, c.desired.Spec = to.Labels, to.Annotations, to.Spec
+	setShape(c.desired, shapeOf(to))
 	return recordCustomization(c.desired, c.installed)
 }
 
@@ -111,12 +135,18 @@ func recordCustomization(desired *appsv1.Deployment, base shape) error {
 	return nil
 }
 
+// recorded returns what the annotation of a Deployment contains, and whether it can be read.
+func recorded(live *appsv1.Deployment) (customization, bool) {
+	known := customization{}
+	err := json.Unmarshal([]byte(live.Annotations[CustomizedAnnotation]), &known)
+	return known, err == nil
+}
+
 // installedShape returns what a Deployment was installed as: what the annotation contains, with what users have changed since.
 func installedShape(live *appsv1.Deployment) (shape, error) {
-	record, found := live.Annotations[CustomizedAnnotation]
-	known := customization{}
-	if !found || json.Unmarshal([]byte(record), &known) != nil {
-		return shape{Labels: live.Labels, Spec: live.Spec}, nil
+	known, found := recorded(live)
+	if !found {
+		return shapeOf(live), nil
 	}
 	var raw [3][]byte
 	for i, value := range []shape{known.Base, known.Applied, shapeOf(live)} {
@@ -139,7 +169,35 @@ func installedShape(live *appsv1.Deployment) (shape, error) {
 	if err := json.Unmarshal(merged, &installed); err != nil {
 		return shape{}, fmt.Errorf("comparing Deployment %s: %w", live.Name, err)
 	}
+	if now := containerOf(&live.Spec); now != nil && containerOf(&installed.Spec) != nil && !slices.Equal(versionOf(now), versionOf(containerOf(&known.Applied.Spec))) {
+		// The manifests of another version were applied. They contain this image too, also if it is the one that was there already.
+		containerOf(&installed.Spec).Image = now.Image
+	}
 	return installed, nil
+}
+
+// containerOf returns virt-controller's container, or nil.
+func containerOf(spec *appsv1.DeploymentSpec) *corev1.Container {
+	containers := spec.Template.Spec.Containers
+	at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == operator.ControllerName })
+	if at < 0 {
+		return nil
+	}
+	return &containers[at]
+}
+
+// versionOf returns what in the manifests differs between two versions: the images of the components that virt-controller installs.
+func versionOf(c *corev1.Container) []string {
+	if c == nil {
+		return nil
+	}
+	var images []string
+	for _, e := range c.Env {
+		if strings.HasPrefix(e.Name, "VIRT_") && strings.HasSuffix(e.Name, "_IMAGE") {
+			images = append(images, e.Name+"="+e.Value)
+		}
+	}
+	return images
 }
 
 // observeController compares the Deployment with what is desired.
@@ -167,11 +225,12 @@ func observeController(ctx context.Context, s *Scope, c *controllerDeployment, w
 		}
 		w.Controller.Current = c.matches()
 	}
-	return s.observeCrash(ctx, &w.Controller, &c.live.Spec.Template)
+	return s.observeCrash(ctx, &w.Controller, c.live)
 }
 
 func (c *controllerDeployment) matches() bool {
-	return equality.Semantic.DeepEqual(shapeOf(c.desired), shapeOf(c.live)) && equality.Semantic.DeepEqual(c.desired.Annotations, c.live.Annotations)
+	return equality.Semantic.DeepEqual(shapeOf(c.desired), shapeOf(c.live)) &&
+		c.desired.Annotations[CustomizedAnnotation] == c.live.Annotations[CustomizedAnnotation]
 }
 
 // applyController changes the Deployment if it is its turn. The leader that does so is one of the Pods that will be replaced. The optimistic
@@ -180,7 +239,12 @@ func (s *Scope) applyController(ctx context.Context, c *controllerDeployment, tu
 	if c == nil || !turn {
 		return nil
 	}
-	if err := s.Client.Patch(ctx, c.desired, optimistic.MergeFrom(c.live)); err != nil {
+	err := s.Client.Patch(ctx, c.desired, optimistic.MergeFrom(c.live))
+	if apierrors.IsConflict(err) {
+		// The cache is older than the object, whose event triggers the next reconciliation.
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("cannot change Deployment %s: %w", operator.ControllerName, err)
 	}
 	log.FromContext(ctx).Info("Changed virt-controller's own Deployment")

@@ -4,6 +4,7 @@
 package kubevirt
 
 import (
+	"maps"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -93,6 +94,38 @@ func TestANewManifestIsWhatIsInstalled(t *testing.T) {
 	d := customized(t, live, v1.KubeVirtSpec{})
 	if d.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v5" || *d.Spec.Replicas != 2 || d.Annotations[CustomizedAnnotation] != "" {
 		t.Errorf("%+v", d.Spec)
+	}
+}
+
+func TestManifestsOfTheVersionThatTheTagNamesAreWhatIsInstalled(t *testing.T) {
+	spec := v1.KubeVirtSpec{ImageTag: "v2"}
+	live := customized(t, shippedController(), spec)
+	// They contain the image that the tag has already set.
+	live.Spec.Template.Spec.Containers[0].Env[0].Value = "e.org/v/virt-handler:v2"
+	live = customized(t, live, spec)
+	if back := customized(t, live, v1.KubeVirtSpec{}); back.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v2" {
+		t.Errorf("without the tag, an older version is installed: %+v", back.Spec.Template.Spec)
+	}
+	if live.Annotations[CustomizedAnnotation] != "" {
+		t.Error("the Deployment is as it was installed, and is recorded as changed")
+	}
+}
+
+func TestAnnotationsOfAPatchOfTheControllerCanBeTakenBack(t *testing.T) {
+	patched := v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Patches: []v1.CustomizeComponentsPatch{{
+		ResourceType: "Deployment", ResourceName: "virt-controller", Type: v1.MergePatchType, Patch: `{"metadata":{"annotations":{"a":"b","of":"the patch"}}}`,
+	}}}}
+	live := customized(t, shippedController(), patched)
+	if live.Annotations["a"] != "b" || live.Annotations["of"] != "the patch" || live.Annotations[operator.CustomizerAnnotation] == "" {
+		t.Fatalf("annotations %v", live.Annotations)
+	}
+	live.Annotations["deployment.kubernetes.io/revision"] = "2"
+	if same := (&controllerDeployment{live: live, desired: customized(t, live, patched)}); !same.matches() {
+		t.Error("a second reconciliation changes it again")
+	}
+	back := customized(t, live, v1.KubeVirtSpec{}).Annotations
+	if want := map[string]string{"of": "the user", "deployment.kubernetes.io/revision": "2"}; !maps.Equal(back, want) {
+		t.Errorf("taken back, the annotations are %v", back)
 	}
 }
 
