@@ -72,14 +72,14 @@ var permissions = []permission{
 	{read, "migrations.kubevirt.io", "migrationpolicies", viewers},
 	{change, "migrations.kubevirt.io", "migrationpolicies", nobody},
 
-	// The status is written only by components, and the configuration by admins of the install namespace: elsewhere it has no effect.
+	// The status is written only by components, and the configuration only by cluster administrators.
 	{"update patch", "kubevirt.io", "virtualmachines/status", nobody},
 	{"update patch", "kubevirt.io", "virtualmachineinstances/status", nobody},
 	{"update patch", "kubevirt.io", "virtualmachineinstances/finalizers", nobody},
 	{"update patch", "kubevirt.io", "kubevirts/status", nobody},
 	{"get list", "kubevirt.io", "kubevirts", everyone},
-	{"watch", "kubevirt.io", "kubevirts", admin},
-	{change + " deletecollection", "kubevirt.io", "kubevirts", admin},
+	{"watch", "kubevirt.io", "kubevirts", nobody},
+	{change + " deletecollection", "kubevirt.io", "kubevirts", nobody},
 
 	{"get", "subresources.kubevirt.io", "virtualmachineinstances/console", editors},
 	{"get", "subresources.kubevirt.io", "virtualmachineinstances/vnc", editors},
