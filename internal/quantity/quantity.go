@@ -41,6 +41,9 @@ func bounded(text string) bool {
 // Check returns an error, which names the field, if the JSON of an object has a quantity that Parse refuses for its exponent. What
 // is no JSON of such an object is left to its decoder.
 func Check(raw []byte, object any) error {
+	if !json.Valid(raw) {
+		return nil
+	}
 	return check(raw, reflect.TypeOf(object), "")
 }
 
@@ -68,8 +71,8 @@ func check(raw []byte, t reflect.Type, path string) error {
 		return members(raw, func(name string, value []byte) error { return check(value, t.Elem(), path+"."+name) })
 	case t.Kind() == reflect.Slice && bytes.HasPrefix(raw, []byte("[")):
 		var items []json.RawMessage
-		if json.Unmarshal(raw, &items) != nil {
-			return nil
+		if err := json.Unmarshal(raw, &items); err != nil {
+			return err
 		}
 		for i, item := range items {
 			if err := check(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
@@ -84,16 +87,16 @@ func check(raw []byte, t reflect.Type, path string) error {
 func members(raw []byte, visit func(name string, value []byte) error) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
-		return nil
+		return err
 	}
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
-			return nil
+			return err
 		}
 		var value json.RawMessage
-		if d.Decode(&value) != nil {
-			return nil
+		if err := d.Decode(&value); err != nil {
+			return err
 		}
 		if name, isText := key.(string); isText {
 			if err := visit(name, value); err != nil {
