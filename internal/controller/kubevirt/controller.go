@@ -150,17 +150,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // uninstalling returns the KubeVirt objects that are being deleted. Only they wait for the deletion of workloads, which tenants
 // delete at any rate.
 func (r *Reconciler) uninstalling(ctx context.Context, _ client.Object) []reconcile.Request {
-	all := &v1.KubeVirtList{}
-	if err := r.List(ctx, all); err != nil {
-		return nil // The cache is not started yet: the object's own event follows.
-	}
-	var requests []reconcile.Request
-	for i := range all.Items {
-		if all.Items[i].DeletionTimestamp != nil {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
-		}
-	}
-	return requests
+	return slices.DeleteFunc(r.all(ctx, nil), func(request reconcile.Request) bool {
+		kv := &v1.KubeVirt{}
+		return r.Get(ctx, request.NamespacedName, kv) != nil || kv.DeletionTimestamp == nil
+	})
 }
 
 // monitoring sets Monitoring, and returns the source of its events.
