@@ -225,6 +225,10 @@ image-push: build ## Push the images to IMG_REGISTRY
 
 $(kubectl):
 	@$(tools) kubectl
+.PHONY: release
+release: deps $(kubectl) ## Put a release together in dist/VERSION: images, chart, installer, virtctl, SBOMs, checksums (IMG_REGISTRY=)
+	@hack/release.sh $(VERSION)
+
 	@mkdir -p bin && ln -sf $(call tool,kubectl)/kubectl $@
 
 .PHONY: cluster-up

@@ -6,6 +6,12 @@ lines() {
 	sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$1"
 }
 
+# The command that stores the control file of each package where scanners and hack/sbom read it: mmdebstrap's hooks have the root in $1.
+# shellcheck disable=SC2016 # mmdebstrap's shell expands it
+record_packages='mkdir -p "$1/var/lib/dpkg/status.d" && for deb in "$1"/var/cache/apt/archives/*.deb; do
+	dpkg-deb -f "$deb" >"$1/var/lib/dpkg/status.d/$(dpkg-deb -f "$deb" Package)"
+done'
+
 # unpack PACKAGE...: unpacks Debian packages and their dependencies into $all, without running maintainer scripts.
 unpack() {
 	say "$name: unpacking Debian packages"
@@ -15,6 +21,7 @@ unpack() {
 		--aptopt='APT::Install-Recommends "false"' \
 		--setup-hook='mkdir -p "$1"/usr/bin "$1"/usr/sbin "$1"/usr/lib "$1"/usr/lib64' \
 		--setup-hook='for d in bin sbin lib lib64; do ln -s usr/$d "$1"/$d; done' \
+		--extract-hook="$record_packages" \
 		--include="$(IFS=,; echo "$*")" \
 		"$suite" "$work/all.tar" "$work/sources.list" >"$work/log" 2>&1 ||
 		die "$name: mmdebstrap failed: $(tail -5 "$work/log")"

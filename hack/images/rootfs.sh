@@ -64,7 +64,9 @@ assemble() {
 		[ ${#matches[@]} -gt 0 ] || die "$recipe/keep: $pattern matches no file of the packages"
 		take "${matches[@]}"
 	done < <(lines "$repo/$recipe/keep")
-	# The licenses of the packages.
+	# The list of the packages, for scanners, and their licenses.
+	mkdir -p "$root/var/lib/dpkg"
+	cp -r "$all/var/lib/dpkg/status.d" "$root/var/lib/dpkg/"
 	(cd "$all" && find usr/share/doc -mindepth 2 -maxdepth 2 -name copyright -exec cp --parents -p {} "$root" \;)
 	mkdir -p "$root"/{dev,proc,sys,run,tmp,var/tmp,etc}
 	ln -s ../run "$root/var/run"

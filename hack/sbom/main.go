@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command sbom writes a software bill of materials in SPDX 2.3 as JSON:
+//
+//	sbom -name NAME -version VERSION -created TIME FILE...
+//
+// A file is a Go program, whose modules are read from it, or a tar archive of a root file system, whose Debian packages are read from
+// var/lib/dpkg/status.d.
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	name := flag.String("name", "", "name of the document")
+	version := flag.String("version", "", "version of the release")
+	created := flag.String("created", "", "time of the release in RFC 3339")
+	flag.Parse()
+	if err := run(os.Stdout, *name, *version, *created, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "sbom:", err)
+		os.Exit(1)
+	}
+}
+
+// document is the part of an SPDX document that is written. Source: the JSON schema of SPDX 2.3.
+type document struct {
+	Version       string         `json:"spdxVersion"`
+	License       string         `json:"dataLicense"`
+	ID            string         `json:"SPDXID"`
+	Name          string         `json:"name"`
+	Namespace     string         `json:"documentNamespace"`
+	Creation      creation       `json:"creationInfo"`
+	Packages      []component    `json:"packages"`
+	Relationships []relationship `json:"relationships"`
+}
+
+type creation struct {
+	Created  string   `json:"created"`
+	Creators []string `json:"creators"`
+}
+
+// component is a package in the terms of SPDX: a program, a root file system, a module or a Debian package.
+type component struct {
+	ID         string      `json:"SPDXID"`
+	Name       string      `json:"name"`
+	Version    string      `json:"versionInfo,omitempty"`
+	Location   string      `json:"downloadLocation"`
+	Analyzed   bool        `json:"filesAnalyzed"`
+	Concluded  string      `json:"licenseConcluded"`
+	Declared   string      `json:"licenseDeclared"`
+	Copyright  string      `json:"copyrightText"`
+	Checksums  []checksum  `json:"checksums,omitempty"`
+	References []reference `json:"externalRefs,omitempty"`
+}
+
+type checksum struct {
+	Algorithm string `json:"algorithm"`
+	Value     string `json:"checksumValue"`
+}
+
+type reference struct {
+	Category string `json:"referenceCategory"`
+	Type     string `json:"referenceType"`
+	Locator  string `json:"referenceLocator"`
+}
+
+type relationship struct {
+	From string `json:"spdxElementId"`
+	Type string `json:"relationshipType"`
+	To   string `json:"relatedSpdxElement"`
+}
+
+const (
+	documentID = "SPDXRef-DOCUMENT"
+	unknown    = "NOASSERTION"
+	// statusDir contains a file for each Debian package in an image without dpkg, from which scanners read.
+	statusDir = "var/lib/dpkg/status.d"
+	// maxStatus bounds a file of statusDir in bytes.
+	maxStatus = 1 << 20
+)
+
+func run(out io.Writer, name, version, created string, files []string) error {
+	if _, err := time.Parse(time.RFC3339, created); err != nil || name == "" || version == "" || len(files) == 0 {
+		return errors.Join(errors.New("give -name, -version, -created and files"), err)
+	}
+	d := &document{
+		Version: "SPDX-2.3", License: "CC0-1.0", ID: documentID, Name: name + "-" + version,
+		Creation: creation{Created: created, Creators: []string{"Tool: vireo-sbom"}},
+	}
+	parts := map[string]component{}
+	var sums []string
+	for _, file := range files {
+		whole, inside, err := inspect(file, version)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		sums = append(sums, whole.Checksums[0].Value)
+		d.Packages = append(d.Packages, whole)
+		d.relate(documentID, "DESCRIBES", whole.ID)
+		for _, part := range inside {
+			parts[part.ID] = part
+			d.relate(whole.ID, "CONTAINS", part.ID)
+		}
+	}
+	for _, part := range parts {
+		d.Packages = append(d.Packages, part)
+	}
+	slices.SortFunc(d.Packages, func(a, b component) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(d.Relationships, func(a, b relationship) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	// The namespace has to be unique for each document.
+	all := sha256.Sum256([]byte(strings.Join(sums, "")))
+	d.Namespace = fmt.Sprintf("https://vireo.invalid/spdx/%s-%s-%x", name, version, all[:8])
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", " ")
+	return encoder.Encode(d)
+}
+
+func (d *document) relate(from, kind, to string) {
+	d.Relationships = append(d.Relationships, relationship{From: from, Type: kind, To: to})
+}
+
+// inspect returns the component that a file is, and those that are in it.
+func inspect(file, version string) (component, []component, error) {
+	sum, err := sumOf(file)
+	if err != nil {
+		return component{}, nil, err
+	}
+	whole := newComponent("File", filepath.Base(file), version)
+	whole.Checksums = []checksum{{Algorithm: "SHA256", Value: sum}}
+	if strings.HasSuffix(file, ".tar") {
+		inside, err := debianPackages(file)
+		return whole, inside, err
+	}
+	info, err := buildinfo.ReadFile(file)
+	if err != nil {
+		return component{}, nil, err
+	}
+	inside := []component{module("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		inside = append(inside, module(m.Path, m.Version))
+	}
+	return whole, inside, nil
+}
+
+var invalid = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
+
+func newComponent(kind, name, version string) component {
+	return component{
+		ID:   "SPDXRef-" + kind + "-" + invalid.ReplaceAllString(name+"-"+version, "-"),
+		Name: name, Version: version, Location: unknown, Concluded: unknown, Declared: unknown, Copyright: unknown,
+	}
+}
+
+func withURL(c component, url string) component {
+	c.References = []reference{{Category: "PACKAGE-MANAGER", Type: "purl", Locator: url}}
+	return c
+}
+
+func module(name, version string) component {
+	return withURL(newComponent("Go", name, version), "pkg:golang/"+name+"@"+version)
+}
+
+// debianPackages reads the packages of a root file system.
+func debianPackages(file string) ([]component, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	archive := tar.NewReader(f)
+	var found []component
+	for {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if header.Typeflag != tar.TypeReg || path.Dir(path.Clean(header.Name)) != statusDir {
+			continue
+		}
+		fields, err := control(io.LimitReader(archive, maxStatus))
+		if err != nil {
+			return nil, err
+		}
+		name, version := fields["Package"], fields["Version"]
+		url := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", name, strings.ReplaceAll(version, "+", "%2B"), fields["Architecture"])
+		found = append(found, withURL(newComponent("Debian", name, version), url))
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("there are no packages in %s", statusDir)
+	}
+	return found, nil
+}
+
+// control reads the fields of a Debian control file that have one line.
+func control(from io.Reader) (map[string]string, error) {
+	fields := map[string]string{}
+	lines := bufio.NewScanner(from)
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), ": "); ok && !strings.HasPrefix(name, " ") {
+			fields[name] = value
+		}
+	}
+	return fields, lines.Err()
+}
+
+func sumOf(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
