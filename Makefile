@@ -181,6 +181,10 @@ hostile: deps ## Measure ten guests beside 50 launchers that block their agent (
 bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/start.json
 	@hack/bench-start.sh $(COUNT)
 
+.PHONY: bench-scale
+bench-scale: deps ## Measure virt-controller and agents with N=500 VMs on simulated nodes (SCALE_NODES=, STEADY=1m); writes .bench/scale.json
+	@hack/bench-scale.sh $(or $(N),500) $(or $(SCALE_NODES),0) $(or $(STEADY),1m)
+
 .PHONY: bench-migrate
 bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUNT=10); writes .bench/migrate.json
 	@rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher) && guest=$$(hack/images/guest.sh guest-small) && \
@@ -221,14 +225,14 @@ image-push: build ## Push the images to IMG_REGISTRY
 	@test -n "$(IMG_REGISTRY)" || { echo "image-push: set IMG_REGISTRY to the registry of your cluster" >&2; exit 1; }
 	@hack/images/build.sh --push $(IMG_REGISTRY) $(images)
 
-##@ Cluster on this machine
-
-$(kubectl):
-	@$(tools) kubectl
 .PHONY: release
 release: deps $(kubectl) ## Put a release together in dist/VERSION: images, chart, installer, virtctl, SBOMs, checksums (IMG_REGISTRY=)
 	@hack/release.sh $(VERSION)
 
+##@ Cluster on this machine
+
+$(kubectl):
+	@$(tools) kubectl
 	@mkdir -p bin && ln -sf $(call tool,kubectl)/kubectl $@
 
 .PHONY: cluster-up

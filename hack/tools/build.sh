@@ -24,6 +24,7 @@ controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
 kustomize_version=v5.8.1
 govulncheck_version=v1.9.0
+kwok_version=v0.8.0
 
 module_version() { # <tool> <module>
 	awk -v m="$2" '$1 == "require" && $2 == m { print $3; exit } $1 == m { print $2; exit }' "$here/$1/go.mod"
@@ -44,6 +45,8 @@ usage() {
 		  envtest         kube-apiserver, etcd and kubectl, where envtest looks for them
 		  kubernetes      $kubernetes_version: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
 		  kubectl         $kubernetes_version: kubectl alone
+		  kube-scheduler, kube-controller-manager
+		                  $kubernetes_version: one of them alone
 		  etcd            $etcd_version
 		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
 		  coredns         $coredns_version, with the plugins of the local cluster alone
@@ -54,6 +57,7 @@ usage() {
 		  ginkgo          $ginkgo_version
 		  kustomize       $kustomize_version
 		  govulncheck     $govulncheck_version
+		  kwok            $kwok_version: simulated nodes, for make bench-scale
 		  pause           the sandbox program of hack/cluster
 		  program         hack/cluster itself (--path only)
 	EOF
@@ -114,7 +118,7 @@ installed() {
 dir_of() {
 	case $1 in
 	envtest) echo "$bin/envtest-${kubernetes_version#v}" ;;
-	kubernetes | kubectl) echo "$bin/kubernetes-$kubernetes_version" ;;
+	kubernetes | kubectl | kube-scheduler | kube-controller-manager) echo "$bin/kubernetes-$kubernetes_version" ;;
 	etcd) echo "$bin/etcd-$etcd_version" ;;
 	containerd) echo "$bin/containerd-$containerd_version" ;;
 	coredns) echo "$bin/coredns-$coredns_version-$(cat "$here"/coredns/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
@@ -125,6 +129,7 @@ dir_of() {
 	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
 	kustomize) echo "$bin/kustomize-$kustomize_version" ;;
 	govulncheck) echo "$bin/govulncheck-$govulncheck_version" ;;
+	kwok) echo "$bin/kwok-$kwok_version" ;;
 	pause) echo "$bin/pause-$(sha256sum "$here/../cluster/pause/main.go" | cut -c1-12)" ;;
 	program) echo "$bin/cluster" ;;
 	*) usage ;;
@@ -180,7 +185,7 @@ build() { # <what>
 		;;
 	envtest) build_envtest ;;
 	kubernetes) build_kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kube-proxy kubelet ;;
-	kubectl) build_kubernetes kubectl ;;
+	kubectl | kube-scheduler | kube-controller-manager) build_kubernetes "$1" ;;
 	etcd) once "$(dir_of etcd)" etcd etcd_from_module ;;
 	containerd) build_containerd ;;
 	coredns) once "$(dir_of coredns)" coredns from_module coredns . "" ;;
@@ -194,6 +199,7 @@ build() { # <what>
 	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;
 	kustomize) once "$(dir_of kustomize)" kustomize installed "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version" ;;
 	govulncheck) once "$(dir_of govulncheck)" govulncheck installed "golang.org/x/vuln/cmd/govulncheck@$govulncheck_version" ;;
+	kwok) once "$(dir_of kwok)" kwok installed "sigs.k8s.io/kwok/cmd/kwok@$kwok_version" ;;
 	pause) once "$(dir_of pause)" pause project pause ./hack/cluster/pause ;;
 	*) usage ;;
 	esac
