@@ -285,6 +285,20 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(m.recorded.take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
 	})
 
+	DescribeTable("fails when the target's launcher ends before the agents prepare the migration", func(status *builder.PodStatus, deletion OmegaMatcher) {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.reconcileAll(vmim)
+		target := ExpectExists(m.target(vmi, vmim))
+		m.setPodStatus(target, "b", status)
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(ExpectExists(target).DeletionTimestamp).To(deletion)
+	},
+		Entry("and deletes its Pod while another container runs in it", builder.MakePodStatus().LauncherTerminated(137), Not(BeNil())),
+		Entry("and keeps its Pod, with its logs, when all containers have ended", builder.MakePodStatus().Terminated(1, "Error", ""), BeNil()))
+
 	It("is deleted when its VMI is gone", func() {
 		m := newMigrations()
 		vmim := m.request(builder.MakeMigration("go", "vm"))

@@ -50,6 +50,13 @@ func (b *PodStatus) Terminated(exitCode int32, reason, message string) *PodStatu
 	}})
 }
 
+// LauncherTerminated sets a terminated compute container, while another container of the Pod runs.
+func (b *PodStatus) LauncherTerminated(exitCode int32) *PodStatus {
+	b.Terminated(exitCode, "Error", "")
+	b.status.Phase = corev1.PodRunning
+	return b
+}
+
 // Evicted sets the status of a Pod that the kubelet evicted, without a container status.
 func (b *PodStatus) Evicted(message string) *PodStatus {
 	return b.Refused("Evicted", message)

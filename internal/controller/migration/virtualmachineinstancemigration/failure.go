@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/specsupport"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -151,7 +152,9 @@ func withReason(what, why string) string {
 	return what + ": " + why
 }
 
-// removeTarget deletes the target's Pod of a migration that is not assigned.
+// removeTarget deletes the target's Pod of a migration that is not assigned. A Pod all of whose containers have ended is kept for its
+// logs. One in which only the launcher has ended is deleted: if the launcher was killed before it announced itself, the container
+// guest-console-log would wait for it, and the Pod occupy its node, for minutes.
 func (s *Scope) removeTarget(ctx context.Context, why string) error {
 	if s.Target == nil && s.Migration.Status.Phase != v1.MigrationPhaseUnset {
 		pod, err := s.pod(ctx, s.APIReader, podspec.TargetPodName(s.VMI, s.Migration.UID))
@@ -160,7 +163,7 @@ func (s *Scope) removeTarget(ctx context.Context, why string) error {
 		}
 		s.Target = pod
 	}
-	if s.Target == nil || s.Target.DeletionTimestamp != nil || !s.alive(s.Target) {
+	if s.Target == nil || s.Target.DeletionTimestamp != nil || podstate.Terminal(s.Target) {
 		return nil
 	}
 	// The preconditions make sure that the Pod was not assigned since.
