@@ -112,8 +112,9 @@ vuln: deps ## Check for known vulnerabilities with govulncheck (GOVULNDB=url for
 test_env = rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
 	export KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium
 
-# golangci-lint runs vet with more analyzers on the same files.
-test_flags := -vet=off
+# golangci-lint runs vet with more analyzers on the same files. Without debugging information (-w) a test is linked a fifth faster; stack
+# traces are the same.
+test_flags := -vet=off -ldflags=-w
 # Packages are tested in the order of the list: these take minutes and would otherwise run alone at the end.
 slowest := ./test/integration ./internal/controller
 

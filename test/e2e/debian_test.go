@@ -81,7 +81,7 @@ func hasVSOCK() bool {
 }
 
 // It boots for minutes, so it is created first and only once, while other specs run in parallel.
-var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10), func() {
+var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10), extended(1), func() {
 	const name = "debian"
 	var (
 		namespace string

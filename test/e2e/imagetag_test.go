@@ -19,7 +19,7 @@ import (
 )
 
 // The tag refers to different images on two nodes, as if it had been moved between their pulls.
-var _ = Describe("A guest whose image has another content on the target", func() {
+var _ = Describe("A guest whose image has another content on the target", extended(1), func() {
 	n := &migratingGuest{name: "tagged"}
 
 	It("stays on the source with a reason, and migrates when the images are the same again", func(ctx context.Context) {

@@ -96,7 +96,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			Expect(k8s.Delete(ctx, n.migration(ctx))).To(Succeed())
 		}))
 
-	It("is switched to post-copy if pre-copy takes too long", func(ctx context.Context) {
+	It("is switched to post-copy if pre-copy takes too long", extended(3), func(ctx context.Context) {
 		if _, err := os.Stat(launcherpod.PostCopyDevice); err != nil {
 			Skip("this kernel is older than Linux 6.1: " + err.Error())
 		}

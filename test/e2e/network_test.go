@@ -43,7 +43,7 @@ var _ = Describe("A guest on the network", func() {
 		reaches(ctx, func(*v1.VirtualMachine) {})
 	}, SpecTimeout(8*time.Minute))
 
-	It("connects to a Pod on another node and is reachable through a Service, with bridge", func(ctx context.Context) {
+	It("connects to a Pod on another node and is reachable through a Service, with bridge", extended(3), func(ctx context.Context) {
 		reaches(ctx, func(vm *v1.VirtualMachine) {
 			spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
 		})

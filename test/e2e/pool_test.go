@@ -101,7 +101,7 @@ func (f fleet) expectReplaced(ctx context.Context, name string) {
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(100 * time.Millisecond).ShouldNot(Equal(before.UID))
 }
 
-var _ = Describe("A pool", func() {
+var _ = Describe("A pool", extended(2), func() {
 	It("is scaled to 6 VMs and back by its autoscaler, keeps disks, is updated guest by guest, and replaces a VM in a crash loop", func(ctx context.Context) {
 		f := fleet{newNamespace(ctx)}
 		startImporter(ctx, f.namespace)

@@ -41,7 +41,7 @@ func expectReplicas(ctx context.Context, set *v1.VirtualMachineInstanceReplicaSe
 	return list.Items
 }
 
-var _ = Describe("A replica set", func() {
+var _ = Describe("A replica set", extended(3), func() {
 	It("is scaled to 6 guests and back by its autoscaler, replaces a guest that ended, and is deleted without its guests", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		set := makeReplicaSet(namespace, "web", 1)

@@ -62,7 +62,8 @@ func TestEndToEnd(t *testing.T) {
 }
 
 // extended labels specs that `make test-e2e` runs for one commit in three only, by its hash; `make test-e2e-all` runs all of
-// them. It is for variants of what another spec covers. third is 1, 2 or 3, and each third should take about the same time.
+// them. It is for variants of what another spec covers, and for what takes a minute or more. third is 1, 2 or 3, and each third
+// should take about the same time.
 func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
 
 var _ = BeforeSuite(func(ctx context.Context) {
