@@ -167,6 +167,11 @@ test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it
 .PHONY: test-e2e-all
 test-e2e-all: ## Like test-e2e, with all extended specs: test-e2e runs a third of them, chosen by the commit
 	@ALL=1 hack/e2e.sh
+	@hack/test-helm.sh
+
+.PHONY: test-helm
+test-helm: ## Install the Helm chart with Helm on a local cluster, upgrade it while a VM runs, uninstall it, and remove the cluster
+	@hack/test-helm.sh
 
 .PHONY: chaos
 chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200; SEED=n repeats a run); writes .bench/chaos.json

@@ -25,6 +25,8 @@ ginkgo_version=v2.34.0
 kustomize_version=v5.8.1
 govulncheck_version=v1.9.0
 kwok_version=v0.8.0
+# The version of test/chart.
+helm_version=$(awk '$1 == "helm.sh/helm/v4" { print $2; exit }' "$here/../../test/chart/go.mod")
 
 module_version() { # <tool> <module>
 	awk -v m="$2" '$1 == "require" && $2 == m { print $3; exit } $1 == m { print $2; exit }' "$here/$1/go.mod"
@@ -58,6 +60,7 @@ usage() {
 		  kustomize       $kustomize_version
 		  govulncheck     $govulncheck_version
 		  kwok            $kwok_version: simulated nodes, for make bench-scale
+		  helm            $helm_version
 		  pause           the sandbox program of hack/cluster
 		  program         hack/cluster itself (--path only)
 	EOF
@@ -130,6 +133,7 @@ dir_of() {
 	kustomize) echo "$bin/kustomize-$kustomize_version" ;;
 	govulncheck) echo "$bin/govulncheck-$govulncheck_version" ;;
 	kwok) echo "$bin/kwok-$kwok_version" ;;
+	helm) echo "$bin/helm-$helm_version" ;;
 	pause) echo "$bin/pause-$(sha256sum "$here/../cluster/pause/main.go" | cut -c1-12)" ;;
 	program) echo "$bin/cluster" ;;
 	*) usage ;;
@@ -200,6 +204,7 @@ build() { # <what>
 	kustomize) once "$(dir_of kustomize)" kustomize installed "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version" ;;
 	govulncheck) once "$(dir_of govulncheck)" govulncheck installed "golang.org/x/vuln/cmd/govulncheck@$govulncheck_version" ;;
 	kwok) once "$(dir_of kwok)" kwok installed "sigs.k8s.io/kwok/cmd/kwok@$kwok_version" ;;
+	helm) once "$(dir_of helm)" helm installed "helm.sh/helm/v4/cmd/helm@$helm_version" ;;
 	pause) once "$(dir_of pause)" pause project pause ./hack/cluster/pause ;;
 	*) usage ;;
 	esac
