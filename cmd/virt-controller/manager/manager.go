@@ -103,6 +103,9 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := setupMetrics(mgr, o, certificates, store, instances.Metrics()); err != nil {
 		return err
 	}
+	if err := setupTracing(ctx, mgr, l.Logger); err != nil {
+		return err
+	}
 	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "apiImage", o.APIImage)
 	return mgr.Start(ctx)
 }
