@@ -96,6 +96,9 @@ func (w Webhooks) Data() (map[string][]byte, error) {
 	return data, nil
 }
 
+// Authority returns the CA that signs the certificate.
+func (w Webhooks) Authority() Authority { return w.authority }
+
 // Bundle returns the CA certificates that the API server has to trust, as PEM.
 func (w Webhooks) Bundle() []byte { return w.bundle }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/controller/monitoring"
@@ -43,7 +45,9 @@ func yes() bool { return true }
 // gathered are the metrics of all components, each with at least one sample.
 var gathered = sync.OnceValues(func() ([]*dto.MetricFamily, error) {
 	syncs := &metrics.Syncs{Exists: func(context.Context, types.NamespacedName) bool { return true }}
-	collectors := []prometheus.Collector{syncs, controllerCollector(), agentCollector(), migration.NewTransfers(migration.Options{}).Metrics("node")}
+	collectors := []prometheus.Collector{
+		syncs, controllerCollector(), agentCollector(), waitingCollector(), migration.NewTransfers(migration.Options{}).Metrics("node"),
+	}
 	for _, list := range [][]prometheus.Collector{
 		monitoring.Process(yes, yes, yes), monitoring.NewTransitions(nil).Collectors(), guestmetrics.Node("node", []string{"pc-1.0"}, yes), stream.Collectors(yes),
 	} {
@@ -157,7 +161,7 @@ func (world) List(_ context.Context, list client.ObjectList, _ ...client.ListOpt
 			Template(builder.MakeVMI("").Masquerade().PVC("root", "claim").Guest("1Gi").Limit(corev1.ResourceMemory, "2Gi")).Obj()}
 	case *v1.VirtualMachineInstanceList:
 		list.Items = []v1.VirtualMachineInstance{*builder.MakeVMI("vm").Namespace("ns").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Status.Phase = v1.Running
+			vmi.Status.Phase, vmi.Status.NodeName = v1.Running, "node"
 			vmi.Status.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.1"}}
 			vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: &now, EndTimestamp: &now}
 		}).Obj()}
@@ -170,6 +174,10 @@ func (world) List(_ context.Context, list client.ObjectList, _ ...client.ListOpt
 		claim := builder.MakePVC("claim").Namespace("ns").Block().Obj()
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		list.Items = []corev1.PersistentVolumeClaim{*claim}
+	case *corev1.SecretList:
+		list.Items = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: certificate.APIClient.AuthoritySecret()}}}
+	case *metav1.PartialObjectMetadataList:
+		list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "node"}}}
 	}
 	return nil
 }
@@ -178,6 +186,13 @@ func controllerCollector() prometheus.Collector {
 	leading := make(chan struct{})
 	close(leading)
 	return &monitoring.Collector{Reader: world{}, Elected: leading, Config: clusterconfig.Default, Labels: metrics.NewLabelFilter()}
+}
+
+// waitingCollector returns the collector of an agent with a guest that waits for everything.
+func waitingCollector() prometheus.Collector {
+	return &guestmetrics.WaitingCollector{Node: "node", Clock: clock.RealClock{}, Guests: func() []guestmetrics.Waiting {
+		return []guestmetrics.Waiting{{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, Thaw: time.Unix(1000, 0), Owner: true}}
+	}}
 }
 
 // agentCollector returns the collector of an agent with one guest, of which libvirt reports everything.

@@ -23,9 +23,11 @@ var update = flag.Bool("update", false, "write the table of docs/metrics.md")
 const (
 	root   = "../.."
 	prefix = "kubevirt_"
+	// ownPrefix is that of the metrics that KubeVirt does not have.
+	ownPrefix = "vireo_"
 )
 
-// row is one metric of KubeVirt's.
+// row is one metric. The remark of one that KubeVirt does not have is the reason for it.
 type row struct{ name, kind, labels, component, remark string }
 
 func (r row) served() bool { return !strings.HasPrefix(r.remark, "not ") }
@@ -33,7 +35,13 @@ func (r row) served() bool { return !strings.HasPrefix(r.remark, "not ") }
 // list reads KubeVirt's metrics.
 func list(t *testing.T) []row {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", "metrics.tsv"))
+	return read(t, "metrics.tsv")
+}
+
+// read reads a list of metrics.
+func read(t *testing.T, file string) []row {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +62,13 @@ func list(t *testing.T) []row {
 // shape is what a program that uses a metric depends on.
 func shape(kind, labels string) string { return strings.TrimSpace(kind + " " + labels) }
 
-// ours returns the shape of each metric that our components serve.
-func ours(t *testing.T) map[string]string {
+// ours returns the shape of each metric with a prefix that our components serve.
+func ours(t *testing.T, prefix string) map[string]string {
 	t.Helper()
 	shapes := map[string]string{}
 	for _, family := range gather(t) {
-		name, isKubeVirts := strings.CutPrefix(family.GetName(), prefix)
-		if !isKubeVirts {
+		name, found := strings.CutPrefix(family.GetName(), prefix)
+		if !found {
 			continue
 		}
 		labels := map[string]bool{}
@@ -90,19 +98,34 @@ func TestMetricsAreKubeVirts(t *testing.T) {
 			want[r.name] = shape(r.kind, r.labels)
 		}
 	}
-	if diff := cmp.Diff(want, ours(t)); diff != "" {
+	if diff := cmp.Diff(want, ours(t, prefix)); diff != "" {
 		t.Errorf("the metrics (-KubeVirt's +ours):\n%s", diff)
 	}
 }
 
-// The page has a row for each metric, with the meaning that the metric itself has.
-func TestPage(t *testing.T) {
+// KubeVirt lacks only the metrics for which there is a reason.
+func TestOwnMetricsHaveAReason(t *testing.T) {
+	want := map[string]string{}
+	for _, r := range read(t, "own.tsv") {
+		if r.remark == "" {
+			t.Errorf("there is no reason for %s", r.name)
+		}
+		want[r.name] = shape(r.kind, r.labels)
+	}
+	if diff := cmp.Diff(want, ours(t, ownPrefix)); diff != "" {
+		t.Errorf("our own metrics (-list +served):\n%s", diff)
+	}
+}
+
+// table returns the rows of metrics with a prefix, with the meaning that each metric itself has.
+func table(t *testing.T, prefix string, rows []row) string {
+	t.Helper()
 	helps := map[string]string{}
 	for _, family := range gather(t) {
 		helps[strings.TrimPrefix(family.GetName(), prefix)] = family.GetHelp()
 	}
-	table := "| `kubevirt_…` | type | labels | served by | meaning |\n|---|---|---|---|---|\n"
-	for _, r := range list(t) {
+	table := "| `" + prefix + "…` | type | labels | served by | meaning |\n|---|---|---|---|---|\n"
+	for _, r := range rows {
 		meaning := helps[r.name]
 		if !r.served() {
 			meaning = "**" + strings.ToUpper(r.remark[:1]) + r.remark[1:] + ".**"
@@ -115,6 +138,12 @@ func TestPage(t *testing.T) {
 		}
 		table += fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", r.name, r.kind, labels, r.component, meaning)
 	}
+	return table
+}
+
+// The page has a row for each metric.
+func TestPage(t *testing.T) {
+	table := table(t, prefix, list(t)) + "\nKubeVirt does not have these, on which [alerts](alerts.md#alerts-of-vireo) depend:\n\n" + table(t, ownPrefix, read(t, "own.tsv"))
 	path := filepath.Join(root, "docs", "metrics.md")
 	page, err := os.ReadFile(path)
 	if err != nil {

@@ -82,7 +82,8 @@ const goesBad = "1x4 0x19 1x20"
 
 func scenarios() []scenario {
 	all := append(componentScenarios(), nodeScenarios()...)
-	return append(append(all, lifecycleScenarios()...), guestScenarios()...)
+	all = append(append(all, lifecycleScenarios()...), guestScenarios()...)
+	return append(all, ownScenarios()...)
 }
 
 func componentScenarios() []scenario {

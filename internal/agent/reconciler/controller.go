@@ -28,6 +28,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/fairqueue"
+	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
@@ -132,9 +133,11 @@ func New(o Options) *Reconciler {
 	return r
 }
 
-// Metrics returns the metrics of the reconciler and of the migrations of which this node is the source.
+// Metrics returns the metrics of the reconciler, of the migrations of which this node is the source, and of guests that wait.
 func (r *Reconciler) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{&r.syncs, r.transfers.Metrics(r.Node)}
+	return []prometheus.Collector{
+		&r.syncs, r.transfers.Metrics(r.Node), &guestmetrics.WaitingCollector{Node: r.Node, Guests: r.Waiting, Clock: r.Clock},
+	}
 }
 
 // SetupWithManager registers the reconciler, with triggers as the source of VMIs that are passed to Options.Enqueue.
@@ -170,6 +173,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	phaseErr := r.runPhases(ctx, s)
 	monitor(s)
+	noteWaiting(s)
 	delay, err := r.report(ctx, s, phaseErr)
 	if err != nil {
 		// A failed report is retried at once, even if the phases ended with a Wait.

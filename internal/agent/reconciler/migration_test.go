@@ -407,6 +407,22 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.expectNotMigrated()
 	})
 
+	It("is reported as undecided by both agents while the source cannot record that it stays", func() {
+		c := newMigratingGuest().prepare()
+		reached, release := c.targetLauncher.Slow("finish")
+		c.targetLauncher.LoseResponse("finish")
+		c.assignMigration()
+		Eventually(reached).Should(BeClosed())
+		c.source.noAPI.Store(true)
+		release()
+		Eventually(c.sourceA.guests.Waiting).Should(ConsistOf(HaveField("Owner", true)))
+		Eventually(c.targetA.guests.Waiting).Should(ConsistOf(HaveField("Owner", true)))
+		c.source.noAPI.Store(false)
+		c.expectNotMigrated()
+		Eventually(c.sourceA.guests.Waiting).Should(BeEmpty())
+		Eventually(c.targetA.guests.Waiting).Should(BeEmpty())
+	})
+
 	It("is migrated if only libvirt's last response is lost", func() {
 		c := newMigratingGuest().prepare()
 		c.launcher.LoseResponse("confirm")
@@ -491,8 +507,10 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		Eventually(reached).Should(BeClosed())
 		c.restartSource()
 		Consistently(func() bool { return runs(c.launcher) || runs(c.targetLauncher) }, "2s").Should(BeFalse())
+		Expect(c.sourceA.guests.Waiting()).To(ConsistOf(HaveField("Owner", true)))
 		c.launcher.EndJob()
 		c.expectNotMigrated()
+		Eventually(c.sourceA.guests.Waiting).Should(BeEmpty())
 	})
 
 	It("stays paused on the target if a user paused it on the source", func() {

@@ -142,11 +142,13 @@ var _ = Describe("An agent that is restarted", func() {
 		Expect(until).To(BeTemporally(">", time.Now()))
 		first.stop()
 		g.launcher.KeepThaw(name, nil)
-		startAgent(launchers)
+		second := startAgent(launchers)
 		Eventually(g.launcher.ThawAt).Should(Equal(until))
+		Eventually(second.guests.Waiting).Should(ConsistOf(HaveField("Thaw", BeTemporally("==", until))))
 		Expect(g.launcher.Thaw(context.Background(), name)).To(Succeed())
 		Eventually(frozen).Should(BeEmpty())
 		Expect(g.launcher.ThawAt()).To(BeZero())
+		Eventually(second.guests.Waiting).Should(BeEmpty())
 	})
 
 	It("continues a shutdown", func() {

@@ -65,6 +65,8 @@ type scope struct {
 	ioErrors []string
 	// settling reports whether the guest was resumed after an I/O error and may be paused again in a moment.
 	settling bool
+	// undecided reports whether a migration has paused the guest, and neither node may let it run yet.
+	undecided bool
 	// requeue is when to reconcile again although no event may arrive until then; 0 means never.
 	requeue time.Duration
 	// events are those of the actions of this reconciliation, in order. They are recorded even if the status cannot be written.
@@ -122,6 +124,8 @@ type podCache struct {
 	lastShutdown time.Time
 	// monitored is the guest if it runs and has metrics. Scrapes read it.
 	monitored atomic.Pointer[guestmetrics.Guest]
+	// waiting is what the guest waits for, or nil. Scrapes read it.
+	waiting atomic.Pointer[guestmetrics.Waiting]
 }
 
 func newPodCache(key types.NamespacedName, pod string) *podCache {

@@ -35,6 +35,8 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 		// transferOwnership runs already.
 		return &Wait{Reason: "the guest's new owner"}
 	}
+	// Without a transfer of this process, libvirt has to drop the job of an earlier one, or the guest waits for its image locks.
+	s.undecided = view.Domain == protocol.SourceSuspended && !view.Transferring
 	for _, action := range protocol.DecideSource(view) {
 		if err := r.doSource(ctx, s, action, transfer); err != nil {
 			return err
@@ -146,6 +148,7 @@ func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
 	if err := s.connection.ResumeSource(ctx, s.domainName()); err != nil {
 		return fromConnection(err)
 	}
+	s.undecided = false
 	return readDomain(ctx, s, s.connection)
 }
 

@@ -66,7 +66,9 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 	uid := vmi.Status.MigrationState.MigrationUID
 	// The second iteration takes ownership of a guest that the first one resumed.
 	for range 2 {
-		for _, action := range protocol.DecideTarget(protocol.TargetView{Record: record, Domain: state, Released: r.Targets.IsReleased(uid)}) {
+		actions := protocol.DecideTarget(protocol.TargetView{Record: record, Domain: state, Released: r.Targets.IsReleased(uid)})
+		s.undecided = state == protocol.TargetComplete && len(actions) == 0
+		for _, action := range actions {
 			switch action {
 			case protocol.Run:
 				if err := r.runTarget(ctx, s, vmi); err != nil {

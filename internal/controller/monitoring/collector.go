@@ -13,12 +13,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // scrapeTimeout is how long reading the cache may take.
@@ -34,6 +37,10 @@ type Collector struct {
 	Config func() clusterconfig.Config
 	// Labels selects the labels of VMs.
 	Labels *metrics.LabelFilter
+	// WebhookSecret is the name of the Secret with the authority of the webhooks.
+	WebhookSecret string
+	// Clock replaces the time in tests.
+	Clock clock.PassiveClock
 
 	resources resourceCache
 }
@@ -67,6 +74,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		c.resources.collect(&w, vm, to)
 	}
 	c.resources.forget(w.machines.Items)
+	now := reconciler.Now(c.Clock)
+	collectAuthorities(w.secrets.Items, w.config.Certificates, c.WebhookSecret, now, to)
+	collectSilence(&w, now, to)
 }
 
 // world is what a scrape reads. It must not be changed.
@@ -75,6 +85,9 @@ type world struct {
 	machines   v1.VirtualMachineList
 	instances  v1.VirtualMachineInstanceList
 	migrations v1.VirtualMachineInstanceMigrationList
+	// secrets are those with authorities, and nodes the metadata of Nodes.
+	secrets corev1.SecretList
+	nodes   metav1.PartialObjectMetadataList
 	// pods are the names of the launcher Pods that run, by their VMI and node.
 	pods map[placement]string
 	// claims are the PersistentVolumeClaims of all namespaces.
@@ -87,13 +100,13 @@ type world struct {
 type placement struct{ vmi, node string }
 
 func (c *Collector) read(ctx context.Context) (world, error) {
-	w := world{config: c.Config(), pods: map[placement]string{}, claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}}
+	w := world{config: c.Config(), pods: map[placement]string{}, claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}, nodes: nodeList()}
 	pods, claims := &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}
 	types := []client.ObjectList{
 		&v1beta1.VirtualMachineInstancetypeList{}, &v1beta1.VirtualMachineClusterInstancetypeList{},
 		&v1beta1.VirtualMachinePreferenceList{}, &v1beta1.VirtualMachineClusterPreferenceList{},
 	}
-	for _, list := range append(types, &w.machines, &w.instances, &w.migrations, pods, claims) {
+	for _, list := range append(types, &w.machines, &w.instances, &w.migrations, &w.secrets, &w.nodes, pods, claims) {
 		if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return w, fmt.Errorf("list %T: %w", list, err)
 		}

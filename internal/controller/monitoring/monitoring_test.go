@@ -46,6 +46,8 @@ type cached struct {
 	claims     []corev1.PersistentVolumeClaim
 	types      []v1beta1.VirtualMachineClusterInstancetype
 	own        []v1beta1.VirtualMachineInstancetype
+	secrets    []corev1.Secret
+	nodes      []metav1.PartialObjectMetadata
 	err        error
 }
 
@@ -65,6 +67,10 @@ func (c *cached) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 		list.Items = c.types
 	case *v1beta1.VirtualMachineInstancetypeList:
 		list.Items = c.own
+	case *corev1.SecretList:
+		list.Items = c.secrets
+	case *metav1.PartialObjectMetadataList:
+		list.Items = c.nodes
 	}
 	return c.err
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings. It is pure: the
+// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings, and a few alerts of our own. It is pure: the
 // reconciler installs them as a PrometheusRule, and the tests load the same rules into promtool and Prometheus.
 package rules
 
@@ -72,7 +72,7 @@ func All(s Settings) File {
 	recording = append(append(recording, guests()...), snapshots()...)
 	recording = append(recording, deprecated()...)
 	alerting := append(componentAlerts(s.Namespace), clusterAlerts(s.Namespace)...)
-	alerting = append(alerting, guestAlerts()...)
+	alerting = append(append(alerting, guestAlerts()...), ownAlerts()...)
 	return File{Groups: []Group{
 		{Name: RecordingGroup, Rules: recording},
 		{Name: AlertGroup, Rules: complete(alerting, s.RunbookURL)},
