@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
@@ -18,16 +19,24 @@ import (
 // takes effect as soon as the kubelet has updated them.
 type Trust string
 
-// pool returns the CA certificates of a role.
-func (t Trust) pool(role Role) (*x509.CertPool, error) {
-	file := filepath.Join(string(t), role.Name)
-	bundle, err := os.ReadFile(file) //nolint:gosec // the path is ours
+// Bundle returns the CA certificates of a role, as PEM.
+func (t Trust) Bundle(role Role) ([]byte, error) {
+	bundle, err := os.ReadFile(filepath.Join(string(t), role.Name))
 	if err != nil {
 		return nil, fmt.Errorf("the authority of %s is not known yet: %w", role.Signer(), err)
 	}
+	return bundle, nil
+}
+
+// pool returns the CA certificates of a role.
+func (t Trust) pool(role Role) (*x509.CertPool, error) {
+	bundle, err := t.Bundle(role)
+	if err != nil {
+		return nil, err
+	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("%s has no certificate", file)
+		return nil, fmt.Errorf("%s has no certificate", filepath.Join(string(t), role.Name))
 	}
 	return pool, nil
 }
@@ -91,6 +100,31 @@ func onlyClient(name string) func(tls.ConnectionState) error {
 		}
 		return nil
 	}
+}
+
+// VerifyAPI returns an error unless the client of a connection has virt-api's client certificate, signed by an authority of a
+// bundle. It is for servers that have other clients too, so that their handshakes request a certificate and do not verify it.
+func VerifyAPI(state *tls.ConnectionState, bundle []byte, now time.Time) error {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return errors.New("the client has no certificate")
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: APIClient.purposes})
+	if err != nil {
+		return fmt.Errorf("the client's certificate: %w", err)
+	}
+	return onlyClient(APIClientSubject().CommonName)(*state)
+}
+
+// APIPeer returns the configuration of one connection of virt-api to another of its Pods.
+func APIPeer(own Provider, trust Trust, namespace string) (*tls.Config, error) {
+	return clientOf(own, trust, APIServing, APIServingSubject(namespace))
+}
+
+// ControllerClient returns the configuration of one connection of virt-api to virt-controller.
+func ControllerClient(own Provider, trust Trust, namespace string) (*tls.Config, error) {
+	return clientOf(own, trust, ControllerServing, ControllerServingSubject(namespace))
 }
 
 // AgentClient returns the configuration of one connection of virt-api to the agent of a node. It rejects the agents of other

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/elliptic"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -269,5 +270,55 @@ func TestRotationWhileServing(t *testing.T) {
 	}
 	if err := connect(address, w.client(t, api, "blue")); err == nil {
 		t.Error("a certificate of a removed CA is accepted")
+	}
+}
+
+func TestOnlyVirtAPIGetsProfiles(t *testing.T) {
+	w := newWorld(t)
+	bundle, err := w.trust.Bundle(APIClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(role Role, subject Subject) *tls.ConnectionState {
+		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{w.issue(t, role, subject).Leaf}}
+	}
+	if err := VerifyAPI(state(APIClient, APIClientSubject()), bundle, time.Now()); err != nil {
+		t.Errorf("virt-api: %v", err)
+	}
+	for name, tc := range map[string]struct {
+		state  *tls.ConnectionState
+		bundle []byte
+		now    time.Time
+	}{
+		"no TLS":          {nil, bundle, time.Now()},
+		"no certificate":  {&tls.ConnectionState{}, bundle, time.Now()},
+		"another role":    {state(AgentServing, AgentSubject("blue")), bundle, time.Now()},
+		"another name":    {state(APIClient, Subject{CommonName: "someone"}), bundle, time.Now()},
+		"expired":         {state(APIClient, APIClientSubject()), bundle, time.Now().Add(1000 * time.Hour)},
+		"no authority":    {state(APIClient, APIClientSubject()), nil, time.Now()},
+		"server's bundle": {state(APIClient, APIClientSubject()), w.authorities[AgentServing.Name].Bundle(), time.Now()},
+	} {
+		if err := VerifyAPI(tc.state, tc.bundle, tc.now); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// TestAPIPeer checks that virt-api accepts only virt-api as its peer.
+func TestAPIPeer(t *testing.T) {
+	w := newWorld(t)
+	api := w.issue(t, APIClient, APIClientSubject())
+	server := func(own static) string {
+		return serve(t, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*own.Certificate}})
+	}
+	config, err := APIPeer(api, w.trust, "kubevirt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(server(w.issue(t, APIServing, APIServingSubject("kubevirt"))), config); err != nil {
+		t.Errorf("virt-api: %v", err)
+	}
+	if err := connect(server(w.issue(t, AgentServing, AgentSubject("blue"))), config); err == nil {
+		t.Error("an agent was taken for virt-api")
 	}
 }

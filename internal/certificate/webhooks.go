@@ -30,6 +30,17 @@ var ControllerServing = Role{
 	Name: "virt-controller-serving", Component: "virt-controller", purposes: serverPurposes, usageNames: serverUsageNames,
 }
 
+// WebhooksSecret is the name of the Secret with the CA and the serving certificate of the webhooks and the metrics. KubeVirt's.
+const WebhooksSecret = "kubevirt-controller-certs"
+
+// MetricsService is the Service under which the metrics of all components are scraped. KubeVirt's.
+const MetricsService = "kubevirt-prometheus-metrics"
+
+// ControllerServingSubject returns the subject that virt-api expects of virt-controller. The certificate has it among others.
+func ControllerServingSubject(namespace string) Subject {
+	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", MetricsService, namespace)}}
+}
+
 // DurationAnnotation is an annotation of the Secrets with certificates: the lifetime that was configured for the certificate.
 // KubeVirt's.
 const DurationAnnotation = "kubevirt.io/duration"

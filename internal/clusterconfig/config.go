@@ -36,6 +36,8 @@ type Config struct {
 
 	// UseEmulation runs guests without KVM: launcher Pods do not request /dev/kvm and vhost-net.
 	UseEmulation bool
+	// ClusterProfiler permits profiles of the components.
+	ClusterProfiler bool
 	// DefaultArchitecture is the architecture of VMIs that do not set one.
 	DefaultArchitecture string
 	// Architectures are the settings by architecture. Use MachineType and EmulatedMachines.

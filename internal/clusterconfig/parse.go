@@ -154,7 +154,7 @@ func (p *parser) autoCPULimit(s *metav1.LabelSelector, path *field.Path) {
 
 func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
 	c := p.config
-	c.UseEmulation = d.UseEmulation
+	c.UseEmulation, c.ClusterProfiler = d.UseEmulation, d.ClusterProfiler
 	if errs := metav1validation.ValidateLabels(d.NodeSelectors, path.Child("nodeSelectors")); len(errs) > 0 {
 		p.errs = append(p.errs, errs...)
 	} else {

@@ -40,5 +40,4 @@ var KubeVirtFields = []Field{
 	{"configuration.network.binding", nil, Warn, "binding plugins are not implemented yet"},
 	{"configuration.network.permitSlirpInterface", nil, Warn, "slirp was removed from KubeVirt"},
 	{"configuration.developerConfiguration.diskVerification", nil, Warn, "disks are read inside of the guest's own memory limit"},
-	{"configuration.developerConfiguration.clusterProfiler", nil, Warn, "the cluster profiler is not implemented yet"},
 }

@@ -200,10 +200,11 @@ func TestCluster(t *testing.T) {
 	if image, err := kubevirt.GuestfsVersion().Get(); err != nil || *image != (kubecli.GuestfsInfo{Registry: "registry.example/vireo", Tag: "v1"}) {
 		t.Errorf("guestfs: %+v %v", image, err)
 	}
-	expectCode(t, "profiler", kubevirt.ClusterProfiler().Start(), http.StatusNotImplemented, "start-cluster-profiler")
-	expectCode(t, "profiler", kubevirt.ClusterProfiler().Stop(), http.StatusNotImplemented, "stop-cluster-profiler")
+	const disabled = `profiler. "ClusterProfiler" feature gate must be enabled`
+	expectCode(t, "profiler", kubevirt.ClusterProfiler().Start(), http.StatusForbidden, "Unable to start "+disabled)
+	expectCode(t, "profiler", kubevirt.ClusterProfiler().Stop(), http.StatusForbidden, "Unable to stop "+disabled)
 	_, err = kubevirt.ClusterProfiler().Dump(&v1.ClusterProfilerRequest{})
-	expectCode(t, "profiler", err, http.StatusNotImplemented, noMessage)
+	expectCode(t, "profiler", err, http.StatusForbidden, noMessage)
 
 	expanded, err := kubevirt.ExpandSpec(namespace).ForVirtualMachine(newVM("unborn", v1.RunStrategyHalted))
 	if err != nil || expanded.Name != "unborn" || expanded.Namespace != namespace {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +20,9 @@ import (
 	"github.com/coder/websocket"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 )
 
 // T is the part of a test that an Agent uses.
@@ -44,6 +47,8 @@ type Agent struct {
 	Port int
 	// Authority is the CA of its certificate and of its clients'.
 	Authority *Authority
+	// Profiles is the response to requests for profiles. Set it before the first request.
+	Profiles v1.ProfilerResult
 
 	mu        sync.Mutex
 	calls     []Call
@@ -108,6 +113,10 @@ func (a *Agent) Calls() []Call {
 // ServeHTTP implements http.Handler.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// /v1/namespaces/{namespace}/virtualmachineinstances/{name}/{verb…}
+	if slices.Contains(profiler.Paths(), r.URL.Path) {
+		_ = json.NewEncoder(w).Encode(a.Profiles)
+		return
+	}
 	parts := strings.SplitN(r.URL.Path, "/", 7)
 	if len(parts) != 7 || r.TLS == nil || r.TLS.PeerCertificates[0].Subject.CommonName != agentapi.ClientName {
 		http.Error(w, "not for you", http.StatusForbidden)

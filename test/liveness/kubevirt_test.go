@@ -124,11 +124,12 @@ var configurationConsumers = map[string]consumer{
 	"certificateRotateStrategy.selfSigned.server.duration":    {"internal/certificate", "ServerDuration"},
 	"certificateRotateStrategy.selfSigned.server.renewBefore": {"internal/certificate", "ServerRenewBefore"},
 
-	"configuration.apiConfiguration":        {"cmd/virt-api/virtapi", "RateLimits"},
-	"configuration.controllerConfiguration": {"cmd/virt-controller/manager", "RateLimits"},
-	"configuration.webhookConfiguration":    {"cmd/virt-controller/manager", "RateLimits"},
-	"configuration.handlerConfiguration":    {"cmd/virt-handler/agent", "RateLimits"},
-	"configuration.tlsConfiguration":        {"internal/clusterconfig", "TLS"},
+	"configuration.apiConfiguration":                       {"cmd/virt-api/virtapi", "RateLimits"},
+	"configuration.controllerConfiguration":                {"cmd/virt-controller/manager", "RateLimits"},
+	"configuration.webhookConfiguration":                   {"cmd/virt-controller/manager", "RateLimits"},
+	"configuration.handlerConfiguration":                   {"cmd/virt-handler/agent", "RateLimits"},
+	"configuration.tlsConfiguration":                       {"internal/clusterconfig", "TLS"},
+	"configuration.developerConfiguration.clusterProfiler": {"cmd/virt-api/virtapi", "ClusterProfiler"},
 	// It is also the default.
 	"configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile.runtimeDefaultProfile": {"internal/clusterconfig", "RuntimeDefaultProfile"},
 

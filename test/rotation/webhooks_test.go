@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
@@ -58,7 +58,7 @@ func (w *world) served(bundle []byte) *x509.Certificate {
 // webhookAuthority returns the CA certificate that signs the certificate of the webhooks.
 func (w *world) webhookAuthority() *x509.Certificate {
 	w.t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: manager.CertificateSecret}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: certificate.WebhooksSecret}}
 	w.g.Expect(w.client.Get(context.Background(), client.ObjectKeyFromObject(secret), secret)).To(Succeed())
 	pair, err := tls.X509KeyPair(secret.Data["authority-"+corev1.TLSCertKey], secret.Data["authority-"+corev1.TLSPrivateKeyKey])
 	w.g.Expect(err).NotTo(HaveOccurred())
@@ -68,6 +68,6 @@ func (w *world) webhookAuthority() *x509.Certificate {
 // triggerWebhooks triggers a reconciliation of the webhooks' certificate, as trigger does for the KubeVirt object.
 func (w *world) triggerWebhooks(patch client.Patch) {
 	w.t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: manager.CertificateSecret}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: certificate.WebhooksSecret}}
 	w.g.Expect(w.client.Patch(context.Background(), secret, patch)).To(Succeed())
 }

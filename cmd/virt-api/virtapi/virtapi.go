@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
+	"github.com/vireo-project/vireo/internal/apiserver/profile"
 	"github.com/vireo-project/vireo/internal/apiserver/server"
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -70,24 +71,20 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if o.Clock != nil {
 		serving.Clock, own.Clock, now = o.Clock, o.Clock, o.Clock.Now
 	}
+	connect := connection{own: own, trust: trust, namespace: o.Namespace, now: now}
 	check := &health.Check{APIServer: version, ConfigVersion: store.Version}
 	api := &subresource.API{
 		Client: reader, Config: store.Current, Health: check, GuestfsImage: o.GuestfsImage,
+		Profiles: &profile.Client{Pods: reader, Namespace: o.Namespace, TLS: connect.to},
 		Agents: agentclient.New(agentclient.Options{
 			Pods: reader, Namespace: o.Namespace, Port: o.ConsoleServerPort,
-			TLS: func(node string) (*tls.Config, error) {
-				c, err := certificate.AgentClient(own, trust, node)
-				if err != nil {
-					return nil, err
-				}
-				c.Time = now
-				return c, nil
-			},
+			TLS: func(node string) (*tls.Config, error) { return connect.to(profile.Handler, node) },
 		}),
 	}
 	s, err := server.New(server.Options{
 		Address: o.Address, Port: o.Port, Listener: o.Listener, Certificate: content{serving}, Kubeconfig: o.Kubeconfig,
 		RestrictTLS: store.RestrictTLS, Health: check, AuthorizeMetrics: o.MetricsAuthorization,
+		Profiles: ownProfiles(store, trust, now),
 	}, api.Verbs)
 	if err != nil {
 		return err

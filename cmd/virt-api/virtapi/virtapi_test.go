@@ -18,6 +18,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -30,6 +31,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/test/builder"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -101,11 +103,98 @@ func TestRun(t *testing.T) {
 	g.Expect(pause("there", "red")).NotTo(Succeed())
 	g.Expect(*lastPath.Load()).To(ContainSubstring("/here/"), "the agent of blue got a request for a VMI on red")
 
+	expectProfiles(world, port)
+
 	// It stops, and closes its listener.
 	stop()
 	g.Eventually(done, timeout).Should(Receive(BeNil()))
 	_, err = (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", listener.Addr().String())
 	g.Expect(err).To(HaveOccurred())
+}
+
+// expectProfiles takes profiles of virt-api, by way of its own port: it authenticates to itself as to its other Pods.
+func expectProfiles(world *cluster, port int) {
+	g, ctx := world.g, context.Background()
+	do := func(user, command, body string) ([]byte, error) {
+		result := world.as(user).Get().AbsPath(group + "/" + command + "-cluster-profiler").Body([]byte(body)).Do(ctx)
+		if err := result.Error(); err != nil {
+			return nil, err // with the message of the Status, which that of Raw has not
+		}
+		return result.Raw()
+	}
+	_, err := do("profiler", "start", "")
+	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "without a permission: %v", err)
+	g.Expect(err).NotTo(MatchError(ContainSubstring("feature gate")))
+	named := metav1.ObjectMeta{Name: "profiler"}
+	world.create(&rbacv1.ClusterRole{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{v1.SubresourceGroupName}, Verbs: []string{"get", "list"},
+		Resources: []string{"start-cluster-profiler", "stop-cluster-profiler", "dump-cluster-profiler"},
+	}}})
+	world.create(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: named.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "profiler"}},
+	})
+	g.Eventually(func() error { _, err := do("profiler", "start", ""); return err }, timeout).Should(MatchError(ContainSubstring("feature gate")))
+	kubevirt := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: "kubevirt"}}
+	kubevirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{ClusterProfiler: true}
+	world.create(kubevirt)
+
+	// The agents' Pods of this test have no port for profiles, so that they are not labeled.
+	agents := &corev1.PodList{}
+	g.Expect(world.client.List(ctx, agents, client.InNamespace(installed))).To(Succeed())
+	for i := range agents.Items {
+		pod := &agents.Items[i]
+		pod.Labels = nil
+		g.Expect(world.client.Update(ctx, pod)).To(Succeed())
+	}
+	for i := range 3 {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: fmt.Sprintf("virt-api-%d", i), Labels: map[string]string{v1.AppLabel: "virt-api"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "virt-api", Image: "i", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: int32(port)}},
+			}}},
+		}
+		world.create(pod)
+		pod.Status = corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		}
+		if i == 0 {
+			pod.Status.Conditions = nil // The first page has no ready Pod.
+		}
+		g.Expect(world.client.Status().Update(ctx, pod)).To(Succeed())
+	}
+	g.Eventually(func() error { _, err := do("profiler", "start", ""); return err }, timeout).Should(Succeed())
+	_, err = do("profiler", "stop", "")
+	g.Expect(err).NotTo(HaveOccurred())
+	request, found := v1.ClusterProfilerRequest{PageSize: 1}, []string{}
+	for {
+		body, err := json.Marshal(request)
+		g.Expect(err).NotTo(HaveOccurred())
+		raw, err := do("profiler", "dump", string(body))
+		g.Expect(err).NotTo(HaveOccurred())
+		page := v1.ClusterProfilerResults{}
+		g.Expect(json.Unmarshal(raw, &page)).To(Succeed())
+		g.Expect(page.ComponentResults).To(HaveLen(1))
+		for name, result := range page.ComponentResults {
+			found = append(found, name)
+			g.Expect(result.PprofData).To(And(HaveKey("cpu.pprof"), HaveKey("heap.pprof")))
+		}
+		if request.Continue = page.Continue; request.Continue == "" {
+			break
+		}
+	}
+	g.Expect(found).To(Equal([]string{"virt-api-1", "virt-api-2"}))
+
+	// Nobody else gets profiles from the port.
+	anonymousRequest, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, profiler.DumpPath), http.NoBody)
+	g.Expect(err).NotTo(HaveOccurred())
+	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	response, err := anonymous.Do(anonymousRequest)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(response.Body.Close()).To(Succeed())
+	g.Expect(response.StatusCode).To(Equal(http.StatusForbidden))
+	anonymous.CloseIdleConnections()
 }
 
 // expectVerbsWrite uses each verb that writes an object. Some of them are for administrators.

@@ -21,17 +21,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/webhookcertificate"
 )
-
-// CertificateSecret is the name of the Secret with the CA and the serving certificate of the webhooks and the metrics.
-// KubeVirt's.
-const CertificateSecret = "kubevirt-controller-certs"
-
-// metricsService is the Service under which the metrics are scraped.
-const metricsService = "kubevirt-prometheus-metrics"
 
 // Certificates provides the serving certificate from a Secret. It watches the Secret instead of mounting it, because the kubelet
 // updates mounts once a minute, and the first certificate should be used at once.
@@ -53,7 +47,7 @@ func (c *Certificates) serve(config *tls.Config) { config.GetCertificate = c.Get
 // NewCertificates returns Certificates without a certificate. Configure the servers with Get, then call Setup with the manager.
 func NewCertificates(o *Options) *Certificates {
 	return &Certificates{
-		key:   types.NamespacedName{Namespace: o.Namespace, Name: CertificateSecret},
+		key:   types.NamespacedName{Namespace: o.Namespace, Name: certificate.WebhooksSecret},
 		hooks: webhookcertificate.Hooks{Mutating: o.MutatingWebhooks, Validating: o.ValidatingWebhooks},
 		clock: o.Clock,
 	}
@@ -66,8 +60,8 @@ func (c *Certificates) Setup(mgr ctrl.Manager, o *Options, config *clusterconfig
 		Client: mgr.GetClient(), Secret: c.key, Component: componentName, Hooks: c.hooks, Config: config, Clock: o.Clock,
 		Names: []string{
 			fmt.Sprintf("%s.%s.svc", o.WebhookService, o.Namespace),
-			fmt.Sprintf("%s.%s.svc", metricsService, o.Namespace),
-			fmt.Sprintf("%s.%s.svc.cluster.local", metricsService, o.Namespace),
+			fmt.Sprintf("%s.%s.svc", certificate.MetricsService, o.Namespace),
+			fmt.Sprintf("%s.%s.svc.cluster.local", certificate.MetricsService, o.Namespace),
 		},
 	}
 	if err := renewal.SetupWithManager(mgr); err != nil {

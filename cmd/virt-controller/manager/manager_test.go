@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,6 +36,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/test/apiserver"
@@ -153,10 +155,10 @@ func TestRun(t *testing.T) {
 	}
 
 	// Components get only the certificates of their own roles and nodes.
-	issued := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("blue"))
+	issued := source(t, rights.Handler.ImpersonateOn(config, "blue"), certificate.AgentServing, certificate.AgentSubject("blue"))
 	g.Eventually(issued.Current, timeout).ShouldNot(BeNil())
 	g.Expect(issued.Current().Leaf.DNSNames).To(Equal([]string{"blue.virt-handler"}))
-	other := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("red"))
+	other := source(t, rights.Handler.ImpersonateOn(config, "blue"), certificate.AgentServing, certificate.AgentSubject("red"))
 	g.Eventually(func(g Gomega) {
 		list := &certificatesv1.CertificateSigningRequestList{}
 		g.Expect(c.List(t.Context(), list)).To(Succeed())
@@ -172,8 +174,15 @@ func TestRun(t *testing.T) {
 	}, timeout).Should(Succeed())
 	g.Expect(other.Current()).To(BeNil())
 
+	// Profiles are for virt-api, which verifies virt-controller with the published CA.
+	configure(`{"developerConfiguration":{"clusterProfiler":true}}`)
+	api := source(t, rights.API.Impersonate(config, nil), certificate.APIClient, certificate.APIClientSubject())
+	g.Eventually(api.Current, timeout).ShouldNot(BeNil())
+	g.Eventually(func() (int, error) { return getProfiles(t, c, options.Port, api) }, timeout).Should(Equal(http.StatusOK))
+	g.Expect(getProfiles(t, c, options.Port, issued)).To(Equal(http.StatusForbidden))
+
 	// A lost certificate is replaced, and served without a restart.
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: CertificateSecret}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: certificate.WebhooksSecret}}
 	g.Expect(c.Patch(t.Context(), secret, client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(servedChain(g, c, options.WebhookPort).Raw).NotTo(Equal(first.Raw))
@@ -225,9 +234,9 @@ func start(t *testing.T, config *rest.Config, options *Options) {
 }
 
 // source requests a certificate as the agent of a node.
-func source(t *testing.T, config *rest.Config, node string, role certificate.Role, subject certificate.Subject) *certificate.Source {
+func source(t *testing.T, config *rest.Config, role certificate.Role, subject certificate.Subject) *certificate.Source {
 	t.Helper()
-	s := certificate.NewSource(rights.Handler.ImpersonateOn(config, node), role, subject, certificate.Trust(t.TempDir()))
+	s := certificate.NewSource(config, role, subject, certificate.Trust(t.TempDir()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Start(ctx) }()
@@ -238,6 +247,34 @@ func source(t *testing.T, config *rest.Config, node string, role certificate.Rol
 		}
 	})
 	return s
+}
+
+// getProfiles requests profiles as virt-api does, with the certificates to trust that are published now. It returns the code.
+func getProfiles(t *testing.T, c client.Client, port int, own certificate.Provider) (int, error) {
+	t.Helper()
+	bundles := &corev1.ConfigMap{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: certificate.BundleName}, bundles); err != nil {
+		return 0, err
+	}
+	trust := t.TempDir()
+	for role, bundle := range bundles.Data {
+		if err := os.WriteFile(filepath.Join(trust, role), []byte(bundle), 0o600); err != nil {
+			return 0, err
+		}
+	}
+	config, err := certificate.ControllerClient(own, certificate.Trust(trust), "kubevirt")
+	if err != nil {
+		return 0, err
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, profiler.DumpPath), http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	response, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, response.Body.Close()
 }
 
 // createWebhookConfigurations creates the configurations that get the CA bundle. They match no requests, since no Service leads

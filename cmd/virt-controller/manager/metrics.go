@@ -4,16 +4,26 @@
 package manager
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/controller/monitoring"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // queues are KubeVirt's names of the work queues, by the names of our controllers. Queues of other controllers have the name of
@@ -43,6 +53,8 @@ func setupMetrics(
 		return err
 	}
 	return metrics.AddServer(mgr, metrics.Options{
+		Profiles: profiles(mgr.GetCache(), o, store),
+
 		Address: o.metricsAddress(), TLS: certificates.serve, RestrictTLS: store.RestrictTLS,
 		Queues: queues, Collectors: append(collectors, more...), Authorize: o.MetricsAuthorization,
 		Health: &health.Check{APIServer: api, ConfigVersion: store.Version},
@@ -62,6 +74,27 @@ func collectors(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]pro
 	process := monitoring.Process(health.Ready(mgr), metrics.Closed(mgr.Elected()), func() bool { return store.Current().UseEmulation })
 	return append(append(process, transitions.Collectors()...),
 		&monitoring.Collector{
-			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: labels, WebhookSecret: CertificateSecret, Clock: o.Clock,
+			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: labels, WebhookSecret: certificate.WebhooksSecret, Clock: o.Clock,
 		}), nil
+}
+
+// profiles serves profiles of this process to virt-api, whose authority is in the ConfigMap that the leader publishes.
+func profiles(reader client.Reader, o *Options, store *clusterconfig.Store) http.Handler {
+	own := &profiler.Profiler{}
+	store.Subscribe(func(c clusterconfig.Config) { own.Enable(c.ClusterProfiler) })
+	verify := func(state *tls.ConnectionState) error {
+		// Everybody can connect: without a certificate, nothing is read.
+		if state == nil || len(state.PeerCertificates) == 0 {
+			return errors.New("the client has no certificate")
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		trusted := &corev1.ConfigMap{}
+		key := client.ObjectKey{Namespace: o.Namespace, Name: certificate.BundleName}
+		if err := reader.Get(ctx, key, trusted); err != nil {
+			return fmt.Errorf("cannot read ConfigMap %s: %w", key, err)
+		}
+		return certificate.VerifyAPI(state, []byte(trusted.Data[certificate.APIClient.Name]), reconciler.Now(o.Clock))
+	}
+	return profiler.OnlyAPI(verify, own.Handler())
 }

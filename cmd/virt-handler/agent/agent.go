@@ -45,6 +45,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/component/requestlimit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -286,7 +287,11 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	if err := mgr.AddReadyzCheck("serving-certificate", own.Ready); err != nil {
 		return err
 	}
+	profiles := &profiler.Profiler{}
+	store.Subscribe(func(c clusterconfig.Config) { profiles.Enable(c.ClusterProfiler) })
 	served, err := server.New(server.Options{
+		Profiles: profiles.Handler(),
+
 		TLS:     certificate.AgentServer(own, trust),
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
 		Client: mgr.GetClient(), Connections: Served{connections}, Responses: responses,

@@ -109,7 +109,8 @@ func newNode(t *testing.T, change func(*server.Options), objects ...client.Objec
 		TLS: &tls.Config{
 			Certificates: []tls.Certificate{n.ca.Issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)}, ClientCAs: n.ca.Pool(),
 		},
-		Node: nodeName, Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(),
+		Node: nodeName, Profiles: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }),
+		Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(),
 		Client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 			WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build(),
 	}

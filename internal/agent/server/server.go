@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/vsock"
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 )
 
 const (
@@ -52,6 +53,8 @@ type Options struct {
 	Connections Connections
 	// Responses limits the memory for large responses of launchers. It is required.
 	Responses *hypervisor.ResponseBudget
+	// Profiles serves the paths of profiler.Paths. Nil serves none.
+	Profiles http.Handler
 	// Limits bounds what clients can use of the agent. Zero fields have the value of DefaultLimits.
 	Limits Limits
 }
@@ -169,6 +172,11 @@ func (s *Server) routes() http.Handler {
 	} {
 		method, path, _ := strings.Cut(pattern, " ")
 		mux.Handle(method+" /v1/namespaces/{namespace}/virtualmachineinstances/{name}"+path, s.serve(verb))
+	}
+	if s.Profiles != nil {
+		for _, path := range profiler.Paths() {
+			mux.Handle(path, s.Profiles)
+		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, errNoVerb(r)) })
 	return mux

@@ -30,6 +30,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -436,4 +437,13 @@ func openDescriptors(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(entries)
+}
+
+func TestProfilesAreServed(t *testing.T) {
+	n := newNode(t, nil)
+	for _, path := range profiler.Paths() {
+		if code, body := n.do(http.MethodGet, "https://"+n.address+path, ""); code != http.StatusOK || string(body) != path {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 )
 
 const (
@@ -51,6 +53,8 @@ type Options struct {
 	RestrictTLS func(*tls.Config)
 	// Health serves /healthz without authentication. Default: the handler of the API server library.
 	Health http.Handler
+	// Profiles serves the paths of profiler.Paths, and admits clients by their certificates. Nil serves none.
+	Profiles http.Handler
 	// AuthorizeMetrics restricts /metrics to clients that may get it. Without it, everyone may, as in KubeVirt.
 	AuthorizeMetrics bool
 }
@@ -86,6 +90,8 @@ func (o *Options) withOpenPaths(handler http.Handler, config *apiserver.Config) 
 		switch {
 		case r.URL.Path == health.Path && o.Health != nil:
 			o.Health.ServeHTTP(w, r)
+		case o.Profiles != nil && slices.Contains(profiler.Paths(), r.URL.Path):
+			o.Profiles.ServeHTTP(w, r)
 		case r.URL.Path == metrics.Path && !o.AuthorizeMetrics:
 			handler.ServeHTTP(w, r)
 		default:

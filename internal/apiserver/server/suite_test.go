@@ -5,6 +5,8 @@ package server_test
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -30,6 +32,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
+	"github.com/vireo-project/vireo/internal/apiserver/profile"
 	"github.com/vireo-project/vireo/internal/apiserver/server"
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -102,8 +105,13 @@ func newAPI() *subresource.API {
 	Expect(err).NotTo(HaveOccurred())
 	own, err := client.New(config, client.Options{Scheme: k8s.Scheme()})
 	Expect(err).NotTo(HaveOccurred())
+	enabled := clusterconfig.Default()
+	enabled.ClusterProfiler = true
 	return &subresource.API{
-		Client: own, Config: clusterconfig.Default,
+		Client: own, Config: func() clusterconfig.Config { return enabled },
+		Profiles: &profile.Client{Pods: own, Namespace: rights.Namespace, TLS: func(string, string) (*tls.Config, error) {
+			return nil, errors.New("the components of this suite serve no profiles")
+		}},
 		Health: &health.Check{APIServer: apiServer, ConfigVersion: func() string { return "17" }},
 		Agents: agentclient.New(agentclient.Options{
 			Pods: own, Namespace: rights.Namespace, Port: nodeAgent.Port, TLS: nodeAgent.Authority.Client(GinkgoT()),

@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
+	"github.com/vireo-project/vireo/internal/apiserver/profile"
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
@@ -29,6 +30,8 @@ type API struct {
 	Client client.Client
 	// Agents sends requests to the node agents.
 	Agents *agentclient.Client
+	// Profiles collects the components' profiles.
+	Profiles *profile.Client
 	// Config returns the current configuration of the cluster.
 	Config func() clusterconfig.Config
 	// Health reports whether the API server is reachable, and the version of the configuration.
@@ -52,7 +55,7 @@ func (a *API) Verbs(stopping <-chan struct{}) []Verb {
 	// Each server counts its own streams.
 	serving := *a
 	serving.streams = stream.NewBridge(a.Limits, stopping)
-	return slices.Concat(serving.vmVerbs(), serving.vmiVerbs(), serving.streamVerbs(), serving.clusterVerbs(), notImplementedVerbs())
+	return slices.Concat(serving.vmVerbs(), serving.vmiVerbs(), serving.streamVerbs(), serving.clusterVerbs(), serving.profilerVerbs(), notImplementedVerbs())
 }
 
 // key returns the namespace and name in a request's path.

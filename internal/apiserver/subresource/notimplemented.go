@@ -24,7 +24,6 @@ const (
 	noMemoryDump = "there is nothing that takes memory dumps"
 	noBackup     = "there is nothing that takes backups"
 	noSEV        = "guests with encrypted memory do not run"
-	noProfiler   = "the components' profiles cannot be collected"
 )
 
 // unimplementedVerbs are in discovery, and need a permission like the others. They return 501 and the reason.
@@ -41,9 +40,6 @@ var unimplementedVerbs = []unimplemented{
 	{VirtualMachineInstances, "sev/querylaunchmeasurement", http.MethodGet, noSEV},
 	{VirtualMachineInstances, "sev/setupsession", http.MethodPut, noSEV},
 	{VirtualMachineInstances, "sev/injectlaunchsecret", http.MethodPut, noSEV},
-	{"", "start-cluster-profiler", http.MethodGet, noProfiler},
-	{"", "stop-cluster-profiler", http.MethodGet, noProfiler},
-	{"", "dump-cluster-profiler", http.MethodGet, noProfiler},
 }
 
 func notImplementedVerbs() []Verb {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
 	"github.com/vireo-project/vireo/internal/component/health"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 )
 
 const (
@@ -59,6 +60,8 @@ type Options struct {
 	Queues map[string]string
 	// Health serves health.Path, always without authentication.
 	Health http.Handler
+	// Profiles serves the paths of profiler.Paths, and admits clients by their certificates. Nil serves none.
+	Profiles http.Handler
 	// Authorize makes the server serve the metrics only to clients that may get the URL Path.
 	Authorize bool
 }
@@ -85,6 +88,13 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 	mux := http.NewServeMux()
 	mux.Handle(Path, handler)
 	mux.Handle(health.Path, o.Health)
+	if o.Profiles != nil {
+		for _, path := range profiler.Paths() {
+			mux.Handle(path, o.Profiles)
+		}
+		// Profiles verifies it. Prometheus has none.
+		config.ClientAuth = tls.RequestClientCert
+	}
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", o.Address)
 	if err != nil {
 		return fmt.Errorf("cannot listen for requests of the metrics: %w", err)

@@ -45,7 +45,28 @@ func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, rech
 			recheck = next
 		}
 	}
+	controller, err := controllerBundle(ctx, s)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(controller) > 0 {
+		bundles[certificate.ControllerServing.Name] = controller
+	}
 	return bundles, recheck, errors.Join(errs...)
+}
+
+// controllerBundle returns the CA certificates of virt-controller's own server, with which virt-api verifies it. Another
+// reconciler writes their Secret.
+func controllerBundle(ctx context.Context, s *Scope) ([]byte, error) {
+	secret := &corev1.Secret{}
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: certificate.WebhooksSecret}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("cannot read Secret %s: %w", certificate.WebhooksSecret, err)
+	}
+	if found, err := certificate.WebhooksFrom(secret.Data); err == nil && len(found.Bundle()) > 0 {
+		return found.Bundle(), nil
+	}
+	return publishedBundle(ctx, s, certificate.ControllerServing)
 }
 
 // publishedBundle returns the certificates that are published for a role, or nil if there are none yet.

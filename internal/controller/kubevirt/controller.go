@@ -103,7 +103,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return o.GetNamespace() == r.Namespace && o.GetLabels()[label] == value
 		}))
 	}
-	ours, authority := of(operator.ManagedByLabel, operator.ManagedBy), of(v1.AppLabel, certificate.AuthorityLabelValue)
+	ours := of(operator.ManagedByLabel, operator.ManagedBy)
+	authority := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetNamespace() == r.Namespace &&
+			(o.GetLabels()[v1.AppLabel] == certificate.AuthorityLabelValue || o.GetName() == certificate.WebhooksSecret)
+	}))
 	apiServices := &metav1.PartialObjectMetadata{}
 	apiServices.SetGroupVersionKind(operator.APIServiceKind)
 	cluster := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {

@@ -127,6 +127,23 @@ func (c *Client) GetGroup(ctx context.Context, verb string, into any) error {
 	return decode(response, into)
 }
 
+// GetGroupWith is GetGroup with a body, such as dump-cluster-profiler has. Nothing is decoded if into is nil or there is no content.
+func (c *Client) GetGroupWith(ctx context.Context, verb string, body, into any) error {
+	request := c.rest.Get().AbsPath(root, verb)
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		request = request.SetHeader("Content-Type", "application/json").Body(raw)
+	}
+	response, err := content(request.Do(ctx))
+	if err != nil || into == nil || len(response) == 0 {
+		return err
+	}
+	return decode(response, into)
+}
+
 // PutNamespace sends an object to a subresource of a namespace, such as expand-vm-spec, and decodes the response.
 func (c *Client) PutNamespace(ctx context.Context, namespace, verb string, body, into any) error {
 	request, err := json.Marshal(body)
