@@ -36,7 +36,7 @@ var KubeVirtFields = []Field{
 	{"configuration.changedBlockTrackingLabelSelectors", nil, Warn, "incremental backup is not implemented yet"},
 	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},
 	{"configuration.confidentialCompute", nil, Warn, "encrypted guests are not implemented yet"},
-	{"configuration.roleAggregationStrategy", nil, Warn, "the roles are installed with the manifests: remove their labels aggregate-to-admin, -edit and -view there"},
+	{"configuration.roleAggregationStrategy", []string{"Manual"}, Warn, "the roles are installed with the manifests: install them with config/manual-role-aggregation"},
 	{"configuration.network.binding", nil, Warn, "binding plugins are not implemented yet"},
 	{"configuration.network.permitSlirpInterface", nil, Warn, "slirp was removed from KubeVirt"},
 	{"configuration.developerConfiguration.diskVerification", nil, Warn, "disks are read inside of the guest's own memory limit"},

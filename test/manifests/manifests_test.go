@@ -259,3 +259,57 @@ func TestPoliciesNameTheInstallation(t *testing.T) {
 		t.Error("no policies in config/admission that name an account")
 	}
 }
+
+// TestManualRoleAggregation checks that config/manual-role-aggregation changes the label of each ClusterRole that aggregates.
+func TestManualRoleAggregation(t *testing.T) {
+	const prefix = "rbac.authorization.k8s.io/aggregate-to-"
+	data, err := os.ReadFile(filepath.Join(root, "config", "rbac", "users.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := map[string]string{}, map[string]string{}
+	for _, document := range strings.Split(string(data), "\n---\n") {
+		var role struct {
+			Metadata struct {
+				Name   string            `json:"name"`
+				Labels map[string]string `json:"labels"`
+			} `json:"metadata"`
+		}
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		for label := range role.Metadata.Labels {
+			if strings.HasPrefix(label, prefix) {
+				want[role.Metadata.Name] = label
+			}
+		}
+	}
+	var component struct {
+		Patches []struct {
+			Target struct {
+				Kind string `json:"kind"`
+				Name string `json:"name"`
+			} `json:"target"`
+			Patch string `json:"patch"`
+		} `json:"patches"`
+	}
+	read(t, &component, "config", "manual-role-aggregation", "kustomization.yaml")
+	for _, p := range component.Patches {
+		var operations []struct {
+			Op    string `json:"op"`
+			Path  string `json:"path"`
+			Value string `json:"value"`
+		}
+		if err := yaml.Unmarshal([]byte(p.Patch), &operations); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range operations {
+			if p.Target.Kind == "ClusterRole" && o.Op == "replace" && o.Value == "false" {
+				got[p.Target.Name] = strings.ReplaceAll(strings.TrimPrefix(o.Path, "/metadata/labels/"), "~1", "/")
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(want) != 3 {
+		t.Errorf("config/manual-role-aggregation (-roles that aggregate +changed):\n%s", diff)
+	}
+}
