@@ -168,20 +168,12 @@ func killLaunchers(ctx context.Context, namespace string) (stop func()) {
 	}
 }
 
-// restartVirtAPI replaces all Pods of virt-api, as an upgrade does, and waits until the old ones are gone.
-func restartVirtAPI(ctx context.Context) {
+// restartVirtAPI replaces all Pods of virt-api, as an upgrade does. It returns the old ones, which wait for streams that are open.
+func restartVirtAPI(ctx context.Context) (old []corev1.Pod) {
 	GinkgoHelper()
-	pods := func() map[string]bool {
-		list := &corev1.PodList{}
-		Expect(k8s.List(ctx, list, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: "virt-api"})).To(Succeed())
-		uids := map[string]bool{}
-		for i := range list.Items {
-			uids[string(list.Items[i].UID)] = true
-		}
-		return uids
-	}
-	before := pods()
-	Expect(before).NotTo(BeEmpty())
+	list := &corev1.PodList{}
+	Expect(k8s.List(ctx, list, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: "virt-api"})).To(Succeed())
+	Expect(list.Items).NotTo(BeEmpty())
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "virt-api"}}
 	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
 		time.Now().Format(time.RFC3339))
@@ -190,10 +182,21 @@ func restartVirtAPI(ctx context.Context) {
 		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(Succeed())
 		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
 		g.Expect(deployment.Status.AvailableReplicas).To(Equal(*deployment.Spec.Replicas))
-		for uid := range pods() {
-			g.Expect(before).NotTo(HaveKey(uid))
+		for i := range list.Items {
+			pod := &corev1.Pod{}
+			err := k8s.Get(ctx, client.ObjectKeyFromObject(&list.Items[i]), pod)
+			g.Expect(apierrors.IsNotFound(err) || err == nil && pod.DeletionTimestamp != nil).To(BeTrue())
 		}
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+	return list.Items
+}
+
+// kill ends Pods that are being deleted at once, without the rest of their grace period.
+func kill(ctx context.Context, pods []corev1.Pod) {
+	GinkgoHelper()
+	for i := range pods {
+		Expect(client.IgnoreNotFound(k8s.Delete(ctx, &pods[i], client.GracePeriodSeconds(1)))).To(Succeed())
+	}
 }
 
 // kubeVirtsRights returns the namespaced subresources of KubeVirt 1.9, as "verb resource".

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 )
@@ -38,7 +39,7 @@ func TestConcurrencyLimitOfATenant(t *testing.T) {
 			return nil
 		}),
 		verb("pause", func(http.ResponseWriter, *http.Request) error { return nil }),
-	})
+	}, newDrain(clock.RealClock{}))
 	if err != nil {
 		t.Fatal(err)
 	}

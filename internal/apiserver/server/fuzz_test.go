@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/utils/clock"
+
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 )
 
@@ -30,7 +32,7 @@ func recordingHandler(f *testing.F, into *served) (http.Handler, *resolver) {
 			return nil
 		}
 	}
-	handler, err := routes(verbs)
+	handler, err := routes(verbs, newDrain(clock.RealClock{}))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/options"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/component/health"
@@ -57,6 +58,8 @@ type Options struct {
 	Profiles http.Handler
 	// AuthorizeMetrics restricts /metrics to clients that may get it. Without it, everyone may, as in KubeVirt.
 	AuthorizeMetrics bool
+	// Clock replaces the time that streams have to end in tests.
+	Clock clock.WithDelayedExecution
 }
 
 // config returns the configuration of a Kubernetes API server without storage: authentication by the front proxy's certificate

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
@@ -26,10 +27,15 @@ import (
 type Server struct {
 	generic  *apiserver.GenericAPIServer
 	frontend *frontend
+	drain    *drain
 }
 
-// New returns a server of verbs. The channel stopping is closed when shutdown starts, so that streams can send a close frame.
+// New returns a server of verbs. The channel stopping is closed when streams have to end, so that they can send a close frame. That
+// is StreamDrain after shutdown has started.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
 	// The configuration uses only the names of verbs, and not their handlers.
 	config, err := o.config(verbs(nil))
 	if err != nil {
@@ -39,12 +45,12 @@ func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*S
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
 	}
-	stopping := config.ShutdownInitiatedNotify()
-	handler, err := routes(verbs(stopping))
+	streams := newDrain(o.Clock)
+	handler, err := routes(verbs(streams.cut), streams)
 	if err != nil {
 		return nil, err
 	}
-	served, err := metricsHandler(stopping)
+	served, err := metricsHandler(config.ShutdownInitiatedNotify())
 	if err != nil {
 		return nil, err
 	}
@@ -53,17 +59,20 @@ func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*S
 		generic.Handler.NonGoRestfulMux.Handle(root, handler)
 		generic.Handler.NonGoRestfulMux.HandlePrefix(root+"/", handler)
 	}
-	return &Server{generic: generic, frontend: newFrontend(generic, o.RestrictTLS)}, nil
+	return &Server{generic: generic, frontend: newFrontend(generic, o.RestrictTLS), drain: streams}, nil
 }
 
-// Run serves until the context ends, and returns when all requests have finished.
+// Run serves until the context ends, and returns when all requests and streams have finished. It first reports that it is not
+// ready, then serves until clients have had the time to notice, and then accepts no more connections.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.drain.limit(ctx)()
+	defer s.drain.wait(ctx)
 	defer s.frontend.wait()
 	return s.generic.PrepareRun().RunWithContext(ctx)
 }
 
 // routes returns the handler of all paths.
-func routes(verbs []subresource.Verb) (http.Handler, error) {
+func routes(verbs []subresource.Verb, streams *drain) (http.Handler, error) {
 	mux := http.NewServeMux()
 	if err := addDiscovery(mux, verbs); err != nil {
 		return nil, err
@@ -74,7 +83,7 @@ func routes(verbs []subresource.Verb) (http.Handler, error) {
 	limiter := newConcurrencyLimiter(maxMutatingInFlight)
 	for _, version := range subresource.Versions {
 		for _, v := range verbs {
-			mux.HandleFunc(v.Method+" "+v.Path(version), serve(v, limiter))
+			mux.HandleFunc(v.Method+" "+v.Path(version), serve(v, limiter, streams))
 		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -84,10 +93,10 @@ func routes(verbs []subresource.Verb) (http.Handler, error) {
 	return mux, nil
 }
 
-func serve(v subresource.Verb, limiter *concurrencyLimiter) http.HandlerFunc {
-	do := v.Serve
-	if !v.Streams {
-		do = limiter.limit(do)
+func serve(v subresource.Verb, limiter *concurrencyLimiter, streams *drain) http.HandlerFunc {
+	do := limiter.limit(v.Serve)
+	if v.Streams {
+		do = streams.count(v.Serve)
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 
 	"github.com/coder/websocket"
@@ -82,29 +83,52 @@ var _ = Describe("A stream", func() {
 		Expect(conn.Close(websocket.StatusNormalClosure, "")).To(Succeed())
 	})
 
-	It("lasts until the server stops, and then gets a close frame with the reason", func() {
+	// watch starts another server and opens a console of it.
+	watch := func(name string) (*runningServer, *websocket.Conn) {
+		GinkgoHelper()
 		oldAddress, oldServing := address, serving
 		DeferCleanup(func() { address, serving = oldAddress, oldServing })
-		stop := startServer(newAPI())
-		runInstance("watched")
-		conn, err := openConsole("watched")
+		another := startServer(newAPI())
+		runInstance(name)
+		conn, err := openConsole(name)
 		Expect(err).NotTo(HaveOccurred())
+		return another, conn
+	}
+
+	It("is waited for when the server stops, while new ones go elsewhere", func() {
+		stopping, conn := watch("watched")
+		stopping.begin()
+		Eventually(func() error {
+			other, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			if err == nil {
+				_ = other.Close()
+			}
+			return err
+		}).WithTimeout(stopLimit).Should(HaveOccurred())
+		Expect(conn.Write(ctx, websocket.MessageBinary, []byte("still here\n"))).To(Succeed())
+		_, echo, err := conn.Read(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(echo)).To(Equal("still here\n"))
+		Expect(stopping.done).NotTo(Receive())
+		Expect(conn.Close(websocket.StatusNormalClosure, "")).To(Succeed())
+		Eventually(stopping.done).WithTimeout(stopLimit).Should(Receive(BeNil()))
+	})
+
+	It("gets a close frame with the reason if it does not end in time", func() {
+		stopping, conn := watch("forgotten")
 		ends := make(chan error, 1)
 		go func() {
 			_, _, err := conn.Read(ctx)
 			ends <- err
 		}()
-		Consistently(ends).ShouldNot(Receive())
-		go func() {
-			defer GinkgoRecover()
-			stop()
-		}()
+		stopping.begin()
+		stopping.cut()
 		var end error
 		Eventually(ends).WithTimeout(stopLimit).Should(Receive(&end))
 		var closed websocket.CloseError
 		Expect(errors.As(end, &closed)).To(BeTrue(), "%v", end)
 		Expect(closed.Code).To(Equal(websocket.StatusGoingAway))
 		Expect(closed.Reason).To(ContainSubstring("virt-api"))
-		stop()
+		Eventually(stopping.done).WithTimeout(stopLimit).Should(Receive(BeNil()))
 	})
 })

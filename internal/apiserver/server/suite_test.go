@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -85,7 +85,8 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	nodeAgent = fakeagent.Start(GinkgoT(), "node1")
 	createAgentPod()
-	startServer(newAPI())
+	server := startServer(newAPI())
+	DeferCleanup(server.stop)
 })
 
 // configuration is that of the cluster.
@@ -132,8 +133,30 @@ func createAgentPod() {
 	Expect(k8s.Status().Update(ctx, pod)).To(Succeed())
 }
 
-// startServer runs virt-api on a port of its own until the specs end, or until it is stopped.
-func startServer(api *subresource.API) (stop func()) {
+// runningServer is a virt-api.
+type runningServer struct {
+	begin func() // begins the shutdown
+	done  chan error
+	clock *clocktesting.FakeClock
+}
+
+// cut makes the time pass that streams have to end.
+func (r *runningServer) cut() {
+	GinkgoHelper()
+	Eventually(r.clock.HasWaiters).WithTimeout(stopLimit).Should(BeTrue())
+	r.clock.Step(server.StreamDrain)
+}
+
+// stop stops it, and waits for no stream.
+func (r *runningServer) stop() {
+	GinkgoHelper()
+	r.begin()
+	r.cut()
+	Eventually(r.done).WithTimeout(stopLimit).Should(Receive(BeNil()))
+}
+
+// startServer runs virt-api on a port of its own until it is stopped.
+func startServer(api *subresource.API) *runningServer {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -149,19 +172,15 @@ func startServer(api *subresource.API) (stop func()) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	Expect(err).NotTo(HaveOccurred())
 	address = listener.Addr().String()
+	clock := clocktesting.NewFakeClock(time.Now())
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1",
-		Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"), RestrictTLS: configuration.RestrictTLS,
+		Clock: clock, Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"), RestrictTLS: configuration.RestrictTLS,
 	}, api.Verbs)
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		Eventually(done).WithTimeout(stopLimit).Should(Receive(BeNil()))
-	})
-	DeferCleanup(stop)
 	Eventually(func() error { return as("anybody").Get().AbsPath("/healthz").Do(context.Background()).Error() }).
 		WithTimeout(startLimit).Should(Succeed())
 	// virt-api reads the front proxy's CA a moment after it starts listening. Before that, nobody is an administrator.
@@ -173,7 +192,7 @@ func startServer(api *subresource.API) (stop func()) {
 		}
 		return response.StatusCode, response.Body.Close()
 	}).WithTimeout(startLimit).Should(Equal(http.StatusNotFound))
-	return stop
+	return &runningServer{begin: cancel, done: done, clock: clock}
 }
 
 // as returns a client of virt-api with the certificate of a user.
