@@ -54,6 +54,7 @@ usage() {
 		  coredns         $coredns_version, with the plugins of the local cluster alone
 		  multus          $multus_version: the network plugin that attaches Pods to further networks
 		  promtool        $prometheus_version: Prometheus' tool that tests rules
+		  prometheus      $prometheus_version: Prometheus, which finds targets in Kubernetes only, and has no pages for browsers
 		  golangci-lint   $golangci_lint_version
 		  controller-gen  $controller_gen_version
 		  ginkgo          $ginkgo_version
@@ -100,10 +101,11 @@ from_module() {
 		go build -trimpath -buildvcs=false -ldflags "-s -w $3" -o "$out/" "$2")
 }
 
-# Without the clients of clouds in which Prometheus can find targets.
-promtool_from_module() {
+# prometheus_from_module <binary> [tag]: without the clients of clouds in which
+# Prometheus can find targets, unless a tag adds one.
+prometheus_from_module() {
 	(cd "$here/prometheus" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
-		go build -trimpath -buildvcs=false -tags netgo,remove_all_sd -ldflags '-s -w' -o "$out/" github.com/prometheus/prometheus/cmd/promtool)
+		go build -trimpath -buildvcs=false -tags "netgo,remove_all_sd${2:+,$2}" -ldflags '-s -w' -o "$out/" "github.com/prometheus/prometheus/cmd/$1")
 }
 
 # etcd's main package is the root of a module whose path ends in v3, and go
@@ -127,6 +129,7 @@ dir_of() {
 	coredns) echo "$bin/coredns-$coredns_version-$(cat "$here"/coredns/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
 	multus) echo "$bin/multus-$multus_version" ;;
 	promtool) echo "$bin/promtool-$prometheus_version" ;;
+	prometheus) echo "$bin/prometheus-$prometheus_version" ;;
 	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
 	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
 	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
@@ -197,7 +200,8 @@ build() { # <what>
 		once "$(dir_of multus)" multus from_module multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus \
 			"-X gopkg.in/k8snetworkplumbingwg/multus-cni.v4/pkg/multus.version=$multus_version"
 		;;
-	promtool) once "$(dir_of promtool)" promtool promtool_from_module ;;
+	promtool) once "$(dir_of promtool)" promtool prometheus_from_module promtool ;;
+	prometheus) once "$(dir_of prometheus)" prometheus prometheus_from_module prometheus enable_kubernetes_sd ;;
 	golangci-lint) once "$(dir_of golangci-lint)" golangci-lint installed "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" ;;
 	controller-gen) once "$(dir_of controller-gen)" controller-gen installed "sigs.k8s.io/controller-tools/cmd/controller-gen@$controller_gen_version" ;;
 	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;

@@ -4,7 +4,6 @@
 package prometheus
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,43 +51,6 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	}
 }
 
-// query is an expression of a dashboard.
-type query struct{ panel, expr string }
-
-// queries returns the expressions of a dashboard, with values for Grafana's variables.
-func queries(t *testing.T, file string) []query {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Type    string
-			Targets []struct{ Expr string }
-		}
-	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$namespace", "ns", "$name", "demo")
-	var all []query
-	for _, panel := range dashboard.Panels {
-		if panel.Type != "row" && len(panel.Targets) == 0 {
-			t.Errorf("%s: panel %q has no query", file, panel.Title)
-		}
-		for _, target := range panel.Targets {
-			expr := variables.Replace(target.Expr)
-			if strings.Contains(expr, "$") {
-				t.Errorf("%s: panel %q has an unknown variable: %s", file, panel.Title, target.Expr)
-			}
-			all = append(all, query{panel.Title, expr})
-		}
-	}
-	return all
-}
-
 // The queries of the dashboards are valid.
 func TestDashboardsAreValid(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "config", "grafana", "*.json"))
@@ -100,8 +62,12 @@ func TestDashboardsAreValid(t *testing.T) {
 	}
 	for _, file := range files {
 		directory, group := t.TempDir(), rules.Group{Name: filepath.Base(file)}
-		for _, q := range queries(t, file) {
-			group.Rules = append(group.Rules, rules.Rule{Record: "query", Expr: q.expr, Labels: map[string]string{"panel": q.panel, "expr": q.expr}})
+		queries, err := Queries(file, map[string]string{"namespace": "ns", "name": "demo"})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, q := range queries {
+			group.Rules = append(group.Rules, rules.Rule{Record: "query", Expr: q.Expr, Labels: map[string]string{"panel": q.Panel, "expr": q.Expr}})
 		}
 		write(t, rules.File{Groups: []rules.Group{group}}, directory, "queries.yaml")
 		promtool(t, directory, "check", "rules", "--lint=none", "queries.yaml")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package prometheus tests the rules and dashboards with Prometheus' own tool, and that each alert has a runbook.
 package prometheus
 
 import (
