@@ -13,7 +13,7 @@ step_logs=$PWD/.build/e2e
 mkdir -p "$step_logs"
 . hack/steps.sh
 . hack/deploy-local.sh
-steps=$((local_steps + 2))
+steps=$((local_steps + 3))
 
 failures=$step_logs/failures.txt
 : >"$failures"
@@ -25,8 +25,15 @@ labels() {
 	echo "!extended || extended-$((0x$hash % 3 + 1))"
 }
 
+# Only specs that need a local cluster use it.
+build_prometheus() {
+	[ -z "$own_cluster" ] || hack/tools/build.sh prometheus
+}
+
 run_suite() {
-	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster
+	local prometheus
+	prometheus=$(hack/tools/build.sh --path prometheus)/prometheus
+	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster VIREO_PROMETHEUS=$prometheus
 	FAILURES_FILE=$failures go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" --label-filter="$(labels)" ${GINKGO_FLAGS:-} ./test/e2e
 }
 
@@ -37,6 +44,7 @@ finish() {
 	hack/cluster/cluster leftovers
 }
 
+watched "Prometheus (the first time, about 6 minutes)" build_prometheus
 bring_up 2 virt-controller virt-api virt-handler virt-launcher virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
