@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -55,14 +56,10 @@ func Queries(file string, values map[string]string) ([]Query, error) {
 
 // replacer replaces variables by their values, and Grafana's interval for rates by five minutes.
 func replacer(values map[string]string) *strings.Replacer {
-	pairs := []string{"$__rate_interval", "5m"}
-	names := make([]string, 0, len(values))
-	for name := range values {
-		names = append(names, name)
-	}
+	pairs := append(make([]string, 0, 2+2*len(values)), "$__rate_interval", "5m")
 	// $namespace is replaced before $name.
-	slices.SortFunc(names, func(a, b string) int { return len(b) - len(a) })
-	for _, name := range names {
+	longestFirst := func(a, b string) int { return len(b) - len(a) }
+	for _, name := range slices.SortedFunc(maps.Keys(values), longestFirst) {
 		pairs = append(pairs, "$"+name, values[name])
 	}
 	return strings.NewReplacer(pairs...)
