@@ -16,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,7 @@ import (
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
@@ -519,7 +521,17 @@ var _ = Describe("KubeVirt", func() {
 			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets, 1 VirtualMachinePools"))
 		})
 
-		It("deletes guests, then what it installed, then its finalizer", func() {
+		It("deletes guests, then what it installed and what the agents published, then its finalizer", func() {
+			host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+				GenerateName: "node-", Annotations: map[string]string{v1.VirtHandlerHeartbeat: "2026-01-01T00:00:00Z"},
+				Labels: map[string]string{v1.NodeSchedulable: "false", "machine-type.node.kubevirt.io/q35": "true", "theirs": "stays"},
+			}}
+			ExpectCreated(host)
+			published := metav1.ObjectMeta{
+				Namespace: namespace, Name: nodecapabilities.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: nodecapabilities.LabelValue},
+			}
+			lease, report := &coordinationv1.Lease{ObjectMeta: published}, &corev1.ConfigMap{ObjectMeta: published}
+			ExpectCreated(lease, report)
 			deleteKubeVirt(v1.KubeVirtUninstallStrategyRemoveWorkloads)
 			Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeleting))
 			Expect(ExpectExists(vm).DeletionTimestamp).NotTo(BeNil())
@@ -547,6 +559,10 @@ var _ = Describe("KubeVirt", func() {
 			}
 			Expect(reconcile(kv)).To(Succeed())
 			ExpectGone(kv)
+			ExpectGone(lease)
+			ExpectGone(report)
+			Expect(ExpectExists(host).Labels).To(Equal(map[string]string{"theirs": "stays"}))
+			Expect(host.Annotations).To(BeEmpty())
 		})
 	})
 })

@@ -13,6 +13,7 @@ import (
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/node"
 )
 
 // Remove removes the installation: guests first, because they need the agents to shut down, then the rest.
@@ -45,6 +46,9 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 		remaining = append(remaining, fmt.Sprintf("%d common instance types and preferences", common))
 	}
 	if len(remaining) == 0 {
+		if err := node.RemoveAll(ctx, s.Client, s.Namespace); err != nil {
+			return Uninstall{Err: err}
+		}
 		// The authorities are last: nothing needs a certificate any more.
 		if remaining, err = removeAuthorities(ctx, s); err != nil {
 			return Uninstall{Err: err}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+)
+
+// RemoveAll deletes the Leases and the reports of all agents, and removes from all Nodes what Apply sets. It is for an
+// uninstallation, when no agent runs any more: the Reconciler would do the same for each Node as soon as its Lease is gone, but
+// the process may end before.
+func RemoveAll(ctx context.Context, c client.Client, namespace string) error {
+	for _, list := range []client.ObjectList{&coordinationv1.LeaseList{}, &corev1.ConfigMapList{}} {
+		agents := client.MatchingLabels{v1.AppLabel: nodecapabilities.LabelValue}
+		if err := c.List(ctx, list, client.InNamespace(namespace), agents); err != nil {
+			return fmt.Errorf("cannot list what the agents published: %w", err)
+		}
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			o, ok := item.(client.Object)
+			if !ok || len(OfAgent(ctx, o)) == 0 {
+				return nil
+			}
+			return client.IgnoreNotFound(c.Delete(ctx, o))
+		})
+		if err != nil {
+			return fmt.Errorf("cannot delete what an agent published: %w", err)
+		}
+	}
+	nodes := &metav1.PartialObjectMetadataList{}
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := c.List(ctx, nodes); err != nil {
+		return fmt.Errorf("cannot list Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		before := &nodes.Items[i]
+		after := before.DeepCopy()
+		Apply(&after.ObjectMeta, State{})
+		if maps.Equal(before.Labels, after.Labels) && maps.Equal(before.Annotations, after.Annotations) {
+			continue
+		}
+		if err := c.Patch(ctx, after, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot write Node %q: %w", before.Name, err)
+		}
+	}
+	return nil
+}
