@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,6 +100,22 @@ var _ = Describe("Node restriction", Ordered, func() {
 
 	It("permits an agent to write the status of VMIs on its node", func() {
 		Expect(write(agentOf("n1"), onNode("mine", "n1"), machine)).To(Succeed())
+	})
+
+	It("denies an agent phases that do not exist, and any number of them", func() {
+		vmi := onNode("phases", "n1")
+		stamp := func(phases ...v1.VirtualMachineInstancePhase) func(*v1.VirtualMachineInstance) {
+			return func(v *v1.VirtualMachineInstance) {
+				for _, phase := range phases {
+					v.Status.PhaseTransitionTimestamps = append(v.Status.PhaseTransitionTimestamps,
+						v1.VirtualMachineInstancePhaseTransitionTimestamp{Phase: phase, PhaseTransitionTimestamp: metav1.Now()})
+				}
+			}
+		}
+		Expect(write(agentOf("n1"), vmi, stamp(v1.Scheduled, v1.Running))).To(Succeed())
+		denied := MatchError(ContainSubstring("may only record the times of the phases"))
+		Expect(write(agentOf("n1"), vmi, stamp("Invented"))).To(denied)
+		Expect(write(agentOf("n1"), vmi, stamp(slices.Repeat([]v1.VirtualMachineInstancePhase{v1.Running}, 17)...))).To(denied)
 	})
 
 	It("denies an agent the status fields of virt-controller", func() {
