@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,6 +57,21 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Exit(m.Run())
+}
+
+// isWatched reports whether the API server serves a watch of a resource.
+func isWatched(ctx context.Context, g Gomega, config *rest.Config, resource string) bool {
+	server, err := discovery.NewDiscoveryClientForConfig(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	metrics, err := server.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	for line := range strings.Lines(string(metrics)) {
+		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `resource="`+resource+`"`) &&
+			strings.Contains(line, `verb="WATCH"`) && !strings.HasSuffix(line, " 0\n") {
+			return true
+		}
+	}
+	return false
 }
 
 // TestRun runs all of virt-controller against a real API server: certificates, webhooks, metrics, readiness and the
@@ -130,6 +146,10 @@ func TestRun(t *testing.T) {
 		g.Expect(c.Delete(t.Context(), role)).To(Succeed())
 	}
 	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).Should(Succeed())
+	// A kind that has just been installed is watched after some attempts.
+	for _, resource := range []string{"prometheusrules", "servicemonitors"} {
+		g.Eventually(func() bool { return isWatched(t.Context(), g, config, resource) }, timeout).Should(BeTrue(), resource)
+	}
 	g.Expect(envtest.UninstallCRDs(config, operatorKinds)).To(Succeed())
 	g.Eventually(func() bool { return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(role), role)) }, timeout).Should(BeTrue())
 
