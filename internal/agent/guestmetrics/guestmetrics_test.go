@@ -346,9 +346,12 @@ func TestSlots(t *testing.T) {
 			return nil, errors.New("no response")
 		})
 		c.o.Guests = func() []*Guest { return list }
-		if n := len(samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total")); n != 1 || most != slotsPerNamespace {
+		n := len(samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total"))
+		mu.Lock()
+		if n != 1 || most != slotsPerNamespace {
 			t.Errorf("%d guests have metrics beside %d queries in flight", n, most)
 		}
+		mu.Unlock()
 		close(block)
 		time.Sleep(maxAge)
 		list = nil
