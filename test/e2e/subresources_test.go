@@ -168,8 +168,8 @@ func killLaunchers(ctx context.Context, namespace string) (stop func()) {
 	}
 }
 
-// restartVirtAPI replaces all Pods of virt-api, as an upgrade does. It returns the old ones, which wait for streams that are open.
-func restartVirtAPI(ctx context.Context) (old []corev1.Pod) {
+// restartVirtAPI replaces all Pods of virt-api, as an upgrade does. The old ones may still wait for streams that are open.
+func restartVirtAPI(ctx context.Context) {
 	GinkgoHelper()
 	list := &corev1.PodList{}
 	Expect(k8s.List(ctx, list, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: "virt-api"})).To(Succeed())
@@ -188,15 +188,6 @@ func restartVirtAPI(ctx context.Context) (old []corev1.Pod) {
 			g.Expect(apierrors.IsNotFound(err) || err == nil && pod.DeletionTimestamp != nil).To(BeTrue())
 		}
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-	return list.Items
-}
-
-// kill ends Pods that are being deleted at once, without the rest of their grace period.
-func kill(ctx context.Context, pods []corev1.Pod) {
-	GinkgoHelper()
-	for i := range pods {
-		Expect(client.IgnoreNotFound(k8s.Delete(ctx, &pods[i], client.GracePeriodSeconds(1)))).To(Succeed())
-	}
 }
 
 // kubeVirtsRights returns the namespaced subresources of KubeVirt 1.9, as "verb resource".
