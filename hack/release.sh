@@ -36,10 +36,6 @@ pack() {
 	tar -C "$directory" --sort=name --numeric-owner --owner=0 --group=0 --mtime="@$seconds" --format=gnu -cf - "$@"
 }
 
-builder() {
-	buildah --storage-driver vfs --root "$cache/buildah" --runroot "$cache/buildah-run" "$@"
-}
-
 images() {
 	local name
 	make build RELEASE=1 VERSION="$version"

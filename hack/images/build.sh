@@ -37,11 +37,6 @@ mkdir -p "$images" "$context/rootfs" "$context/guests" "$cache"
 exec 9>"$context/lock"
 flock 9
 
-# builder ARG...: runs buildah with a separate storage. The vfs driver mounts nothing, so that a killed build leaves no mounts.
-builder() {
-	buildah --storage-driver vfs --root "$cache/buildah" --runroot "$cache/buildah-run" "$@"
-}
-
 # place FILE TARGET: links FILE to TARGET in the build context, or copies it if the file system requires that.
 place() {
 	[ "$1" -ef "$2" ] && return

@@ -26,6 +26,11 @@ need() {
 		die "missing: ${missing[*]}. Install what hack/images/packages.txt lists: apt-get install --no-install-recommends \$(grep -v '^#' hack/images/packages.txt)"
 }
 
+# builder ARG...: runs buildah with a separate storage. The vfs driver mounts nothing, so that a killed build leaves no mounts.
+builder() {
+	buildah --storage-driver vfs --root "$cache/buildah" --runroot "$cache/buildah-run" "$@"
+}
+
 # mirrors: sets the Debian archives, without a trailing slash: VIREO_DEBIAN_MIRROR and VIREO_DEBIAN_SECURITY_MIRROR, or those that the
 # local apt uses. No other host is contacted.
 mirror() {

@@ -41,8 +41,6 @@ func (c connection) to(component, node string) (config *tls.Config, err error) {
 
 // ownProfiles serves profiles of this process to virt-api's Pods.
 func ownProfiles(store *clusterconfig.Store, trust certificate.Trust, now func() time.Time) http.Handler {
-	profiles := &profiler.Profiler{}
-	store.Subscribe(func(c clusterconfig.Config) { profiles.Enable(c.ClusterProfiler) })
 	verify := func(state *tls.ConnectionState) error {
 		bundle, err := trust.Bundle(certificate.APIClient)
 		if err != nil {
@@ -50,5 +48,5 @@ func ownProfiles(store *clusterconfig.Store, trust certificate.Trust, now func()
 		}
 		return certificate.VerifyAPI(state, bundle, now())
 	}
-	return profiler.OnlyAPI(verify, profiles.Handler())
+	return profiler.OnlyAPI(verify, profiler.New(store).Handler())
 }

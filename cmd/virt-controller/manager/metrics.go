@@ -6,7 +6,6 @@ package manager
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -80,13 +79,7 @@ func collectors(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]pro
 
 // profiles serves profiles of this process to virt-api, whose authority is in the ConfigMap that the leader publishes.
 func profiles(reader client.Reader, o *Options, store *clusterconfig.Store) http.Handler {
-	own := &profiler.Profiler{}
-	store.Subscribe(func(c clusterconfig.Config) { own.Enable(c.ClusterProfiler) })
 	verify := func(state *tls.ConnectionState) error {
-		// Everybody can connect: without a certificate, nothing is read.
-		if state == nil || len(state.PeerCertificates) == 0 {
-			return errors.New("the client has no certificate")
-		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		trusted := &corev1.ConfigMap{}
@@ -96,5 +89,5 @@ func profiles(reader client.Reader, o *Options, store *clusterconfig.Store) http
 		}
 		return certificate.VerifyAPI(state, []byte(trusted.Data[certificate.APIClient.Name]), reconciler.Now(o.Clock))
 	}
-	return profiler.OnlyAPI(verify, own.Handler())
+	return profiler.OnlyAPI(verify, profiler.New(store).Handler())
 }

@@ -287,10 +287,8 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	if err := mgr.AddReadyzCheck("serving-certificate", own.Ready); err != nil {
 		return err
 	}
-	profiles := &profiler.Profiler{}
-	store.Subscribe(func(c clusterconfig.Config) { profiles.Enable(c.ClusterProfiler) })
 	served, err := server.New(server.Options{
-		Profiles: profiles.Handler(),
+		Profiles: profiler.New(store).Handler(),
 
 		TLS:     certificate.AgentServer(own, trust),
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,

@@ -173,11 +173,7 @@ func (s *Server) routes() http.Handler {
 		method, path, _ := strings.Cut(pattern, " ")
 		mux.Handle(method+" /v1/namespaces/{namespace}/virtualmachineinstances/{name}"+path, s.serve(verb))
 	}
-	if s.Profiles != nil {
-		for _, path := range profiler.Paths() {
-			mux.Handle(path, s.Profiles)
-		}
-	}
+	profiler.Register(mux, s.Profiles)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, errNoVerb(r)) })
 	return mux
 }

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // The label of the agents' Pods (KubeVirt's), and the field selector of a Pod's node.
@@ -44,7 +46,7 @@ func (f finder) address(ctx context.Context, node string) (string, error) {
 		pod := &pods.Items[i]
 		switch {
 		case pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil:
-		case isReady(pod):
+		case podstate.Ready(pod):
 			return pod.Status.PodIP, nil
 		default:
 			best = pod
@@ -58,13 +60,4 @@ func (f finder) address(ctx context.Context, node string) (string, error) {
 	default:
 		return "", &noAgentError{"there is no virt-handler Pod"}
 	}
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

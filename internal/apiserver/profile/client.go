@@ -29,6 +29,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/printable"
 	"github.com/vireo-project/vireo/internal/component/profiler"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // Components, by the label kubevirt.io of their Pods.
@@ -194,15 +195,7 @@ func (c *Client) list(ctx context.Context, options ...client.ListOption) ([]core
 }
 
 func isReady(pod *corev1.Pod) bool {
-	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
-		return false
-	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && podstate.Ready(pod)
 }
 
 // dump returns the profiles of a Pod. Names that no component uses are dropped: clients use them as names of files.

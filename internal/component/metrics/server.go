@@ -88,10 +88,8 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 	mux := http.NewServeMux()
 	mux.Handle(Path, handler)
 	mux.Handle(health.Path, o.Health)
+	profiler.Register(mux, o.Profiles)
 	if o.Profiles != nil {
-		for _, path := range profiler.Paths() {
-			mux.Handle(path, o.Profiles)
-		}
 		// Profiles verifies it. Prometheus has none.
 		config.ClientAuth = tls.RequestClientCert
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // Paths of the requests. KubeVirt's.
@@ -57,6 +58,13 @@ type Profiler struct {
 	running bool
 	// limit stops a CPU profile.
 	limit *time.Timer
+}
+
+// New returns the profiler of this process, which follows the configuration.
+func New(store *clusterconfig.Store) *Profiler {
+	p := &Profiler{}
+	store.Subscribe(func(c clusterconfig.Config) { p.Enable(c.ClusterProfiler) })
+	return p
 }
 
 // Enable permits or forbids profiles. A CPU profile that is being taken ends and is discarded when they are forbidden.
@@ -159,11 +167,21 @@ func (p *Profiler) Handler() http.Handler {
 // Paths returns the paths that Handler serves.
 func Paths() []string { return []string{StartPath, StopPath, DumpPath} }
 
+// Register serves the paths of Paths by a handler. Nil registers nothing.
+func Register(mux *http.ServeMux, handler http.Handler) {
+	if handler == nil {
+		return
+	}
+	for _, path := range Paths() {
+		mux.Handle(path, handler)
+	}
+}
+
 // OnlyAPI serves requests of clients that verify accepts, by the connection on which they arrive. It is for servers whose
-// handshakes verify no client certificate.
+// handshakes verify no client certificate. Everybody can connect to them: without a certificate, verify is not called.
 func OnlyAPI(verify func(*tls.ConnectionState) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := verify(r.TLS); err != nil {
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || verify(r.TLS) != nil {
 			http.Error(w, "profiles are only for virt-api", http.StatusForbidden)
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -22,7 +23,9 @@ import (
 func get(t *testing.T, handler http.Handler, method, path string) (int, []byte) {
 	t.Helper()
 	recorder := httptest.NewRecorder()
-	handler.ServeHTTP(recorder, httptest.NewRequest(method, path, http.NoBody))
+	request := httptest.NewRequest(method, path, http.NoBody)
+	request.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+	handler.ServeHTTP(recorder, request)
 	return recorder.Code, recorder.Body.Bytes()
 }
 
@@ -129,4 +132,9 @@ func TestOnlyAPI(t *testing.T) {
 	}
 	accept := func(*tls.ConnectionState) error { return nil }
 	dump(t, OnlyAPI(accept, p.Handler()))
+	recorder := httptest.NewRecorder()
+	OnlyAPI(accept, p.Handler()).ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, DumpPath, http.NoBody))
+	if recorder.Code != http.StatusForbidden {
+		t.Errorf("without a certificate: %d", recorder.Code)
+	}
 }

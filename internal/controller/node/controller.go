@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -96,11 +95,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 	state := r.state(ctx, name, lease, report, now)
 	before := object.DeepCopy()
-	Apply(&object.ObjectMeta, state)
-	if !maps.Equal(before.Labels, object.Labels) || !maps.Equal(before.Annotations, object.Annotations) {
-		if err := r.Patch(ctx, object, client.MergeFrom(before)); err != nil {
-			return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write Node %q: %w", name, err))
-		}
+	if err := write(ctx, r.Client, object, state); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	r.recordUnresponsive(before, object, state)
 	if !state.Pulse.Alive {

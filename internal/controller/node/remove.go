@@ -45,15 +45,22 @@ func RemoveAll(ctx context.Context, c client.Client, namespace string) error {
 		return fmt.Errorf("cannot list Nodes: %w", err)
 	}
 	for i := range nodes.Items {
-		before := &nodes.Items[i]
-		after := before.DeepCopy()
-		Apply(&after.ObjectMeta, State{})
-		if maps.Equal(before.Labels, after.Labels) && maps.Equal(before.Annotations, after.Annotations) {
-			continue
+		if err := write(ctx, c, nodes.Items[i].DeepCopy(), State{}); client.IgnoreNotFound(err) != nil {
+			return err
 		}
-		if err := c.Patch(ctx, after, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("cannot write Node %q: %w", before.Name, err)
-		}
+	}
+	return nil
+}
+
+// write applies the state of a Node's agent to the Node, which it changes in memory too. If nothing changes, it writes nothing.
+func write(ctx context.Context, c client.Client, node *metav1.PartialObjectMetadata, s State) error {
+	before := node.DeepCopy()
+	Apply(&node.ObjectMeta, s)
+	if maps.Equal(before.Labels, node.Labels) && maps.Equal(before.Annotations, node.Annotations) {
+		return nil
+	}
+	if err := c.Patch(ctx, node, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("cannot write Node %q: %w", node.Name, err)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@
 package tracing
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -142,7 +141,7 @@ func (t timeline) addPod(root *otlp.Span, phase string, pod *corev1.Pod) {
 
 // fail marks a trace and the state in which it ended as failed.
 func fail(root *otlp.Span, reason string) {
-	root.Failure = cmp.Or(reason, "unknown reason")
+	root.Failure = reason
 	if n := len(root.Children); n > 0 {
 		root.Children[n-1].Failure = root.Failure
 	}

@@ -59,3 +59,9 @@ func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	}
 	return nil
 }
+
+// Ready reports whether the Pod is ready. It is for every kind of Pod.
+func Ready(pod *corev1.Pod) bool {
+	ready := Condition(pod, corev1.PodReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings, and a few alerts of our own. It is pure: the
-// reconciler installs them as a PrometheusRule, and the tests load the same rules into promtool and Prometheus.
+// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings, and a few alerts of
+// our own. It is pure: the reconciler installs them as a PrometheusRule, and the tests load the same rules into promtool and Prometheus.
 package rules
 
 import (
