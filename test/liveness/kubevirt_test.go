@@ -129,7 +129,7 @@ var configurationConsumers = map[string]consumer{
 	"configuration.webhookConfiguration":                   {"cmd/virt-controller/manager", "RateLimits"},
 	"configuration.handlerConfiguration":                   {"cmd/virt-handler/agent", "RateLimits"},
 	"configuration.tlsConfiguration":                       {"internal/clusterconfig", "TLS"},
-	"configuration.developerConfiguration.clusterProfiler": {"cmd/virt-api/virtapi", "ClusterProfiler"},
+	"configuration.developerConfiguration.clusterProfiler": {"internal/component/profiler", "ClusterProfiler"},
 	// It is also the default.
 	"configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile.runtimeDefaultProfile": {"internal/clusterconfig", "RuntimeDefaultProfile"},
 

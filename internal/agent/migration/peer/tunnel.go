@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +29,8 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, req request) err
 	if !s.acquireTunnel(req.migration) {
 		return conflict(req, "the target's libvirtd is in use")
 	}
-	defer s.freeTunnel(req.migration)
+	free := sync.OnceFunc(func() { s.freeTunnel(req.migration) })
+	defer free()
 	libvirtd, err := s.Tunnel(r.Context(), req.target.Pod)
 	if err != nil {
 		return err
@@ -39,6 +41,8 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, req request) err
 		return err
 	}
 	defer func() { _ = peer.Close() }()
+	// This comes before the peer's connection is closed, so that a source which sees the end can connect again at once.
+	defer free()
 	logger := log.FromContext(r.Context()).WithValues("vmi", req.vmi, "migration", req.migration)
 	if err := bridge(r.Context(), peer, libvirtd); errors.Is(err, libvirtwire.ErrRefused) {
 		logger.Error(err, "Closed the tunnel of a migration's source for a message that is not allowed")
@@ -106,7 +110,8 @@ func withDeadline(peer net.Conn, timeout time.Duration, direction libvirtwire.Di
 	}
 }
 
-// bridge forwards messages until one side closes its connection or sends a message that is not allowed.
+// bridge forwards messages until one side closes its connection or sends a message that is not allowed. Nothing can be read from
+// either connection or written to it afterwards.
 func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	stop := context.AfterFunc(ctx, func() {
 		_ = peer.Close()
@@ -119,8 +124,9 @@ func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	}()
 	go func() { results <- libvirtwire.Pass(peer, libvirtd, libvirtwire.MigrationResponses) }()
 	first := <-results
-	_ = peer.Close()
 	_ = libvirtd.Close()
-	<-results //nolint:errcheck // the first one is the reason, and closes both connections
+	// The deadline ends what still reads or writes. The caller closes the connection.
+	_ = peer.SetDeadline(time.Unix(1, 0))
+	<-results //nolint:errcheck // the first one is the reason, and ends both directions
 	return first
 }
