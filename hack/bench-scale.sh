@@ -11,7 +11,7 @@ work=$PWD/.build/scale
 rm -rf "$work"
 mkdir -p "$work"
 hack/tools/build.sh envtest kube-scheduler kube-controller-manager kwok
-CGO_ENABLED=0 go build -ldflags '-s -w' -o "$work/controller" ./test/perf/scale/controller
+go build -ldflags '-s -w' -o "$work/controller" ./test/perf/scale/controller
 go build -o "$work/scale" ./test/perf/scale
 KUBEBUILDER_ASSETS=$(hack/tools/build.sh --path envtest)
 export KUBEBUILDER_ASSETS

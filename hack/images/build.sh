@@ -50,9 +50,7 @@ place() {
 binary() {
 	[ -x "$repo/bin/$1" ] && return
 	say "$1: bin/$1 is not there, building it"
-	local cgo=1
-	[ "$1" = virt-handler ] || cgo=0
-	(cd "$repo" && CGO_ENABLED=$cgo go build -trimpath -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
+	(cd "$repo" && go build -tags netgo,osusergo -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
 		die "$1: go build ./cmd/$1 failed"
 }
 
