@@ -38,6 +38,9 @@ type Watcher struct {
 	requested map[types.UID]time.Time
 }
 
+// creationSlack is how much later than its VMI's creation a request may seem: creation times are whole seconds of another clock.
+const creationSlack = 5 * time.Second
+
 // Exporter exports traces.
 type Exporter interface {
 	Export(ctx context.Context, key string, root *otlp.Span)
@@ -55,18 +58,9 @@ func (w *Watcher) Start(ctx context.Context) error {
 				}
 			},
 			UpdateFunc: updates(w.observeVM),
-			DeleteFunc: func(object any) {
-				if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-					object = last.Obj
-				}
-				if vm, ok := object.(*v1.VirtualMachine); ok {
-					w.takeRequest(vm.UID)
-				}
-			},
+			DeleteFunc: deletions(func(vm *v1.VirtualMachine) { w.forgetRequest(vm.UID) }),
 		},
-		&v1.VirtualMachineInstance{}: toolscache.ResourceEventHandlerFuncs{
-			UpdateFunc: updates(func(before, after *v1.VirtualMachineInstance) { w.observeVMI(ctx, before, after) }),
-		},
+		&v1.VirtualMachineInstance{}: w.instances(ctx),
 		&v1.VirtualMachineInstanceMigration{}: toolscache.ResourceEventHandlerFuncs{
 			UpdateFunc: updates(func(before, after *v1.VirtualMachineInstanceMigration) { w.observeMigration(ctx, before, after) }),
 		},
@@ -89,6 +83,15 @@ func (w *Watcher) Start(ctx context.Context) error {
 	return nil
 }
 
+// instances returns the handler of VMIs.
+func (w *Watcher) instances(ctx context.Context) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: updates(func(before, after *v1.VirtualMachineInstance) { w.observeVMI(ctx, before, after) }),
+		// Its start may not have ended, or not have been observed to end.
+		DeleteFunc: deletions(func(vmi *v1.VirtualMachineInstance) { w.takeRequest(vmi) }),
+	}
+}
+
 func (w *Watcher) prepare() { w.started, w.requested = w.Clock.Now(), map[types.UID]time.Time{} }
 
 // updates returns a function that calls another one with both versions of an object.
@@ -102,7 +105,19 @@ func updates[T any](observe func(before, after T)) func(before, after any) {
 	}
 }
 
-// observeVM notes when a start of a VM is requested. No object records it.
+// deletions returns a function that calls another one with the last version of an object.
+func deletions[T any](observe func(T)) func(any) {
+	return func(object any) {
+		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		if last, ok := object.(T); ok {
+			observe(last)
+		}
+	}
+}
+
+// observeVM notes when a start of a VM is requested, and forgets it when the request is withdrawn. No object records it.
 func (w *Watcher) observeVM(before, after *v1.VirtualMachine) {
 	switch {
 	case requestsStart(after) && !requestsStart(before), !after.Status.Created && wantsVMI(after) && !wantsVMI(before):
@@ -113,17 +128,31 @@ func (w *Watcher) observeVM(before, after *v1.VirtualMachine) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.requested[after.UID] = at
-	case !wantsVMI(after) && wantsVMI(before):
-		w.takeRequest(after.UID)
+	case !wantsVMI(after) && wantsVMI(before), requestsStart(before) && onlyStops(after):
+		w.forgetRequest(after.UID)
 	}
 }
 
-// takeRequest returns when the start of a VM was requested, and forgets it.
-func (w *Watcher) takeRequest(vm types.UID) time.Time {
+func (w *Watcher) forgetRequest(vm types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at := w.requested[vm]
 	delete(w.requested, vm)
+}
+
+// takeRequest returns when the start of a VMI's VM was requested, and forgets it. What was requested after the VMI was created is the
+// start of the next one.
+func (w *Watcher) takeRequest(vmi *v1.VirtualMachineInstance) time.Time {
+	vm := vmistatus.VMOf(vmi)
+	if vm == nil {
+		return time.Time{}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.requested[vm.UID]
+	if at.After(vmi.CreationTimestamp.Add(creationSlack)) {
+		return time.Time{}
+	}
+	delete(w.requested, vm.UID)
 	return at
 }
 
@@ -142,15 +171,17 @@ func requestsStart(vm *v1.VirtualMachine) bool {
 	return false
 }
 
+// onlyStops reports whether a VM is to be stopped and not started again.
+func onlyStops(vm *v1.VirtualMachine) bool {
+	return len(vm.Status.StateChangeRequests) > 0 && !requestsStart(vm)
+}
+
 func (w *Watcher) observeVMI(ctx context.Context, before, after *v1.VirtualMachineInstance) {
 	end := startEnd(after)
 	if end == nil || startEnd(before) != nil {
 		return
 	}
-	var requested time.Time
-	if vm := vmistatus.VMOf(after); vm != nil {
-		requested = w.takeRequest(vm.UID)
-	}
+	requested := w.takeRequest(after)
 	if end.PhaseTransitionTimestamp.Time.Before(w.started) {
 		return
 	}

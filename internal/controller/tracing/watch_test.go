@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -213,6 +214,9 @@ func TestRequestedStart(t *testing.T) {
 	asked := with(func(vm *v1.VirtualMachine) {
 		vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}, {Action: v1.StartRequest}}
 	})
+	stopped := with(func(vm *v1.VirtualMachine) {
+		vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}}
+	})
 	nothing := &v1.VirtualMachine{}
 	for name, tc := range map[string]struct {
 		observed []*v1.VirtualMachine
@@ -222,6 +226,7 @@ func TestRequestedStart(t *testing.T) {
 		"run strategy changed":                    {[]*v1.VirtualMachine{nothing, vm, with(always)}, -5},
 		"request, then its end":                   {[]*v1.VirtualMachine{nothing, vm, asked, vm}, -5},
 		"halted again":                            {[]*v1.VirtualMachine{nothing, with(always), vm}, 0},
+		"request, then a stop in its place":       {[]*v1.VirtualMachine{nothing, vm, asked, stopped}, 0},
 		"run strategy changed while a VMI exists": {[]*v1.VirtualMachine{vm, with(func(vm *v1.VirtualMachine) { always(vm); vm.Status.Created = true })}, 0},
 		"unknown": {nil, 0},
 	} {
@@ -246,6 +251,54 @@ func TestRequestedStart(t *testing.T) {
 			if len(w.requested) != 0 {
 				t.Error("the request was not forgotten")
 			}
+		})
+	}
+}
+
+// A VMI that is deleted before its guest runs takes the request with it. A later request is for the VMI after it.
+func TestRequestIsForOneVMI(t *testing.T) {
+	halted := builder.MakeVM("vm").UID("vm-uid").Strategy(v1.RunStrategyHalted).With(func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj()
+	wanted, restart := halted.DeepCopy(), halted.DeepCopy()
+	wanted.Spec.RunStrategy, wanted.Status.Created = ptr.To(v1.RunStrategyAlways), false
+	restart.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}, {Action: v1.StartRequest}}
+	first := vmi(v1.Pending, -90).OwnedBy(halted).With(func(vmi *v1.VirtualMachineInstance) { vmi.CreationTimestamp = at(-99) }).Obj()
+	failed := first.DeepCopy()
+	failed.Status.PhaseTransitionTimestamps[0].Phase = v1.Failed
+	for name, tc := range map[string]struct {
+		ends func(*world)
+		want []string
+	}{
+		"deleted": {
+			func(w *world) { w.instances(w.t.Context()).OnDelete(first) },
+			[]string{"VirtualMachineInstance start 0-4", "  Pending 0-4"},
+		},
+		"restarted, then deleted": {
+			func(w *world) {
+				w.clock.SetTime(at(-5).Time)
+				w.observeVM(halted, restart)
+				w.instances(w.t.Context()).OnDelete(toolscache.DeletedFinalStateUnknown{Obj: first})
+			},
+			[]string{"VirtualMachineInstance start -5-4", "  Requested -5-0", "  Pending 0-4"},
+		},
+		"restarted, then failed": {
+			func(w *world) {
+				w.clock.SetTime(at(-5).Time)
+				w.observeVM(halted, restart)
+				w.instances(w.t.Context()).OnUpdate(first, failed)
+			},
+			[]string{"VirtualMachineInstance start -5-4", "  Requested -5-0", "  Pending 0-4"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.clock.SetTime(at(-100).Time)
+			w.observeVM(halted, wanted)
+			tc.ends(w)
+			second := vmi(v1.Pending, 0).OwnedBy(halted)
+			w.observeVMI(t.Context(), second.Obj(), second.Phase(v1.Running).With(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Status.PhaseTransitionTimestamps[1].PhaseTransitionTimestamp = at(4)
+			}).Obj())
+			w.expect(tc.want...)
 		})
 	}
 }
