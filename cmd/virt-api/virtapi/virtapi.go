@@ -100,9 +100,16 @@ func firstCertificate(s *certificate.Source) <-chan struct{} {
 	return issued
 }
 
+// streamServer is the part of server.Server that run uses.
+type streamServer interface {
+	Run(ctx context.Context) error
+	CutStreams()
+}
+
 // run starts the server when ready is closed, and the runnables at once. The runnables are stopped after the server, which needs
-// certificates until its last request has finished. If a runnable fails, the server is stopped.
-func run(ctx context.Context, s *server.Server, ready <-chan struct{}, runnables ...manager.Runnable) error {
+// certificates until its last request has finished. If a runnable fails, the server is stopped, and its streams do not delay that: it
+// has no certificates or no configuration any more.
+func run(ctx context.Context, s streamServer, ready <-chan struct{}, runnables ...manager.Runnable) error {
 	runnablesCtx, stopRunnables := context.WithCancel(context.WithoutCancel(ctx))
 	group, runnablesCtx := errgroup.WithContext(runnablesCtx)
 	for _, r := range runnables {
@@ -110,13 +117,17 @@ func run(ctx context.Context, s *server.Server, ready <-chan struct{}, runnables
 	}
 	serverCtx, stopServer := context.WithCancel(ctx)
 	defer stopServer()
-	defer context.AfterFunc(runnablesCtx, stopServer)()
+	release := context.AfterFunc(runnablesCtx, func() {
+		s.CutStreams()
+		stopServer()
+	})
 	var err error
 	select {
 	case <-ready:
 		err = s.Run(serverCtx)
 	case <-serverCtx.Done():
 	}
+	release()
 	stopRunnables()
 	if failed := group.Wait(); failed != nil {
 		return failed

@@ -68,6 +68,11 @@ func (d *drain) streams() int {
 // limit cuts the streams when StreamDrain has passed since the context ended. cancel frees what it uses.
 func (d *drain) limit(ctx context.Context) (cancel func() bool) {
 	return context.AfterFunc(ctx, func() {
+		select {
+		case <-d.cut:
+			return
+		default:
+		}
 		if n := d.streams(); n > 0 {
 			log.FromContext(ctx).Info("Waiting for streams before the end", "streams", n)
 		}
@@ -94,7 +99,7 @@ func (d *drain) wait(ctx context.Context) {
 		select {
 		case <-d.changed:
 		case <-cut:
-			log.FromContext(ctx).Info("Streams have not ended in time", "streams", n)
+			log.FromContext(ctx).Info("Cutting streams", "streams", n)
 			cut, late = nil, time.After(closeTimeout)
 		case <-late:
 			return

@@ -71,6 +71,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.generic.PrepareRun().RunWithContext(ctx)
 }
 
+// CutStreams ends the streams, and those that are opened later. Run does not wait for them then.
+func (s *Server) CutStreams() { s.drain.end() }
+
 // routes returns the handler of all paths.
 func routes(verbs []subresource.Verb, streams *drain) (http.Handler, error) {
 	mux := http.NewServeMux()

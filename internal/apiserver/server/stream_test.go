@@ -114,15 +114,16 @@ var _ = Describe("A stream", func() {
 		Eventually(stopping.done).WithTimeout(stopLimit).Should(Receive(BeNil()))
 	})
 
-	It("gets a close frame with the reason if it does not end in time", func() {
-		stopping, conn := watch("forgotten")
+	// expectCut expects a server to end after a change that ends its streams.
+	expectCut := func(name string, change func(*runningServer)) {
+		GinkgoHelper()
+		stopping, conn := watch(name)
 		ends := make(chan error, 1)
 		go func() {
 			_, _, err := conn.Read(ctx)
 			ends <- err
 		}()
-		stopping.begin()
-		stopping.cut()
+		change(stopping)
 		var end error
 		Eventually(ends).WithTimeout(stopLimit).Should(Receive(&end))
 		var closed websocket.CloseError
@@ -130,5 +131,19 @@ var _ = Describe("A stream", func() {
 		Expect(closed.Code).To(Equal(websocket.StatusGoingAway))
 		Expect(closed.Reason).To(ContainSubstring("virt-api"))
 		Eventually(stopping.done).WithTimeout(stopLimit).Should(Receive(BeNil()))
+	}
+
+	It("gets a close frame with the reason if it does not end in time", func() {
+		expectCut("forgotten", func(s *runningServer) {
+			s.begin()
+			s.cut()
+		})
+	})
+
+	It("gets it at once if the server cannot go on", func() {
+		expectCut("broken", func(s *runningServer) {
+			s.CutStreams()
+			s.begin()
+		})
 	})
 })

@@ -135,6 +135,7 @@ func createAgentPod() {
 
 // runningServer is a virt-api.
 type runningServer struct {
+	*server.Server
 	begin func() // begins the shutdown
 	done  chan error
 	clock *clocktesting.FakeClock
@@ -192,7 +193,7 @@ func startServer(api *subresource.API) *runningServer {
 		}
 		return response.StatusCode, response.Body.Close()
 	}).WithTimeout(startLimit).Should(Equal(http.StatusNotFound))
-	return &runningServer{begin: cancel, done: done, clock: clock}
+	return &runningServer{Server: s, begin: cancel, done: done, clock: clock}
 }
 
 // as returns a client of virt-api with the certificate of a user.
