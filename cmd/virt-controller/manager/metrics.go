@@ -73,7 +73,8 @@ func collectors(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]pro
 	process := monitoring.Process(health.Ready(mgr), metrics.Closed(mgr.Elected()), func() bool { return store.Current().UseEmulation })
 	return append(append(process, transitions.Collectors()...),
 		&monitoring.Collector{
-			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: labels, WebhookSecret: certificate.WebhooksSecret, Clock: o.Clock,
+			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: labels,
+			Namespace: o.Namespace, WebhookSecret: certificate.WebhooksSecret, Clock: o.Clock,
 		}), nil
 }
 

@@ -37,6 +37,8 @@ type Collector struct {
 	Config func() clusterconfig.Config
 	// Labels selects the labels of VMs.
 	Labels *metrics.LabelFilter
+	// Namespace is the install namespace.
+	Namespace string
 	// WebhookSecret is the name of the Secret with the authority of the webhooks.
 	WebhookSecret string
 	// Clock replaces the time in tests.
@@ -75,7 +77,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	c.resources.forget(w.machines.Items)
 	now := reconciler.Now(c.Clock)
-	collectAuthorities(w.secrets.Items, w.config.Certificates, c.WebhookSecret, now, to)
+	collectAuthorities(&w, c.WebhookSecret, now, to)
 	collectSilence(&w, now, to)
 }
 
@@ -85,9 +87,10 @@ type world struct {
 	machines   v1.VirtualMachineList
 	instances  v1.VirtualMachineInstanceList
 	migrations v1.VirtualMachineInstanceMigrationList
-	// secrets are those with authorities, and nodes the metadata of Nodes.
-	secrets corev1.SecretList
-	nodes   metav1.PartialObjectMetadataList
+	// kubevirts are the KubeVirt objects of the install namespace, secrets the Secrets with authorities, and nodes the metadata of Nodes.
+	kubevirts v1.KubeVirtList
+	secrets   corev1.SecretList
+	nodes     metav1.PartialObjectMetadataList
 	// pods are the names of the launcher Pods that run, by their VMI and node.
 	pods map[placement]string
 	// claims are the PersistentVolumeClaims of all namespaces.
@@ -110,6 +113,9 @@ func (c *Collector) read(ctx context.Context) (world, error) {
 		if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return w, fmt.Errorf("list %T: %w", list, err)
 		}
+	}
+	if err := c.Reader.List(ctx, &w.kubevirts, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return w, fmt.Errorf("list %T: %w", &w.kubevirts, err)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]

@@ -6,6 +6,7 @@ package monitoring
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,12 +47,14 @@ type cached struct {
 	claims     []corev1.PersistentVolumeClaim
 	types      []v1beta1.VirtualMachineClusterInstancetype
 	own        []v1beta1.VirtualMachineInstancetype
+	kubevirts  []v1.KubeVirt
 	secrets    []corev1.Secret
 	nodes      []metav1.PartialObjectMetadata
 	err        error
 }
 
-func (c *cached) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (c *cached) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	namespace := (&client.ListOptions{}).ApplyOptions(options).Namespace
 	switch list := list.(type) {
 	case *v1.VirtualMachineInstanceMigrationList:
 		list.Items = c.migrations
@@ -67,6 +70,8 @@ func (c *cached) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 		list.Items = c.types
 	case *v1beta1.VirtualMachineInstancetypeList:
 		list.Items = c.own
+	case *v1.KubeVirtList:
+		list.Items = slices.DeleteFunc(slices.Clone(c.kubevirts), func(kv v1.KubeVirt) bool { return kv.Namespace != namespace })
 	case *corev1.SecretList:
 		list.Items = c.secrets
 	case *metav1.PartialObjectMetadataList:

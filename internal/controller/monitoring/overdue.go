@@ -19,33 +19,41 @@ import (
 
 var (
 	authorityOverdue = metrics.DescribeOwn("authority_renewal_overdue",
-		"1 for each authority that has no successor although half of its overlap has passed, or that cannot sign; 0 for others.", "secret")
+		"1 for each authority that has no successor although half of its overlap has passed, that cannot sign or that is missing; 0 for others.", "secret")
 	silentGuests = metrics.DescribeOwn("node_silent_agent_vmis",
 		"For each node with VMIs: how many it has if its virt-handler does not renew its Lease, or 0 if it does.", "node")
 )
 
-// collectAuthorities reports which authorities were not renewed in time. It depends on their Secrets and not on the KubeVirt object,
-// whose reconciler may be what does not work.
-func collectAuthorities(secrets []corev1.Secret, lifetimes clusterconfig.Certificates, controller string, now time.Time, to chan<- prometheus.Metric) {
-	roles := map[string]certificate.Role{}
-	for _, role := range certificate.Roles() {
-		roles[role.AuthoritySecret()] = role
+// collectAuthorities reports which authorities were not renewed in time. It depends on their Secrets and not on the status of the
+// KubeVirt object, whose reconciler may be what does not work. Only if there is an object that installs them are they missing.
+func collectAuthorities(w *world, controller string, now time.Time, to chan<- prometheus.Metric) {
+	secrets := map[string]*corev1.Secret{}
+	for i := range w.secrets.Items {
+		secrets[w.secrets.Items[i].Name] = &w.secrets.Items[i]
 	}
-	for i := range secrets {
-		secret := &secrets[i]
-		var authority certificate.Authority
-		if role, is := roles[secret.Name]; is {
-			// What cannot be read is missing, and then the authority has no end.
-			authority, _ = certificate.AuthorityFrom(role, secret.Data)
-		} else if secret.Name == controller {
-			webhooks, _ := certificate.WebhooksFrom(secret.Data)
-			authority = webhooks.Authority()
-		} else {
-			continue
+	active := clusterconfig.Active(w.kubevirts.Items)
+	installed := active != nil && active.DeletionTimestamp == nil
+	report := func(name string, read func(data map[string][]byte) certificate.Authority) {
+		// What cannot be read is missing, and then the authority has no end.
+		authority := certificate.Authority{}
+		if secret := secrets[name]; secret != nil {
+			authority = read(secret.Data)
+		} else if !installed {
+			return
 		}
-		end, overdue := authority.End(now, lifetimes)
-		to <- metrics.Gauge(authorityOverdue, metrics.Bool(overdue || end.IsZero()), secret.Name)
+		end, overdue := authority.End(now, w.config.Certificates)
+		to <- metrics.Gauge(authorityOverdue, metrics.Bool(overdue || end.IsZero()), name)
 	}
+	for _, role := range certificate.Roles() {
+		report(role.AuthoritySecret(), func(data map[string][]byte) certificate.Authority {
+			authority, _ := certificate.AuthorityFrom(role, data)
+			return authority
+		})
+	}
+	report(controller, func(data map[string][]byte) certificate.Authority {
+		webhooks, _ := certificate.WebhooksFrom(data)
+		return webhooks.Authority()
+	})
 }
 
 // collectSilence reports the nodes whose guests are not observed.

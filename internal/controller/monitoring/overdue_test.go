@@ -66,6 +66,35 @@ func TestAuthoritiesThatAreNotRenewed(t *testing.T) {
 	}
 }
 
+// Authorities are missing from when a KubeVirt object is created until it is deleted: before and after that, none are to be there.
+func TestMissingAuthorities(t *testing.T) {
+	object := v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
+	removed := object
+	removed.DeletionTimestamp = &metav1.Time{Time: noon}
+	const there = "vireo_authority_renewal_overdue{secret=\"kubevirt-virt-api-client-ca\"} 0"
+	missing := there
+	for _, name := range []string{"virt-api-serving-ca", "virt-handler-migration-ca", "virt-handler-serving-ca"} {
+		missing += "\nvireo_authority_renewal_overdue{secret=\"kubevirt-" + name + "\"} 1"
+	}
+	missing += "\nvireo_authority_renewal_overdue{secret=\"webhooks\"} 1"
+	for name, tc := range map[string]struct {
+		kubevirts []v1.KubeVirt
+		want      string
+	}{
+		"nothing is installed":        {nil, there},
+		"installed":                   {[]v1.KubeVirt{object}, missing},
+		"an object elsewhere":         {[]v1.KubeVirt{{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "kubevirt"}}}, there},
+		"it is removed":               {[]v1.KubeVirt{removed}, there},
+		"a second object is inactive": {[]v1.KubeVirt{removed, {ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "second"}}}, there},
+	} {
+		c := collector(&cached{secrets: []corev1.Secret{authority(t, certificate.APIClient)}, kubevirts: tc.kubevirts})
+		c.Namespace, c.WebhookSecret, c.Clock = "kubevirt", "webhooks", clocktesting.NewFakePassiveClock(noon)
+		if diff := cmp.Diff(tc.want, samples(t, c, "vireo_authority_renewal_overdue")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestNodesWithASilentAgent(t *testing.T) {
 	host := func(name string, annotations map[string]string) metav1.PartialObjectMetadata {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
