@@ -115,6 +115,13 @@ func componentScenarios() []scenario {
 			}},
 			// None is ready: that is another alert.
 			scenario{alert: c.lowReady, silent: []string{"16m"}, series: map[string]string{of("up", 1, ""): "1x40", of(ready, 1, ""): "0x40"}},
+			// Without kube-state-metrics, a Pod counts while it is scraped.
+			scenario{alert: c.lowReady, silent: []string{"14m", "26m"}, firing: "16m", series: map[string]string{
+				of("up", 1, ""): "1x40", of(ready, 1, ""): "1x40", of("up", 2, ""): "1x40", of(ready, 2, ""): goesBad,
+			}},
+			scenario{alert: c.lowReady, silent: []string{"16m"}, series: map[string]string{
+				of("up", 1, ""): "1x40", of(ready, 1, ""): "1x40", of("up", 2, ""): "0x40",
+			}},
 			scenario{alert: c.burst + "RESTErrorsBurst", silent: []string{"3m", "30m"}, firing: "12m", series: map[string]string{
 				of("kubevirt_rest_client_requests_total", 1, ", code='200'"): "0+10x40",
 				of("kubevirt_rest_client_requests_total", 1, ", code='500'"): "0+90x18 1620+0x20",
