@@ -6,7 +6,7 @@
 //	sbom -name NAME -version VERSION -created TIME FILE...
 //
 // A file is a Go program, whose modules are read from it, or a tar archive of a root file system, whose Debian packages are read from
-// var/lib/dpkg/status.d.
+// var/lib/dpkg/status.d, and the release that they are from, of usr/lib/os-release.
 package main
 
 import (
@@ -94,7 +94,9 @@ const (
 	unknown    = "NOASSERTION"
 	// statusDir contains a file for each Debian package in an image without dpkg, from which scanners read.
 	statusDir = "var/lib/dpkg/status.d"
-	// maxStatus bounds a file of statusDir in bytes.
+	// osRelease contains the name and version of the distribution. Source: os-release(5).
+	osRelease = "usr/lib/os-release"
+	// maxStatus bounds such a file in bytes.
 	maxStatus = 1 << 20
 )
 
@@ -190,7 +192,8 @@ func debianPackages(file string) ([]component, error) {
 	}
 	defer func() { _ = f.Close() }()
 	archive := tar.NewReader(f)
-	var found []component
+	var packages []map[string]string
+	var release map[string]string
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -199,33 +202,53 @@ func debianPackages(file string) ([]component, error) {
 		if err != nil {
 			return nil, err
 		}
-		if header.Typeflag != tar.TypeReg || path.Dir(path.Clean(header.Name)) != statusDir {
+		if header.Typeflag != tar.TypeReg {
 			continue
 		}
-		fields, err := control(io.LimitReader(archive, maxStatus))
+		switch name := path.Clean(header.Name); {
+		case name == osRelease:
+			release, err = fields(archive, "=")
+		case path.Dir(name) == statusDir:
+			var status map[string]string
+			status, err = fields(archive, ": ")
+			packages = append(packages, status)
+		}
 		if err != nil {
 			return nil, err
 		}
-		name, version := fields["Package"], fields["Version"]
-		url := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", name, strings.ReplaceAll(version, "+", "%2B"), fields["Architecture"])
-		found = append(found, withURL(newComponent("Debian", name, version), url))
 	}
-	if len(found) == 0 {
+	if len(packages) == 0 {
 		return nil, fmt.Errorf("there are no packages in %s", statusDir)
+	}
+	return components(packages, release)
+}
+
+// components returns the components of Debian packages. Scanners find the vulnerabilities of a package by the qualifier distro, which
+// they expect as ID and version. Source: the type deb of https://github.com/package-url/purl-spec, which has no default repository.
+func components(packages []map[string]string, release map[string]string) ([]component, error) {
+	distro, version := strings.Trim(release["ID"], `"`), strings.Trim(release["VERSION_ID"], `"`)
+	if distro == "" || version == "" {
+		return nil, fmt.Errorf("%s has no ID and VERSION_ID", osRelease)
+	}
+	found := make([]component, 0, len(packages))
+	for _, p := range packages {
+		url := strings.ReplaceAll(fmt.Sprintf("pkg:deb/%s/%s@%s", distro, p["Package"], p["Version"]), "+", "%2B") +
+			fmt.Sprintf("?arch=%s&distro=%s-%s", p["Architecture"], distro, version)
+		found = append(found, withURL(newComponent("Debian", p["Package"], p["Version"]), url))
 	}
 	return found, nil
 }
 
-// control reads the fields of a Debian control file that have one line.
-func control(from io.Reader) (map[string]string, error) {
-	fields := map[string]string{}
-	lines := bufio.NewScanner(from)
+// fields reads the fields of a file that have one line: name, separator, value.
+func fields(from io.Reader, separator string) (map[string]string, error) {
+	found := map[string]string{}
+	lines := bufio.NewScanner(io.LimitReader(from, maxStatus))
 	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), ": "); ok && !strings.HasPrefix(name, " ") {
-			fields[name] = value
+		if name, value, ok := strings.Cut(lines.Text(), separator); ok && !strings.HasPrefix(name, " ") {
+			found[name] = value
 		}
 	}
-	return fields, lines.Err()
+	return found, lines.Err()
 }
 
 func sumOf(file string) (string, error) {
