@@ -34,42 +34,64 @@ type Installer struct {
 	RunbookURL string
 	// Authorize makes Prometheus send its token: the components serve their metrics only to clients that may get them.
 	Authorize bool
+
+	watched watched
+	// settled is the state in which Apply last found nothing to change.
+	settled state
 }
 
-// Apply installs the objects of the kinds that the cluster has, and removes those that are no longer wanted.
+// state is what the objects depend on, and the versions of those that exist.
+type state struct{ monitor, account, serviceMonitor, versions string }
+
+// Apply installs the objects of the kinds that the cluster has, and removes those that are no longer wanted. It reads them only if
+// something has changed.
 func (i *Installer) Apply(ctx context.Context, spec *v1.KubeVirtSpec) error {
+	now := state{monitor: spec.MonitorNamespace, account: spec.MonitorAccount, serviceMonitor: spec.ServiceMonitorNamespace}
+	// The versions come first: what changes after that is another version the next time.
+	var present bool
+	now.versions, present = i.watched.versions()
+	if now.monitor == "" && present {
+		var err error
+		if now.monitor, err = i.monitorNamespace(ctx); err != nil {
+			return err
+		}
+	}
+	if now.versions != "" && now == i.settled {
+		return nil
+	}
 	live, err := i.live(ctx)
 	if err != nil {
 		return err
 	}
-	var desired map[string]*unstructured.Unstructured
-	scrapes := live["ServiceMonitor"] != nil
-	if scrapes || live["PrometheusRule"] != nil {
-		if desired, err = i.desired(ctx, spec); err != nil {
-			return err
-		}
+	desired, err := i.desired(live, now)
+	if err != nil {
+		return err
 	}
+	wrote, err := i.sync(ctx, live, desired)
+	i.settled = state{}
+	if !wrote && err == nil {
+		i.settled = now
+	}
+	return err
+}
+
+// desired returns the objects to install of the kinds that the cluster has.
+func (i *Installer) desired(live map[string]*unstructured.UnstructuredList, now state) (map[string]*unstructured.Unstructured, error) {
+	scrapes := live["ServiceMonitor"] != nil
+	if !scrapes && live["PrometheusRule"] == nil {
+		return nil, nil
+	}
+	desired, err := render(Settings{
+		Rules:   rules.Settings{Namespace: i.Namespace, RunbookURL: i.RunbookURL},
+		Monitor: now.monitor, Account: now.account, ServiceMonitor: now.serviceMonitor,
+		Authorize: i.Authorize,
+	})
 	if !scrapes {
 		// Without a ServiceMonitor, Prometheus would not use these permissions.
 		delete(desired, "Role")
 		delete(desired, "RoleBinding")
 	}
-	return i.sync(ctx, live, desired)
-}
-
-func (i *Installer) desired(ctx context.Context, spec *v1.KubeVirtSpec) (map[string]*unstructured.Unstructured, error) {
-	settings := Settings{
-		Rules:   rules.Settings{Namespace: i.Namespace, RunbookURL: i.RunbookURL},
-		Monitor: spec.MonitorNamespace, Account: spec.MonitorAccount, ServiceMonitor: spec.ServiceMonitorNamespace,
-		Authorize: i.Authorize,
-	}
-	if settings.Monitor == "" {
-		var err error
-		if settings.Monitor, err = i.monitorNamespace(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return render(settings)
+	return desired, err
 }
 
 // Remove deletes the objects. They have no finalizers of ours and are gone at once.
@@ -78,7 +100,8 @@ func (i *Installer) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return i.sync(ctx, live, nil)
+	_, err = i.sync(ctx, live, nil)
+	return err
 }
 
 // monitorNamespace returns the first of DefaultNamespaces that exists, or "".
@@ -122,36 +145,40 @@ func (i *Installer) of(k kind) string {
 }
 
 // sync makes the desired objects exist, and no others. Objects of the same name that others have created
-// in other namespaces are left alone.
-func (i *Installer) sync(ctx context.Context, live map[string]*unstructured.UnstructuredList, desired map[string]*unstructured.Unstructured) error {
+// in other namespaces are left alone. It reports whether it has changed anything.
+func (i *Installer) sync(ctx context.Context, live map[string]*unstructured.UnstructuredList, desired map[string]*unstructured.Unstructured) (bool, error) {
+	wrote := false
 	errs := make([]error, 0, len(kinds))
 	for _, k := range kinds {
 		if live[k.kind] != nil {
-			errs = append(errs, i.syncOne(ctx, k, live[k.kind].Items, desired[k.kind]))
+			changed, err := i.syncOne(ctx, k, live[k.kind].Items, desired[k.kind])
+			wrote = wrote || changed
+			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return wrote, errors.Join(errs...)
 }
 
-func (i *Installer) syncOne(ctx context.Context, k kind, live []unstructured.Unstructured, desired *unstructured.Unstructured) error {
+func (i *Installer) syncOne(ctx context.Context, k kind, live []unstructured.Unstructured, desired *unstructured.Unstructured) (wrote bool, err error) {
 	var errs []error
 	matches := desired == nil
 	for n := range live {
 		o := &live[n]
 		switch {
 		case desired != nil && o.GetNamespace() == desired.GetNamespace():
-			var err error
 			if matches, err = operator.UpToDate(desired, o); err != nil {
-				return err
+				return wrote, err
 			}
 		case o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy && o.GetDeletionTimestamp() == nil:
+			wrote = true
 			errs = append(errs, i.remove(ctx, k, o))
 		}
 	}
 	if !matches {
+		wrote = true
 		errs = append(errs, i.apply(ctx, k, desired))
 	}
-	return errors.Join(errs...)
+	return wrote, errors.Join(errs...)
 }
 
 func (i *Installer) apply(ctx context.Context, k kind, desired *unstructured.Unstructured) error {

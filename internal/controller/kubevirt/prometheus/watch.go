@@ -6,6 +6,9 @@ package prometheus
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +51,50 @@ func (i *Installer) Source(client metadata.Interface, all func(context.Context) 
 	})
 }
 
+// watched are the informers of the objects, by kind, while their kind exists, and those of the CustomResourceDefinitions by name.
+type watched struct {
+	mu        sync.Mutex
+	informers map[string]toolscache.SharedIndexInformer
+}
+
+// set sets an informer, or removes it if it is nil.
+func (w *watched) set(name string, informer toolscache.SharedIndexInformer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.informers == nil {
+		w.informers = map[string]toolscache.SharedIndexInformer{}
+	}
+	w.informers[name] = informer
+}
+
+// versions identifies the objects and their versions. It is empty until all are known. present is false if it is known that the cluster
+// has no kind of the Prometheus operator.
+func (w *watched) versions() (versions string, present bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]string, 0, len(kinds))
+	for _, k := range kinds {
+		optional, definition, objects := k.definition() != "", w.informers[k.definition()], w.informers[k.kind]
+		switch {
+		case optional && (definition == nil || !definition.HasSynced()):
+			return "", true
+		case optional && objects == nil:
+		case objects == nil || !objects.HasSynced():
+			return "", true
+		default:
+			present = present || optional
+			for _, o := range objects.GetStore().List() {
+				if o, ok := o.(metav1.Object); ok {
+					all = append(all, strings.Join([]string{k.kind, o.GetNamespace(), string(o.GetUID()), o.GetResourceVersion()}, "/"))
+				}
+			}
+			all = append(all, k.kind)
+		}
+	}
+	slices.Sort(all)
+	return fmt.Sprint(all), present
+}
+
 // follow watches the object of a kind while its CustomResourceDefinition exists.
 func (i *Installer) follow(ctx context.Context, client metadata.Interface, k kind, changed func()) error {
 	// The handlers of one informer are called one at a time.
@@ -65,11 +112,13 @@ func (i *Installer) follow(ctx context.Context, client metadata.Interface, k kin
 		},
 		DeleteFunc: func(any) {
 			stop()
+			i.watched.set(k.kind, nil)
 			changed()
 		},
 	}); err != nil {
 		return fmt.Errorf("watch CustomResourceDefinition %s: %w", k.definition(), err)
 	}
+	i.watched.set(k.definition(), informer)
 	go informer.Run(ctx.Done())
 	return nil
 }
@@ -82,6 +131,7 @@ func (i *Installer) watch(ctx context.Context, client metadata.Interface, k kind
 	}); err != nil {
 		return fmt.Errorf("watch %s: %w", k.kind, err)
 	}
+	i.watched.set(k.kind, informer)
 	go informer.Run(ctx.Done())
 	go func() {
 		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
