@@ -11,6 +11,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,6 +102,8 @@ func TestRun(t *testing.T) {
 	}
 	g.Expect(pause("here", "blue")).To(Succeed())
 	g.Expect(*lastPath.Load()).To(HavePrefix("/v1/namespaces/default/virtualmachineinstances/here/pause"))
+	expectRunbookThaws(t, world)
+	g.Expect(*lastPath.Load()).To(HavePrefix("/v1/namespaces/default/virtualmachineinstances/here/unfreeze"))
 	// The agent of blue listens at the address of red's agent Pod, and its certificate is rejected.
 	_, _ = world.component(rights.Handler, "red")
 	g.Expect(pause("there", "red")).NotTo(Succeed())
@@ -110,6 +116,19 @@ func TestRun(t *testing.T) {
 	g.Eventually(done, timeout).Should(Receive(BeNil()))
 	_, err = (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", listener.Addr().String())
 	g.Expect(err).To(HaveOccurred())
+}
+
+// expectRunbookThaws runs the command of a runbook that thaws a guest, with kubectl.
+func expectRunbookThaws(t *testing.T, world *cluster) {
+	t.Helper()
+	runbook, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "runbooks", "VireoGuestFrozenTooLong.md"))
+	world.g.Expect(err).NotTo(HaveOccurred())
+	command := regexp.MustCompile(`kubectl replace --raw .*\\\n.*`).FindString(string(runbook))
+	world.g.Expect(command).NotTo(BeEmpty())
+	run := exec.CommandContext(t.Context(), "sh", "-c", strings.NewReplacer("NAMESPACE", "default", "VMI", "here").Replace(command))
+	run.Env = []string{"PATH=" + os.Getenv("KUBEBUILDER_ASSETS"), "KUBECONFIG=" + world.kubeconfig(t, world.config)}
+	output, err := run.CombinedOutput()
+	world.g.Expect(err).NotTo(HaveOccurred(), "%s: %s", command, output)
 }
 
 // expectProfiles takes profiles of virt-api, by way of its own port: it authenticates to itself as to its other Pods.
