@@ -114,3 +114,19 @@ type VSOCKOptions struct {
 	// useTLS encrypts the connection up to the guest. Default: true.
 	UseTLS *bool `json:"useTLS,omitempty"`
 }
+
+// GuestfsInfo is the image that virtctl guestfs runs, the response to guestfs. It is KubeVirt's type (kubevirt.io/client-go/kubecli,
+// GuestfsInfo). The image is gsImage if that is set, and otherwise registry/imagePrefix+libguestfs-tools with the digest, or the tag
+// if there is no digest.
+type GuestfsInfo struct {
+	// registry is the image's registry and path, without its name.
+	Registry string `json:"registry"`
+	// tag is the image's tag.
+	Tag string `json:"tag"`
+	// digest is the image's digest.
+	Digest string `json:"digest"`
+	// imagePrefix is what the image's name starts with.
+	ImagePrefix string `json:"imagePrefix"`
+	// gsImage is the whole reference of the image.
+	GsImage string `json:"gsImage"`
+}

@@ -22,7 +22,7 @@ func (a *API) clusterVerbs() []Verb {
 			Doc: "Get the version of virt-api.", Serve: serveVersion,
 		},
 		{
-			Name: "guestfs", Method: http.MethodGet, Response: &GuestfsInfo{},
+			Name: "guestfs", Method: http.MethodGet, Response: &v1.GuestfsInfo{},
 			Doc: "Get the image of libguestfs-tools.", Serve: a.guestfs,
 		},
 		{

@@ -9,18 +9,9 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-)
 
-// GuestfsInfo is the image that virtctl guestfs runs. It is KubeVirt's type (kubevirt.io/client-go/kubecli, GuestfsInfo). The
-// image is GsImage if that is set, and otherwise Registry/ImagePrefix+libguestfs-tools with the Digest, or the Tag if there is no
-// digest.
-type GuestfsInfo struct {
-	Registry    string `json:"registry"`
-	Tag         string `json:"tag"`
-	Digest      string `json:"digest"`
-	ImagePrefix string `json:"imagePrefix"`
-	GsImage     string `json:"gsImage"`
-}
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
 
 // guestfsName is the image's name in the references that clients construct.
 const guestfsName = "libguestfs-tools"
@@ -35,7 +26,7 @@ func (a *API) guestfs(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // guestfsInfo splits an image reference. A reference that clients could not reconstruct is returned in GsImage.
-func guestfsInfo(image string) GuestfsInfo {
+func guestfsInfo(image string) v1.GuestfsInfo {
 	rest, digest, _ := strings.Cut(image, "@")
 	registry, name := "", rest
 	if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
@@ -44,7 +35,7 @@ func guestfsInfo(image string) GuestfsInfo {
 	name, tag, _ := strings.Cut(name, ":")
 	prefix, found := strings.CutSuffix(name, guestfsName)
 	if !found || tag == "" && digest == "" {
-		return GuestfsInfo{GsImage: image}
+		return v1.GuestfsInfo{GsImage: image}
 	}
-	return GuestfsInfo{Registry: registry, Tag: tag, Digest: digest, ImagePrefix: prefix}
+	return v1.GuestfsInfo{Registry: registry, Tag: tag, Digest: digest, ImagePrefix: prefix}
 }

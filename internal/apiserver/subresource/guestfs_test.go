@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 func TestGuestfsInfo(t *testing.T) {
-	for image, want := range map[string]GuestfsInfo{
+	for image, want := range map[string]v1.GuestfsInfo{
 		"localhost/vireo/libguestfs-tools:dev": {Registry: "localhost/vireo", Tag: "dev"},
 		"example.org:5000/libguestfs-tools:v1": {Registry: "example.org:5000", Tag: "v1"},
 		"r/kv-libguestfs-tools@sha256:ab":      {Registry: "r", Digest: "sha256:ab", ImagePrefix: "kv-"},

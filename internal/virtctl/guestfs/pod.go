@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/apiserver/subresource"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
@@ -42,7 +42,7 @@ func clusterImage(ctx context.Context, c *cli.CLI) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	info := subresource.GuestfsInfo{}
+	info := v1.GuestfsInfo{}
 	if err := api.GetGroup(ctx, "guestfs", &info); err != nil {
 		return "", fmt.Errorf("could not get guestfs image info: %w", err)
 	}
@@ -50,7 +50,7 @@ func clusterImage(ctx context.Context, c *cli.CLI) (string, error) {
 }
 
 // reference returns the image's reference.
-func reference(info subresource.GuestfsInfo) (string, error) {
+func reference(info v1.GuestfsInfo) (string, error) {
 	image := info.ImagePrefix + imageName
 	switch {
 	case info.GsImage != "":
