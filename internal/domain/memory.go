@@ -4,7 +4,6 @@
 package domain
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
@@ -19,7 +18,7 @@ const kib = 1024
 // and a guest starts with memory.guest.
 func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	path := domainPath.Child("memory")
-	guest := guestMemory(&vmi.Spec.Domain)
+	guest := quantity.GuestMemory(&vmi.Spec.Domain)
 	if guest == nil || guest.Sign() <= 0 {
 		return field.Required(path.Child("guest"), "the guest needs memory: set it, or spec.domain.resources.requests.memory")
 	}
@@ -45,24 +44,6 @@ func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 			Hugepages: []libvirtxml.DomainMemoryHugepage{{Size: toKiB(&page), Unit: "KiB"}},
 		},
 		MemorySource: &libvirtxml.DomainMemorySource{Type: "memfd"},
-	}
-	return nil
-}
-
-// guestMemory returns memory.guest, or else its default, as the webhook does.
-func guestMemory(spec *v1.DomainSpec) *resource.Quantity {
-	if spec.Memory != nil && spec.Memory.Guest != nil {
-		return spec.Memory.Guest
-	}
-	for _, list := range []corev1.ResourceList{spec.Resources.Requests, spec.Resources.Limits} {
-		if requested, found := list[corev1.ResourceMemory]; found {
-			return &requested
-		}
-	}
-	if spec.Memory != nil && spec.Memory.Hugepages != nil {
-		if page, err := quantity.Parse(spec.Memory.Hugepages.PageSize); err == nil {
-			return &page
-		}
 	}
 	return nil
 }

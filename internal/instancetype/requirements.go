@@ -147,33 +147,13 @@ func (p *preference) checkMemory(
 		}
 		return nil
 	}
-	provided := GuestMemory(&expanded.Domain)
+	provided := quantity.GuestMemory(&expanded.Domain)
 	if provided == nil {
 		provided = &resource.Quantity{}
 	}
 	if provided.Cmp(required.Guest) < 0 {
 		return unmet([]string{"spec.template.spec.domain.memory"}, "insufficient Memory resources of %s provided by VirtualMachine, "+
 			"preference requires %s", provided, &required.Guest)
-	}
-	return nil
-}
-
-// GuestMemory returns the memory of a guest: what the VMI sets, or else its resources, or one huge page. It returns nil if nothing
-// gives it.
-func GuestMemory(domain *v1.DomainSpec) *resource.Quantity {
-	if domain.Memory != nil && domain.Memory.Guest != nil {
-		return domain.Memory.Guest
-	}
-	for _, list := range []corev1.ResourceList{domain.Resources.Requests, domain.Resources.Limits} {
-		if q := list.Memory(); !q.IsZero() {
-			return ptr.To(q.DeepCopy())
-		}
-	}
-	if domain.Memory == nil || domain.Memory.Hugepages == nil {
-		return nil
-	}
-	if q, err := quantity.Parse(domain.Memory.Hugepages.PageSize); err == nil && !q.IsZero() { // Validation reports an invalid one.
-		return &q
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // Resources of the agent's device plugin. Except for userfaultfd, the names are KubeVirt's.
@@ -162,13 +163,10 @@ func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineI
 
 // GuestMemory returns the guest's memory. Admission sets memory.guest; the rest is for VMIs that did not pass admission.
 func GuestMemory(vmi *v1.VirtualMachineInstance) resource.Quantity {
-	if memory := vmi.Spec.Domain.Memory; memory != nil && memory.Guest != nil {
-		return memory.Guest.DeepCopy()
+	if memory := quantity.GuestMemory(&vmi.Spec.Domain); memory != nil {
+		return memory.DeepCopy()
 	}
-	if request, ok := vmi.Spec.Domain.Resources.Requests[corev1.ResourceMemory]; ok {
-		return request.DeepCopy()
-	}
-	return vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory].DeepCopy()
+	return resource.Quantity{}
 }
 
 func hugepages(vmi *v1.VirtualMachineInstance) *v1.Hugepages {

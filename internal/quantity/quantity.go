@@ -3,7 +3,8 @@
 
 // Package quantity refuses quantities that take hours to read. Kubernetes' parser computes every digit of a number, also those of
 // 1e-1000000000, which the pattern of Kubernetes' schemas admits. The schemas of Vireo's CustomResourceDefinitions have a stricter
-// pattern; this package is for strings without one, and for objects that no schema has validated.
+// pattern; this package is for strings without one, and for objects that no schema has validated. It also has the memory of a guest,
+// which may be such a string.
 package quantity
 
 import (

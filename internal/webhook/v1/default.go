@@ -15,6 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -102,7 +103,7 @@ func cpuModel(arch string, config clusterconfig.Config) string {
 }
 
 func defaultMemory(spec *v1.VirtualMachineInstanceSpec) {
-	guest := instancetype.GuestMemory(&spec.Domain)
+	guest := quantity.GuestMemory(&spec.Domain)
 	if guest == nil {
 		return // checkMemoryGiven reports it.
 	}
