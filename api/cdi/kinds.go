@@ -4,6 +4,8 @@
 package cdi
 
 import (
+	"encoding/json"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -16,10 +18,30 @@ type DataVolume struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what the claim is and what fills it. Set by the user.
-	Spec v1beta1.DataVolumeSpec `json:"spec"`
+	Spec DataVolumeSpec `json:"spec"`
 	// status is the state of the importer.
 	// +optional
 	Status DataVolumeStatus `json:"status,omitempty"`
+}
+
+// DataVolumeSpec is the spec of a DataVolume. Only source and sourceRef are decoded, which is all that is read: whoever may create
+// DataVolumes could otherwise stop those who read them. The importer's schema admits quantities such as 1e-1000000000, which
+// Kubernetes' parser needs hours for.
+type DataVolumeSpec struct {
+	v1beta1.DataVolumeSpec `json:",inline"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *DataVolumeSpec) UnmarshalJSON(raw []byte) error {
+	read := struct {
+		Source    *v1beta1.DataVolumeSource    `json:"source"`
+		SourceRef *v1beta1.DataVolumeSourceRef `json:"sourceRef"`
+	}{}
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return err
+	}
+	s.Source, s.SourceRef = read.Source, read.SourceRef
+	return nil
 }
 
 // DataVolumeList is a list of DataVolumes.

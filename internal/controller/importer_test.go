@@ -7,12 +7,16 @@ import (
 	"context"
 
 	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/test/builder"
@@ -39,6 +43,19 @@ func (noImporter) Get(context.Context, client.ObjectKey) (*cdi.DataVolume, error
 
 func dataVolume(ns, name string) *cdi.DataVolume {
 	return &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+}
+
+// specOf returns the whole spec of a DataVolume, of which package cdi decodes a part.
+func specOf(dv *cdi.DataVolume) cdiv1beta1.DataVolumeSpec {
+	GinkgoHelper()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(cdi.GroupVersion.WithKind("DataVolume"))
+	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(dv), object)).To(Succeed())
+	var read struct {
+		Spec cdiv1beta1.DataVolumeSpec `json:"spec"`
+	}
+	Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &read)).To(Succeed())
+	return read.Spec
 }
 
 // fill writes a DataVolume's phase and conditions, as the importer does.

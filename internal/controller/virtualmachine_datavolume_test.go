@@ -55,7 +55,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(metav1.IsControlledBy(dv, vm)).To(BeTrue())
 		Expect(dv.Labels).To(Equal(map[string]string{"disk": "first", v1.CreatedByLabel: string(vm.UID)}))
 		Expect(dv.Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/allowClaimAdoption", "true"))
-		Expect(dv.Spec.PriorityClassName).To(Equal("urgent"))
+		Expect(specOf(dv).PriorityClassName).To(Equal("urgent"))
 		Expect(dv.Spec.Source).To(Equal(blank.Source))
 		m.expectQuiet(vm)
 

@@ -16,12 +16,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/cdi/v1beta1"
 )
 
 // importerLabel marks the CustomResourceDefinitions of the stand-in.
@@ -88,8 +90,19 @@ func importVolume(ctx context.Context, dv *cdi.DataVolume) error {
 	if dv.Status.Phase == cdi.DataVolumeSucceeded || dv.DeletionTimestamp != nil {
 		return nil
 	}
+	// Package cdi decodes only a part of the spec.
+	object, desired := &unstructured.Unstructured{}, struct {
+		Spec v1beta1.DataVolumeSpec `json:"spec"`
+	}{}
+	object.SetGroupVersionKind(cdi.GroupVersion.WithKind("DataVolume"))
+	if err := k8s.Get(ctx, client.ObjectKeyFromObject(dv), object); err != nil {
+		return err
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &desired); err != nil {
+		return err
+	}
 	claim := makeClaim(dv.Namespace, dv.Name, corev1.PersistentVolumeFilesystem)
-	claim.Spec.Resources = dv.Spec.Storage.Resources
+	claim.Spec.Resources = desired.Spec.Storage.Resources
 	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
 	if err := k8s.Create(ctx, claim); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create claim %s: %w", claim.Name, err)

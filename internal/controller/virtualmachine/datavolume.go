@@ -170,7 +170,7 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	if err != nil {
 		return s.failRender(template, s.conceal(ctx, source.Namespace, err)) // Only a DataSource may have no source.
 	}
-	if err := s.preferStorageClass(ctx, &dv.Spec); err != nil {
+	if err := s.preferStorageClass(ctx, &dv.Spec.DataVolumeSpec); err != nil {
 		return s.failReference(err)
 	}
 	allowed, err := s.authorizeClone(ctx, dv, source)
@@ -240,7 +240,7 @@ func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi
 			Labels: maps.Clone(template.Labels), Annotations: maps.Clone(template.Annotations),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind)},
 		},
-		Spec: *template.Spec.DeepCopy(),
+		Spec: cdi.DataVolumeSpec{DataVolumeSpec: *template.Spec.DeepCopy()},
 	}
 	metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.VM.UID))
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, allowClaimAdoption, "true")
@@ -248,7 +248,7 @@ func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi
 	if dv.Spec.PriorityClassName == "" {
 		dv.Spec.PriorityClassName = s.VM.Spec.Template.Spec.PriorityClassName
 	}
-	source, err := s.cloneSource(&dv.Spec, named)
+	source, err := s.cloneSource(&dv.Spec.DataVolumeSpec, named)
 	if err != nil {
 		return nil, err
 	}

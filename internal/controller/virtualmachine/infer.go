@@ -141,7 +141,7 @@ func (s *Scope) labelsOfDataVolume(ctx context.Context, name, label string) (map
 		if dv.Labels[label] != "" {
 			return dv.Labels, nil
 		}
-		spec = &dv.Spec
+		spec = &dv.Spec.DataVolumeSpec
 	}
 	labels, err := s.labelsOfSource(ctx, spec, label)
 	var nothing *inferenceError

@@ -174,7 +174,7 @@ func (u *upload) newClaim(size resource.Quantity) *corev1.PersistentVolumeClaim 
 
 func (u *upload) newDataVolume(size resource.Quantity) *cdi.DataVolume {
 	volume := &cdi.DataVolume{ObjectMeta: u.metadata()}
-	volume.Spec = v1beta1.DataVolumeSpec{
+	volume.Spec.DataVolumeSpec = v1beta1.DataVolumeSpec{
 		Source:      &v1beta1.DataVolumeSource{Upload: &v1beta1.DataVolumeSourceUpload{}},
 		ContentType: u.contentType(),
 		Storage: &v1beta1.StorageSpec{
