@@ -166,6 +166,26 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
 	})
 
+	It("names an updated agent that runs and does not become ready", func() {
+		setTag("v1.2.0")
+		agentsRolled(1, 1)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+				Annotations: agents().Spec.Template.Annotations,
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
+		}
+		ExpectCreated(pod)
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+		}}}
+		ExpectStatus(pod)
+		Expect(reconcile()).To(Succeed())
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonUpdateInProgress))
+		Expect(degraded().Message).To(And(ContainSubstring("updated on 1 of 2 nodes"), ContainSubstring(`"virt-handler-canary"`), ContainSubstring("not been ready")))
+	})
+
 	It("replaces a tenth of the agents at a time after the first one is available", func() {
 		setTag("v1.2.0")
 		ds := agents()

@@ -4,6 +4,7 @@
 package kubevirt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,7 +151,7 @@ func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *un
 		return nil // No Pod is updated yet. What old Pods lack must not stop new ones.
 	}
 	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return observed.lost[p.Spec.NodeName] })
-	w.Agents.Crash = s.crashOf(pods, &live.Spec.Template)
+	s.examine(&w.Agents, pods, &live.Spec.Template)
 	for i := range pods {
 		if operator.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i]) {
 			w.Available++
@@ -185,7 +186,7 @@ func (s *Scope) observe(ctx context.Context, name string, into client.Object, de
 	return found, client.IgnoreNotFound(err)
 }
 
-// observeCrash finds out why the Pods of a component that is being replaced do not run.
+// observeCrash finds out why the Pods of a component that is being replaced do not run or are not ready.
 func (s *Scope) observeCrash(ctx context.Context, c *operator.Component, live *appsv1.Deployment) error {
 	if !c.Current || c.Rollout.Done {
 		return nil
@@ -194,7 +195,7 @@ func (s *Scope) observeCrash(ctx context.Context, c *operator.Component, live *a
 		return nil
 	}
 	pods, err := s.podsOf(ctx, c.Name)
-	c.Crash = s.crashOf(pods, &live.Spec.Template)
+	s.examine(c, pods, &live.Spec.Template)
 	return err
 }
 
@@ -206,16 +207,19 @@ func (s *Scope) podsOf(ctx context.Context, component string) ([]corev1.Pod, err
 	return pods.Items, nil
 }
 
-// crashOf returns why a Pod of a template cannot run, or nothing.
-func (s *Scope) crashOf(pods []corev1.Pod, template *corev1.PodTemplateSpec) string {
+// examine finds a Pod of a template that cannot run, and names one that runs without becoming ready.
+func (s *Scope) examine(c *operator.Component, pods []corev1.Pod, template *corev1.PodTemplateSpec) {
+	unready := ""
 	for i := range pods {
-		if operator.IsUpdated(&pods[i], template) {
-			if crash := operator.CrashOf(&pods[i], s.Now); crash != "" {
-				return crash
-			}
+		if !operator.IsUpdated(&pods[i], template) {
+			continue
 		}
+		c.Crash = cmp.Or(c.Crash, operator.CrashOf(&pods[i], s.Now))
+		unready = cmp.Or(unready, operator.UnreadyOf(&pods[i], s.Now))
 	}
-	return ""
+	if unready != "" && !c.Rollout.Done {
+		c.Rollout.Message += ": " + unready
+	}
 }
 
 // available reports whether an agent's Pod has been ready for long enough.

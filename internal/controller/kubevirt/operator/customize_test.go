@@ -259,3 +259,33 @@ func TestCrashOf(t *testing.T) {
 		}
 	}
 }
+
+func TestUnreadyOf(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		phase corev1.PodPhase
+		ready corev1.ConditionStatus
+		since time.Duration
+		gone  bool
+		want  string
+	}{
+		"ready":         {corev1.PodRunning, corev1.ConditionTrue, time.Hour, false, ""},
+		"starting":      {corev1.PodRunning, corev1.ConditionFalse, 10 * time.Second, false, ""},
+		"not running":   {corev1.PodPending, corev1.ConditionFalse, time.Hour, false, ""},
+		"being deleted": {corev1.PodRunning, corev1.ConditionFalse, time.Hour, true, ""},
+		"silent": {corev1.PodRunning, corev1.ConditionFalse, 2 * time.Minute, false,
+			`Pod "virt-handler-x" on node "n": it runs, but has not been ready since 2026-11-22T11:58:00Z: unready: [virt-handler]`},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "virt-handler-x"}, Spec: corev1.PodSpec{NodeName: "n"}}
+		if c.gone {
+			pod.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+		pod.Status = corev1.PodStatus{Phase: c.phase, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+			{Type: corev1.PodReady, Status: c.ready, LastTransitionTime: metav1.NewTime(now.Add(-c.since)), Message: "unready: [virt-handler]"},
+		}}
+		if got := UnreadyOf(pod, now); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}

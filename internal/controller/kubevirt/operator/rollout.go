@@ -99,6 +99,8 @@ const (
 	maxReason = 512
 	// schedulingTime is how long a Pod may wait for a node: until the Pod that it replaces is gone, or a new node is there.
 	schedulingTime = time.Minute
+	// readinessTime is how long a Pod that runs may take to become ready, or to be so again.
+	readinessTime = time.Minute
 )
 
 // CrashOf returns why a Pod cannot run, or nothing. A Pod that has yet to start is no crash, nor is one that recovered.
@@ -122,6 +124,20 @@ func CrashOf(pod *corev1.Pod, now time.Time) string {
 		}
 		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			return crash(name, "container "+c.Name, w.Reason, w.Message)
+		}
+	}
+	return ""
+}
+
+// UnreadyOf returns since when a Pod runs without being ready, or nothing.
+func UnreadyOf(pod *corev1.Pod, now time.Time) string {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
+		return ""
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue && now.Sub(c.LastTransitionTime.Time) >= readinessTime {
+			since := c.LastTransitionTime.UTC().Format(time.RFC3339)
+			return crash(fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName), "it runs, but has not been ready since "+since, c.Message)
 		}
 	}
 	return ""
