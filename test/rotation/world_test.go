@@ -171,7 +171,7 @@ func (w *world) startController(log *livelog.Log) {
 		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: rights.Namespace,
 		BindAddress: "127.0.0.1", Port: metrics, HealthPort: health, WebhookPort: w.webhookPort,
 		WebhookService: webhookService, MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
-		LeaderElection: true, Clock: w.clock,
+		LeaderElection: true, Clock: w.clock, SkipNameValidation: true,
 	}
 	account := rights.Controller.Impersonate(w.config, nil)
 	w.background("virt-controller", func(ctx context.Context) error { return manager.Run(ctx, account, options, log) })

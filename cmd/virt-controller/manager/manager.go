@@ -140,9 +140,8 @@ func newManager(
 	limited := limiter.Config(config)
 	metrics.CountRequests(limited)
 	mgr, err := ctrl.NewManager(limited, ctrl.Options{
-		Scheme: NewScheme(),
-		// A name is unique in a manager. Suites start several managers in a process.
-		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
+		Scheme:                        NewScheme(),
+		Controller:                    ctrlconfig.Controller{SkipNameValidation: &o.SkipNameValidation},
 		Cache:                         cacheOptions(o.Namespace),
 		LeaderElection:                o.LeaderElection,
 		LeaderElectionID:              leaderElectionID,

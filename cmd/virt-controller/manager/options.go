@@ -54,6 +54,8 @@ type Options struct {
 
 	// Clock replaces the time by which CAs are rotated and certificates signed, in tests.
 	Clock clock.PassiveClock
+	// SkipNameValidation is for tests that start several managers in a process, whose reconcilers have the same names.
+	SkipNameValidation bool
 }
 
 const (
