@@ -9,14 +9,11 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -34,22 +31,6 @@ var _ = Describe("VirtualMachinePool", func() {
 	var r *pools
 
 	BeforeEach(func() { r = newPools() })
-
-	hostname := func(name string) func(*poolSpec) {
-		return func(s *poolSpec) { s.VirtualMachineTemplate.Spec.Template.Spec.Hostname = name }
-	}
-	descending := func(s *poolSpec) {
-		s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
-			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyDescendingOrder)},
-		}}
-	}
-	oneByOne := func(s *poolSpec) {
-		s.MaxUnavailable = ptr.To(intstr.FromInt32(1))
-		s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
-			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyAscendingOrder)},
-		}}
-	}
-	healing := func(s *poolSpec) { s.Autohealing = &poolv1.VirtualMachinePoolAutohealingStrategy{} }
 
 	Describe("making VMs", func() {
 		It("makes them of its template, with one write each, one for the revision and one for the status", func() {
@@ -326,208 +307,6 @@ var _ = Describe("VirtualMachinePool", func() {
 			r.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, is := o.(*poolv1.VirtualMachinePool); return is }
 			r.expectReconciled(pool)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(poolFinalizer))
-		})
-	})
-
-	Describe("updates", func() {
-		It("change the VMs and restart the guests as maxUnavailable allows", func() {
-			pool := r.running(builder.MakePool("web").Replicas(3).With(oneByOne))
-			r.change(pool, hostname("b"))
-			// The VM before its guest, which would otherwise start again as it was.
-			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI)
-			Expect(r.events.take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
-				"Normal SuccessfulDelete: Successfully updated resource "+r.ns+"/web-0"))
-			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))
-			Expect(r.vm("web-2").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
-			ExpectGone(builder.MakeVMI("web-0").Namespace(r.ns).Obj())
-			r.expectReconciled(pool)
-			Expect(r.vmi("web-1").DeletionTimestamp).To(BeNil(), "one at a time")
-			r.start()
-			r.expectReconciled(pool, deleteVMI)
-			r.start()
-			r.expectReconciled(pool, deleteVMI)
-			Expect(r.revisions()).To(Equal([]string{"web-1", "web-2"}))
-			r.start()
-			r.expectReconciled(pool, deleteRevision)
-			Expect(r.revisions()).To(Equal([]string{"web-2"}))
-			r.expectReconciled(pool)
-		})
-
-		It("keep what users changed", func() {
-			pool := r.running(builder.MakePool("web"))
-			hotplugged := v1.Volume{Name: "more", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "more"}}}
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
-				vm.Labels["mine"] = "yes"
-				vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
-				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, hotplugged)
-				vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223"}
-			})
-			Expect(k8sClient.Delete(ctx, r.vmi("web-0"))).To(Succeed())
-			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM)
-			vm := r.vm("web-0")
-			Expect(vm.Spec.Template.Spec.Hostname).To(Equal("b"))
-			Expect(vm.Labels).To(HaveKeyWithValue("mine", "yes"))
-			Expect(*vm.Spec.RunStrategy).To(Equal(v1.RunStrategyHalted))
-			Expect(vm.Spec.Template.Spec.Volumes).To(ContainElement(hotplugged))
-			Expect(vm.Spec.Template.Spec.Domain.Firmware.UUID).To(BeEquivalentTo("5d307ca9-b3ef-428c-8861-06e72d69f223"))
-		})
-
-		It("label VMs and VMIs whose revision makes the same ones", func() {
-			pool := r.running(builder.MakePool("web"))
-			r.change(pool, func(s *poolSpec) {
-				s.NameGeneration = &poolv1.VirtualMachinePoolNameGeneration{AppendIndexToSecretRefs: ptr.To(true)}
-			})
-			r.expectReconciled(pool, createRevision, patchVM, patchVMI)
-			Expect(r.events.take()).To(BeEmpty())
-			r.expectReconciled(pool, deleteRevision)
-			r.expectReconciled(pool)
-		})
-
-		It("replace VMs if the template has other disks", func() {
-			pool := r.running(builder.MakePool("web").With(oneByOne))
-			r.change(pool, func(s *poolSpec) {
-				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
-			})
-			r.expectReconciled(pool, createRevision, deleteVM)
-			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
-		})
-
-		It("request the restart of a VM that does not start by itself", func() {
-			pool := r.running(builder.MakePool("web").With(func(s *poolSpec) {
-				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
-			}))
-			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM, "patch VirtualMachine/status")
-			uid := r.vmi("web-0").UID
-			Expect(r.vm("web-0").Status.StateChangeRequests).To(Equal([]v1.VirtualMachineStateChangeRequest{
-				{Action: v1.StopRequest, UID: &uid}, {Action: v1.StartRequest},
-			}))
-			r.expectReconciled(pool)
-		})
-
-		It("leave guests alone if they are opportunistic, and VMs if they are unmanaged", func() {
-			pool := r.running(builder.MakePool("web").With(func(s *poolSpec) {
-				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}}
-			}))
-			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM)
-			r.expectReconciled(pool)
-			Expect(r.revisions()).To(HaveLen(2), "the VMI names the old one")
-			r.change(pool, func(s *poolSpec) {
-				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}
-				hostname("c")(s)
-			})
-			r.expectReconciled(pool, createRevision)
-			Expect(r.vm("web-0").Spec.Template.Spec.Hostname).To(Equal("b"))
-		})
-
-		It("stop at the first VMI that cannot be deleted", func() {
-			pool := r.running(builder.MakePool("web").Replicas(3))
-			r.change(pool, hostname("b"))
-			r.writes.Fail = func(request string) error {
-				if request == deleteVMI {
-					return ErrInjected
-				}
-				return nil
-			}
-			_, err := r.reconcile(pool)
-			Expect(err).To(MatchError(ErrInjected))
-			Expect(only(r.writes.Take(), deleteVMI)).To(HaveLen(1))
-			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedUpdate", ErrInjected.Error()))
-			Expect(r.events.take()).To(ContainElement(ContainSubstring("Warning FailedUpdate: ")))
-		})
-	})
-
-	Describe("revisions", func() {
-		It("are found by their owner: another one of the name is not used", func() {
-			foreign := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}}
-			foreign.Data.Raw = []byte(`{}`)
-			ExpectCreated(foreign)
-			pool := r.create(builder.MakePool("web"))
-			r.expectReconciled(pool, createRevision, createRevision, createVM, patchPoolStatus)
-			Expect(r.vm("web-0").Labels[v1.VirtualMachinePoolRevisionName]).To(MatchRegexp(`^web-1-.{5}$`))
-			r.expectReconciled(pool)
-			ExpectExists(foreign)
-		})
-
-		It("that KubeVirt made are used and found again", func() {
-			pool := r.create(builder.MakePool("web"))
-			r.settle(pool)
-			revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}}
-			ExpectExists(revision).Labels = nil
-			Expect(k8sClient.Update(ctx, revision)).To(Succeed())
-			r.expectReconciled(pool, createRevision, "patch ControllerRevision")
-			r.expectReconciled(pool)
-		})
-
-		It("that cannot be deleted are reported", func() {
-			pool := r.running(builder.MakePool("web").Replicas(0))
-			r.change(pool, hostname("b"))
-			r.writes.Fail = func(request string) error {
-				if request == deleteRevision {
-					return ErrInjected
-				}
-				return nil
-			}
-			_, err := r.reconcile(pool)
-			Expect(err).To(MatchError(ErrInjected))
-			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedRevisionPruning", ErrInjected.Error()))
-		})
-	})
-
-	Describe("healing", func() {
-		It("replaces a VM with its disks when it has failed for long enough", func() {
-			pool := r.create(builder.MakePool("web").Replicas(2).With(healing).With(func(s *poolSpec) {
-				descending(s)
-				s.ScaleInStrategy.Proactive.StatePreservation = ptr.To(poolv1.StatePreservationOffline)
-			}))
-			r.settle(pool)
-			r.fails("web-0", v1.VirtualMachineStatusErrImagePull, 2*time.Minute)
-			r.fails("web-1", v1.VirtualMachineStatusUnschedulable, time.Hour)
-			Expect(r.expectReconciled(pool).RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Second))
-			r.clock.SetTime(r.clock.Now().Add(3*time.Minute + time.Second))
-			r.expectReconciled(pool, deleteVM)
-			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
-			r.expectReconciled(pool, patchVM)
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.Finalizers = nil }) // in place of the garbage collector
-			r.expectReconciled(pool, createVM)
-			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
-		})
-
-		It("waits while the pool is paused or being deleted", func() {
-			pool := r.create(builder.MakePool("web").With(healing))
-			pool.Finalizers = []string{"test/hold"}
-			Expect(k8sClient.Update(ctx, pool)).To(Succeed())
-			r.settle(pool)
-			r.status("web-0", func(s *v1.VirtualMachineStatus) {
-				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
-			})
-			r.change(pool, func(s *poolSpec) { s.Paused = true })
-			r.expectReconciled(pool, patchPoolStatus)
-			r.change(pool, func(s *poolSpec) { s.Paused = false })
-			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
-			r.expectReconciled(pool, patchPoolStatus)
-			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
-		})
-
-		It("spares a VM that changes at the last moment", func() {
-			pool := r.create(builder.MakePool("web").With(healing))
-			r.settle(pool)
-			r.status("web-0", func(s *v1.VirtualMachineStatus) {
-				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
-			})
-			r.writes.Fail = func(request string) error {
-				if request == deleteVM {
-					r.status("web-0", func(s *v1.VirtualMachineStatus) { s.StartFailure = nil })
-				}
-				return nil
-			}
-			result, err := r.reconcile(pool)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
-			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
-			Expect(ExpectExists(pool)).To(haveNoPoolConditions())
 		})
 	})
 

@@ -15,7 +15,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -234,3 +236,22 @@ func haveNoPoolConditions() gomegatypes.GomegaMatcher {
 func only(requests []string, text string) []string {
 	return slices.DeleteFunc(slices.Clone(requests), func(request string) bool { return !strings.Contains(request, text) })
 }
+
+func hostname(name string) func(*poolSpec) {
+	return func(s *poolSpec) { s.VirtualMachineTemplate.Spec.Template.Spec.Hostname = name }
+}
+
+func descending(s *poolSpec) {
+	s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
+		SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyDescendingOrder)},
+	}}
+}
+
+func oneByOne(s *poolSpec) {
+	s.MaxUnavailable = ptr.To(intstr.FromInt32(1))
+	s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
+		SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyAscendingOrder)},
+	}}
+}
+
+func healing(s *poolSpec) { s.Autohealing = &poolv1.VirtualMachinePoolAutohealingStrategy{} }

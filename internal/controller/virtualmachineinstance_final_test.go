@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	DescribeTable("gets its final phase from its Pod",
+		func(pod *builder.PodStatus, phase v1.VirtualMachineInstancePhase, reason, message string) {
+			vmi := w.assigned(builder.MakeVMI("vm"))
+			agent(vmi, running)
+			w.setPodStatus(vmi, "", pod)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			ExpectExists(vmi)
+			Expect(vmi.Status.Phase).To(Equal(phase))
+			Expect(vmi.Status.Reason).To(Equal(reason))
+			Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, message))
+			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "it was not deleted")
+			stopped := "Normal Stopped: The VirtualMachineInstance was shut down. " + reason
+			if phase == v1.Failed {
+				stopped = "Warning Stopped: The VirtualMachineInstance crashed. " + reason
+			}
+			source := " [virt-handler on " + vmi.Status.NodeName + "]"
+			Expect(w.events.take()).To(HaveExactElements("Normal Deleted: Signaled Deletion"+source,
+				And(HavePrefix(stopped), HaveSuffix(source))))
+			w.expectQuiet(vmi)
+			ExpectExists(podOf(vmi))
+		},
+		Entry("after the guest shut down",
+			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest powered off."}`),
+			v1.Succeeded, "GuestShutdown", "powered off"),
+		Entry("after QEMU crashed",
+			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU was killed by signal 9."}`),
+			v1.Failed, "GuestCrashed", "signal 9"),
+		Entry("after it was killed for its memory", builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
+			v1.Failed, "OOMKilled", ""),
+		Entry("after it was evicted", builder.MakePodStatus().Evicted("The node was low on resource: memory."),
+			v1.Failed, "Evicted", "low on resource"),
+		Entry("with an unknown reason", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
+			v1.Failed, "Error", ""),
+	)
+
+	It("records the events of the final phase once when its first write is refused", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		agent(vmi, running)
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"killed"}`))
+		w.writes.Fail = func(string) error {
+			w.writes.Fail = nil
+			return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), vmi.Name, ErrInjected)
+		}
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(w.events.take()).To(BeEmpty())
+		w.writes.Take()
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(w.events.take()).To(HaveExactElements(HavePrefix("Normal Deleted: VirtualMachineInstance stopping"),
+			HavePrefix("Normal Deleted: Signaled Deletion"), HavePrefix("Normal Stopped: The VirtualMachineInstance was shut down. GracePeriodExpired: killed")))
+		w.expectQuiet(vmi)
+	})
+
+	It("fails when its Pod no longer exists", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		agent(vmi, running)
+		Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+		Expect(vmi.Status.Reason).To(Equal(v1.PodNotExistsReason))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
+		w.expectQuiet(vmi)
+	})
+
+	It("does not write a final phase while the guest's state is unknown", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		agent(vmi, running)
+		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Unknown })
+		w.expectQuiet(vmi)
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+	})
+
+	Context("when it is deleted", func() {
+		remove := func(vmi *v1.VirtualMachineInstance) {
+			GinkgoHelper()
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		}
+
+		It("is removed at once before it has a Pod", func() {
+			vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			remove(vmi)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("is removed with its Pod before the Pod is assigned", func() {
+			vmi := w.create(builder.MakeVMI("vm"))
+			w.expectReconciled(vmi, "create Pod")
+			remove(vmi)
+			w.events.take()
+			w.expectReconciled(vmi, "delete Pod") // never scheduled, so it is gone at once
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			// The finalizer is removed last: clients can read until then how the VMI ended.
+			w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("waits for the guest's shutdown, and writes its outcome", func() {
+			vmi := w.assigned(builder.MakeVMI("vm").Finalizers(v1.VirtualMachineControllerFinalizer))
+			agent(vmi, running)
+			remove(vmi)
+			w.expectReconciled(vmi, "delete Pod")
+			w.events.take()
+			w.expectQuiet(vmi)
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"bye"}`))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			ExpectExists(vmi)
+			Expect(vmi.Status.Phase).To(Equal(v1.Succeeded))
+			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "its Pod is still there")
+			w.events.take()
+			w.expectQuiet(vmi)
+			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM's finalizer stays")
+			w.expectQuiet(vmi)
+		})
+
+		It("is not removed with a stale cache without the Pod", func() {
+			vmi := w.assigned(builder.MakeVMI("vm"))
+			remove(vmi)
+			w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
+			w.expectReconciled(vmi, "delete Pod")
+			Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer))
+		})
+
+		It("is removed after the guest ended before the deletion", func() {
+			vmi := w.assigned(builder.MakeVMI("vm"))
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			remove(vmi)
+			w.events.take()
+			w.expectReconciled(vmi, "delete Pod") // it has ended, so it is gone at once
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("is not removed as long as it controls a Pod", func() {
+			vmi := w.assigned(builder.MakeVMI("vm"))
+			stray := ExpectExists(podOf(vmi)).DeepCopy()
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(k8sClient.Delete(ctx, podOf(vmi))).To(Succeed())
+			stray.Name, stray.ResourceVersion, stray.UID, stray.Finalizers = "stray", "", "", []string{"example.org/log"}
+			ExpectCreated(stray)
+			remove(vmi)
+			w.expectReconciled(vmi, "delete Pod")
+			w.expectReconciled(vmi)
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+			ExpectExists(stray).Finalizers = nil
+			Expect(k8sClient.Update(ctx, stray)).To(Succeed())
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, stray, client.GracePeriodSeconds(0)))).To(Succeed())
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+	})
+})
