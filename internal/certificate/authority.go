@@ -26,7 +26,8 @@ import (
 const (
 	// skew is the tolerated difference of nodes' clocks: the NotBefore of certificates is that much before their creation.
 	skew = 5 * time.Minute
-	// settling is how long a new CA is trusted before it signs. The kubelet updates a mounted ConfigMap within a minute or two.
+	// settling is how long a new CA is trusted before it signs, if its predecessor lasts long enough. The kubelet updates a mounted
+	// ConfigMap within a minute or two.
 	settling = 10 * time.Minute
 )
 
@@ -141,8 +142,7 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 	changed = changed || len(former) != len(a.former)
 	a.former = former
 
-	settle := min(settling, lifetimes.CARenewBefore/2)
-	if a.next != nil && (a.current == nil || expired(a.current.certificate) || !now.Before(a.next.created().Add(settle))) {
+	if a.next != nil && (a.current == nil || expired(a.current.certificate) || !now.Before(a.signsFrom(lifetimes))) {
 		if a.current != nil && !expired(a.current.certificate) {
 			a.former = append(a.former, a.current.certificate)
 		}
@@ -163,7 +163,7 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 	}
 	again := renewal()
 	if a.next != nil {
-		again = a.next.created().Add(settle)
+		again = a.signsFrom(lifetimes)
 	}
 	for _, c := range a.former {
 		if c.NotAfter.Before(again) {
@@ -171,6 +171,14 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 		}
 	}
 	return a, changed, again, nil
+}
+
+// signsFrom returns when the successor signs in place of the current CA. That is before the current one has less than half of the time
+// left that it had when the successor was created: its certificates would expire before they can be renewed. After an increase of
+// the lifetimes, that may be earlier than what they say.
+func (a Authority) signsFrom(lifetimes clusterconfig.Certificates) time.Time {
+	created := a.next.created()
+	return created.Add(min(settling, lifetimes.CARenewBefore/2, a.current.certificate.NotAfter.Sub(created)/2))
 }
 
 // hasOtherLifetime reports whether a CA certificate was created for another lifetime. Certificates have whole seconds.

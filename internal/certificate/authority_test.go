@@ -86,6 +86,48 @@ func TestAuthorityFollowsTheConfiguredLifetime(t *testing.T) {
 	}
 }
 
+// After an increase of the lifetimes, an authority has to sign in time before its predecessor expires.
+func TestAuthoritiesSucceedInTimeWhenTheirLifetimeIsIncreased(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	short := clusterconfig.Certificates{CADuration: 6 * time.Minute, CARenewBefore: 4 * time.Minute}
+	for after := time.Minute; after < 2*short.CADuration; after += 10 * time.Second {
+		a, published := Authority{role: APIServing}, map[string]time.Time{}
+		for now := start; now.Before(start.Add(time.Hour)); now = now.Add(10 * time.Second) {
+			configured := short
+			if !now.Before(start.Add(after)) {
+				configured = lifetimes
+			}
+			next, _, _, err := a.Advance(now, configured)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a = next
+			for _, p := range []*pair{a.current, a.next} {
+				if serial := serialOf(p); published[serial].IsZero() {
+					published[serial] = now
+				}
+			}
+			if left := a.current.certificate.NotAfter.Sub(now); left < 90*time.Second {
+				t.Fatalf("increased after %s: after %s, the authority that signs expires in %s", after, now.Sub(start), left)
+			}
+			if trusted := now.Sub(published[serialOf(a.current)]); trusted < 90*time.Second && now.Sub(start) > 2*time.Minute {
+				t.Fatalf("increased after %s: after %s, an authority signs that is trusted for %s", after, now.Sub(start), trusted)
+			}
+		}
+		if lifetime(a.current.certificate) != lifetimes.CADuration {
+			t.Errorf("increased after %s: after an hour, the authority lasts %s", after, lifetime(a.current.certificate))
+		}
+	}
+}
+
+// serialOf identifies a CA; there is none if the pair is nil.
+func serialOf(p *pair) string {
+	if p == nil {
+		return ""
+	}
+	return p.certificate.SerialNumber.String()
+}
+
 // TestCertificatesAreTrustedUntilTheyExpire simulates half a year in steps of some hours. At each step a certificate is issued.
 // It must be trusted with the bundle of the step before, with the current one and with all later ones until it expires.
 func TestCertificatesAreTrustedUntilTheyExpire(t *testing.T) {
