@@ -158,7 +158,11 @@ func (s *Source) awaitRenewal(ctx context.Context) {
 	for ctx.Err() == nil {
 		pair, now, lifetimes := s.Current(), s.Clock.Now(), s.Lifetimes()
 		// The next check would be too late.
-		if pair == nil || !now.Before(RenewAt(pair.Leaf, lifetimes).Add(-every)) || lifetimes.ServerDuration != duration {
+		if pair == nil || !now.Before(RenewAt(pair.Leaf, lifetimes).Add(-every)) {
+			return
+		}
+		// A certificate that lasts longer was signed before virt-controller had the present configuration.
+		if lifetimes.ServerDuration != duration || lifetime(pair.Leaf)-lifetimes.ServerDuration >= time.Second {
 			return
 		}
 		if s.isOrphaned(pair, now) {

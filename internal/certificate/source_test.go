@@ -293,6 +293,44 @@ func TestSourceFollowsTheConfiguredLifetime(t *testing.T) {
 	}
 }
 
+// A process and virt-controller do not get a change of the lifetime at the same time.
+func TestSourceReplacesACertificateThatWasSignedWithAnEarlierLifetime(t *testing.T) {
+	w, role := newWorld(t), APIServing
+	clock := testclock.NewFakeClock(time.Now())
+	short := clusterconfig.Certificates{ServerDuration: time.Hour, ServerRenewBefore: 20 * time.Minute}
+	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
+	validate, changed := api.sign, atomic.Bool{}
+	api.sign = func(csr *certificatesv1.CertificateSigningRequest) error {
+		err := validate(csr)
+		if err != nil || !changed.Load() {
+			return err
+		}
+		request, err := role.Validate(&csr.Spec, "kubevirt")
+		if err != nil {
+			return err
+		}
+		csr.Status.Certificate, err = w.authorities[role.Name].Sign(request, clock.Now(), short.ServerDuration)
+		return err
+	}
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	s.Clock, s.Lifetimes = clock, func() clusterconfig.Certificates { return short }
+	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+	run(t, s)
+	until(t, "a certificate", func() bool { return s.Current() != nil })
+	first := s.Current().Leaf
+	if lifetime(first) != lifetimes.ServerDuration {
+		t.Fatalf("it lasts %s", lifetime(first))
+	}
+	changed.Store(true)
+	until(t, "one with the new lifetime", func() bool {
+		clock.Step(checkInterval)
+		return lifetime(s.Current().Leaf) == short.ServerDuration
+	})
+	if !clock.Now().Before(RenewAt(first, short)) {
+		t.Error("it was replaced only because of its age")
+	}
+}
+
 func TestRenewalOfACertificateThatEndsWithItsAuthority(t *testing.T) {
 	w, role := newWorld(t), APIServing
 	end := w.authorities[role.Name].current.certificate.NotAfter
