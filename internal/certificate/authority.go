@@ -4,6 +4,7 @@
 package certificate
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -59,6 +60,15 @@ type pair struct {
 
 // created returns when the pair was created.
 func (p *pair) created() time.Time { return created(p.certificate) }
+
+// trustedIn reports whether each bundle contains the certificate.
+func (p *pair) trustedIn(bundles [][]byte) bool {
+	certificate := bytes.TrimSpace(encode(p.certificate))
+	return !slices.ContainsFunc(bundles, func(bundle []byte) bool { return !bytes.Contains(bundle, certificate) })
+}
+
+// HasSuccessor reports whether there is a CA that will sign in place of the current one.
+func (a Authority) HasSuccessor() bool { return a.next != nil }
 
 // AuthorityFrom reads the CA of a role from the data of its Secret. Invalid parts are treated as missing and reported in the
 // error: the returned Authority is usable even if the error is not nil.
@@ -133,17 +143,18 @@ func encode(certificates ...*x509.Certificate) []byte {
 	return out
 }
 
-// Advance rotates the CA as far as the time requires. It returns the resulting CA, whether it changed, and when Advance has to be
-// called again.
-func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) (Authority, bool, time.Time, error) {
+// Advance rotates the CA as far as the time requires. published are the bundles that verifiers have: until its predecessor expires, a
+// successor signs only if it is in all of them. It returns the resulting CA, whether it changed, and when Advance has to be called again.
+func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates, published ...[]byte) (Authority, bool, time.Time, error) {
 	changed := false
 	expired := func(c *x509.Certificate) bool { return !now.Before(c.NotAfter) }
 	former := slices.DeleteFunc(slices.Clone(a.former), expired)
 	changed = changed || len(former) != len(a.former)
 	a.former = former
 
-	if a.next != nil && (a.current == nil || expired(a.current.certificate) || !now.Before(a.signsFrom(lifetimes))) {
-		if a.current != nil && !expired(a.current.certificate) {
+	lost := a.current == nil || expired(a.current.certificate)
+	if a.next != nil && (lost || !now.Before(a.signsFrom(lifetimes)) && a.next.trustedIn(published)) {
+		if !lost {
 			a.former = append(a.former, a.current.certificate)
 		}
 		a.current, a.next, changed = a.next, nil, true

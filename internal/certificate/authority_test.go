@@ -86,6 +86,30 @@ func TestAuthorityFollowsTheConfiguredLifetime(t *testing.T) {
 	}
 }
 
+// A successor that could not be published would sign certificates that no client accepts.
+func TestSuccessorSignsOnlyIfItIsPublished(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, _, _ := advance(t, Authority{role: APIServing}, start)
+	old := a.Bundle()
+	a, _, later := advance(t, a, start.Add(6*day))
+	for name, tc := range map[string]struct {
+		at        time.Time
+		published [][]byte
+		signs     bool
+	}{
+		"nowhere":                           {later, [][]byte{nil}, false},
+		"in one of two places":              {later, [][]byte{a.Bundle(), old}, false},
+		"in both":                           {later, [][]byte{a.Bundle(), a.Bundle()}, true},
+		"too early":                         {later.Add(-time.Second), [][]byte{a.Bundle()}, false},
+		"after its predecessor has expired": {start.Add(7 * day), [][]byte{old}, true},
+	} {
+		next, changed, _, err := a.Advance(tc.at, lifetimes, tc.published...)
+		if signs := next.current.certificate.Equal(a.next.certificate); err != nil || changed != tc.signs || signs != tc.signs {
+			t.Errorf("%s: it signs: %t, %v", name, signs, err)
+		}
+	}
+}
+
 // After an increase of the lifetimes, an authority has to sign in time before its predecessor expires.
 func TestAuthoritiesSucceedInTimeWhenTheirLifetimeIsIncreased(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -4,7 +4,6 @@
 package certificate
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -136,7 +135,7 @@ func (w Webhooks) Renew(r Renewal) (Webhooks, time.Time, error) {
 	w.authority, w.bundle = authority, authority.Bundle()
 	usable := w.leaf != nil && r.Now.Before(w.leaf.NotAfter)
 	due := r.Replace || !usable || !w.signed(r.Now) || !r.Now.Before(RenewAt(w.leaf, r.Lifetimes)) || !slices.Equal(w.leaf.DNSNames, r.Names)
-	if due && (!usable || authority.trustedIn(r.Trusted)) {
+	if due && (!usable || authority.current.trustedIn(r.Trusted)) {
 		if w.crt, w.key, w.leaf, err = authority.issue(Subject{DNSNames: r.Names}, r.Now, r.Lifetimes.ServerDuration); err != nil {
 			return Webhooks{}, time.Time{}, err
 		}
@@ -172,12 +171,6 @@ func (w Webhooks) signed(now time.Time) bool {
 	pool.AppendCertsFromPEM(w.authority.Bundle())
 	_, err := w.leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: now, KeyUsages: ControllerServing.purposes})
 	return err == nil
-}
-
-// trustedIn reports whether each bundle contains the CA certificate that signs.
-func (a Authority) trustedIn(bundles [][]byte) bool {
-	current := bytes.TrimSpace(encode(a.current.certificate))
-	return !slices.ContainsFunc(bundles, func(bundle []byte) bool { return !bytes.Contains(bundle, current) })
 }
 
 // issue issues a certificate with a new key, both as PEM.

@@ -67,14 +67,42 @@ var _ = Describe("KubeVirt with certificates", func() {
 		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "168h0m0s"))
 		before := ExpectExists(k.kv).DeepCopy()
 		k.kv.Spec.CertificateRotationStrategy.SelfSigned = &v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{
-			Duration: &metav1.Duration{Duration: day}, RenewBefore: &metav1.Duration{Duration: time.Minute},
+			Duration: &metav1.Duration{Duration: day}, RenewBefore: &metav1.Duration{Duration: 6 * time.Minute},
 		}}
 		Expect(k8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
-		Expect(again()).To(BeNumerically("~", 30*time.Second, 5*time.Second))
+		Expect(again()).To(BeNumerically("~", 3*time.Minute, 5*time.Second))
 		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "24h0m0s"))
-		clock.SetTime(clock.Now().Add(time.Minute))
+		clock.SetTime(clock.Now().Add(3 * time.Minute))
 		again()
 		Expect(ExpectExists(k.authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).NotTo(Equal(second))
+	})
+
+	It("does not let a successor sign while an object that has to trust it cannot be written", func() {
+		clock := testclock.NewFakePassiveClock(time.Now())
+		k.reconciler.Clock = clock
+		Expect(k.reconcile(k.kv)).To(Succeed())
+		signing := func(role certificate.Role) []byte { return ExpectExists(k.authority(role)).Data[corev1.TLSCertKey] }
+		serving, other := signing(certificate.APIServing), signing(certificate.AgentServing)
+
+		before := ExpectExists(k.kv).DeepCopy()
+		k.kv.Spec.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{
+			ResourceType: "APIService", ResourceName: k.apiService().GetName(), Type: v1.JSONPatchType, Patch: `[{"op":"replace","path":"/spec/nowhere/x","value":1}]`,
+		}}
+		Expect(k8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
+		for _, after := range []time.Duration{6 * 24 * time.Hour, time.Hour} {
+			clock.SetTime(clock.Now().Add(after))
+			Expect(k.reconcile(k.kv)).NotTo(Succeed())
+		}
+		Expect(signing(certificate.APIServing)).To(Equal(serving), "its APIService has not got the successor")
+		Expect(signing(certificate.AgentServing)).NotTo(Equal(other))
+
+		before = ExpectExists(k.kv).DeepCopy()
+		k.kv.Spec.CustomizeComponents.Patches = nil
+		Expect(k8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
+		for range 2 { // the first one publishes it
+			Expect(k.reconcile(k.kv)).To(Succeed())
+		}
+		Expect(signing(certificate.APIServing)).NotTo(Equal(serving))
 	})
 
 	It("rotates and publishes the other authorities when one cannot be written, and reports that one", func() {

@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 )
 
 // authorities creates or rotates the authority of each role, independently of the others. It returns the certificates to trust
@@ -79,6 +80,27 @@ func publishedBundle(ctx context.Context, s *Scope, role certificate.Role) ([]by
 	return []byte(published.Data[role.Name]), nil
 }
 
+// publishedBundles returns the certificates with which a role's certificates are verified: those that are published for the components
+// and, for virt-api, those that the API server has. It reads them only if they matter.
+func publishedBundles(ctx context.Context, s *Scope, role certificate.Role, authority certificate.Authority) ([][]byte, error) {
+	if !authority.HasSuccessor() {
+		return nil, nil
+	}
+	bundle, err := publishedBundle(ctx, s, role)
+	if err != nil {
+		return nil, err
+	}
+	bundles := [][]byte{bundle}
+	if role.Name == certificate.APIServing.Name {
+		aggregated, err := operator.APIServiceBundles(ctx, s.Client)
+		if err != nil {
+			return nil, err
+		}
+		bundles = append(bundles, aggregated...)
+	}
+	return bundles, nil
+}
+
 // ensureAuthority creates or rotates the authority of a role when that is due. With an error it returns the authority as it is
 // stored, or an empty one if it cannot be read.
 func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (current certificate.Authority, next time.Time, err error) {
@@ -103,7 +125,11 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 		log.FromContext(ctx).Error(err, "The authority cannot be used, making another", "secret", role.AuthoritySecret())
 		stored = certificate.Authority{}
 	}
-	authority, changed, recheck, err := found.Advance(s.Now, s.Config.Certificates)
+	published, err := publishedBundles(ctx, s, role, found)
+	if err != nil {
+		return stored, time.Time{}, err
+	}
+	authority, changed, recheck, err := found.Advance(s.Now, s.Config.Certificates, published...)
 	if err != nil {
 		return stored, time.Time{}, err
 	}

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"math"
@@ -11,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -111,8 +113,36 @@ func apiService(version string, s Settings) client.Object {
 		"caBundle": base64.StdEncoding.EncodeToString(s.Bundles[certificate.APIServing.Name]),
 	}}}
 	u.SetGroupVersionKind(APIServiceKind)
-	u.SetName(version + "." + v1.SubresourceGroupName)
+	u.SetName(apiServiceName(version))
 	return u
+}
+
+func apiServiceName(version string) string { return version + "." + v1.SubresourceGroupName }
+
+// APIServiceBundles returns the certificates with which the API server verifies virt-api, as PEM, of each version that is registered.
+func APIServiceBundles(ctx context.Context, reader client.Reader) ([][]byte, error) {
+	var bundles [][]byte
+	for _, version := range v1.SubresourceVersions {
+		service := &unstructured.Unstructured{}
+		service.SetGroupVersionKind(APIServiceKind)
+		err := reader.Get(ctx, client.ObjectKey{Name: apiServiceName(version)}, service)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read APIService %q: %w", apiServiceName(version), err)
+		}
+		encoded, _, err := unstructured.NestedString(service.Object, "spec", "caBundle")
+		if err != nil {
+			return nil, fmt.Errorf("APIService %q: %w", service.GetName(), err)
+		}
+		bundle, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			return nil, fmt.Errorf("the caBundle of APIService %q: %w", service.GetName(), err)
+		}
+		bundles = append(bundles, bundle)
+	}
+	return bundles, nil
 }
 
 // bundles is the ConfigMap with the certificates that the components trust.
