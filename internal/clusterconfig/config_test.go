@@ -283,6 +283,10 @@ func TestLifetimesOfCertificates(t *testing.T) {
 			Certificates{7 * 24 * time.Hour, 7 * 24 * time.Hour / 5, time.Minute, time.Minute / 5}, ""},
 		"renewed at once": {v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: minutes(10), RenewBefore: minutes(10)}},
 			lifetimes(week, week/5, 10, 2), ""},
+		"signs before it is trusted": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(3)}, Server: &v1.CertConfig{Duration: minutes(2)}},
+			Certificates{6 * time.Minute, 4 * time.Minute, 2 * time.Minute, 2 * time.Minute / 5}, ""},
+		"short overlap": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(week), RenewBefore: minutes(1)}},
+			lifetimes(week, 4, day, day/5), ""},
 		"server outlives CA": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(20)}},
 			lifetimes(20, 4, 20, 4), "spec.certificateRotateStrategy.selfSigned.server.duration: Invalid value: \"24h0m0s\": Certificate duration cannot exceed CA"},
 	} {

@@ -22,8 +22,17 @@ type Certificates struct {
 // renewFraction sets when certificates are renewed by default: when 1/renewFraction of their lifetime is left.
 const renewFraction = 5
 
-// leastLifetime is the least lifetime of a certificate. Shorter ones would be renewed without a pause.
-const leastLifetime = time.Minute
+// Shorter lifetimes are raised to these.
+const (
+	// leastLifetime is the least lifetime of a certificate. Shorter ones would be renewed without a pause.
+	leastLifetime = time.Minute
+	// leastOverlap is the least CARenewBefore. A CA signs when half of it is over, and has to be trusted everywhere then. The kubelet
+	// updates a mounted ConfigMap when it synchronizes the Pod, which is every 60 to 90 s.
+	// Source: kubernetes pkg/kubelet/pod_workers.go, completeWork; the default of syncFrequency in the KubeletConfiguration.
+	leastOverlap = 4 * time.Minute
+	// leastAuthority is the least lifetime of a CA. It is a third of that old when it signs, and signs for another third.
+	leastAuthority = 6 * time.Minute
+)
 
 // lifetimeFields are the fields of one kind of certificate. The deprecated ones win, as in KubeVirt.
 type lifetimeFields struct {
@@ -39,6 +48,7 @@ func (p *parser) certificates(s *v1.KubeVirtSelfSignConfiguration, path *field.P
 	c := &p.config.Certificates
 	p.lifetime(lifetimesOf(s.CA, path.Child("ca")).override(s.CARotateInterval, path.Child("caRotateInterval"),
 		s.CAOverlapInterval, path.Child("caOverlapInterval")), &c.CADuration, &c.CARenewBefore)
+	c.CADuration, c.CARenewBefore = max(c.CADuration, leastAuthority), max(c.CARenewBefore, leastOverlap)
 	server := lifetimesOf(s.Server, path.Child("server")).override(s.CertRotateInterval, path.Child("certRotateInterval"), nil, nil)
 	p.lifetime(server, &c.ServerDuration, &c.ServerRenewBefore)
 	if c.ServerDuration > c.CADuration {
