@@ -24,9 +24,13 @@ import (
 )
 
 // dial connects to the Pod's libvirtd as the agent does.
-func (p *pod) dial() *rpc.Conn {
+func (p *pod) dial(change ...func(*rpc.Options)) *rpc.Conn {
 	GinkgoHelper()
-	conn, err := rpc.Dial(context.Background(), podOptions(p.podsDir(), GinkgoT().TempDir(), p.daemon.PID()), podRef())
+	options := podOptions(p.podsDir(), GinkgoT().TempDir(), p.daemon.PID())
+	for _, do := range change {
+		do(&options)
+	}
+	conn, err := rpc.Dial(context.Background(), options, podRef())
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(conn.Close)
 	return conn

@@ -47,6 +47,9 @@ var gathered = sync.OnceValues(func() ([]*dto.MetricFamily, error) {
 	syncs := &metrics.Syncs{Exists: func(context.Context, types.NamespacedName) bool { return true }}
 	collectors := []prometheus.Collector{
 		syncs, controllerCollector(), agentCollector(), waitingCollector(), migration.NewTransfers(migration.Options{}).Metrics("node"),
+		&guestmetrics.PanicCollector{Counts: func() map[types.NamespacedName]uint64 {
+			return map[types.NamespacedName]uint64{{Namespace: "ns", Name: "vm"}: 1}
+		}},
 	}
 	for _, list := range [][]prometheus.Collector{
 		monitoring.Process(yes, yes, yes), monitoring.NewTransitions(nil).Collectors(), guestmetrics.Node("node", []string{"pc-1.0"}, yes), stream.Collectors(yes),

@@ -32,6 +32,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/device"
 	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/media"
@@ -259,7 +260,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (
 	if err != nil {
 		return nil, nil, err
 	}
-	collectors := append(guests.Metrics(), GuestMetrics(o.Node, guests, connections, labels))
+	collectors := append(guests.Metrics(), GuestMetrics(o.Node, guests, connections, labels), &guestmetrics.PanicCollector{Counts: connections.Panics})
 	return collectors, moves.incoming, guests.SetupWithManager(mgr, triggers)
 }
 

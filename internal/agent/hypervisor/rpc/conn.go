@@ -52,6 +52,8 @@ type Options struct {
 	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
 	// Clock is the clock to which the clocks of guests are set. It defaults to the node's.
 	Clock clock.PassiveClock
+	// Panicked is called after each panic of a guest's kernel, once Watch was called. It must not block. A Manager has its own.
+	Panicked func(vmi types.NamespacedName)
 }
 
 func (o *Options) clock() clock.PassiveClock {
@@ -100,6 +102,9 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	}
 	if err := initLibvirt(); err != nil {
 		return nil, err
+	}
+	if o.Panicked == nil {
+		o.Panicked = func(types.NamespacedName) {}
 	}
 	launcher, process, err := dialLauncher(o, pod.UID)
 	if err != nil {

@@ -65,6 +65,9 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 							if name, err := d.GetName(); err == nil {
 								c.guestResumed(name)
 							}
+						case libvirt.DOMAIN_EVENT_CRASHED:
+							// A panic, also of a guest that goes on with its crash kernel. QEMU's end without one is another event.
+							c.options.Panicked(c.pod.VMI)
 						}
 						notify()
 					})

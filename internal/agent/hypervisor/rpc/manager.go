@@ -33,6 +33,8 @@ type Manager struct {
 	wg      sync.WaitGroup
 	started time.Time
 
+	panics panics
+
 	mu       sync.Mutex
 	sessions map[types.UID]*session
 }
@@ -73,9 +75,11 @@ func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) 
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Manager{
+	m := &Manager{
 		options: o, notify: notify, watches: watches, ctx: ctx, cancel: cancel, started: time.Now(), sessions: map[types.UID]*session{},
-	}, nil
+	}
+	m.options.Panicked = func(vmi types.NamespacedName) { m.panics.add(vmi, time.Now()) }
+	return m, nil
 }
 
 // Start closes all connections when the context ends. Guests keep running.
