@@ -128,7 +128,18 @@ func updateFailure(s *Scope) string {
 	if s.Crash == "" || s.Rollout.Done || s.KubeVirt.Status.ObservedDeploymentID == s.DeploymentID {
 		return ""
 	}
-	return "An error occurred during deployment: " + s.Crash
+	return failed(s, s.Crash)
+}
+
+// failed is KubeVirt's message with a cause. An update by the object's imageTag may lack what images do not contain. The new virt-controller
+// cannot add it, because it has the permissions of the installed roles.
+func failed(s *Scope, cause string) string {
+	message := "An error occurred during deployment: " + cause
+	_, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
+	if before := s.KubeVirt.Status.ObservedKubeVirtVersion; s.KubeVirt.Spec.ImageTag == "" || before == "" || before == tag {
+		return message
+	}
+	return fmt.Sprintf("%s. spec.imageTag changes images only: the CRDs, roles, policies and priority class of version %s have to be applied before", message, tag)
 }
 
 // judge returns the verdict on the state. The order matters: the first case that applies decides.
@@ -147,9 +158,8 @@ func judge(s *Scope) verdict {
 		}
 		return v
 	case s.InstallErr != nil:
-		message := "An error occurred during deployment: " + s.InstallErr.Error()
 		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true, stalled: true,
-			reason: ReasonDeploymentFailed, message: message, notSynchronized: s.InstallErr.Error()}
+			reason: ReasonDeploymentFailed, message: failed(s, s.InstallErr.Error()), notSynchronized: s.InstallErr.Error()}
 	case updateFailure(s) != "":
 		// What was installed before runs on, and what is not updated yet stays so.
 		message := updateFailure(s)

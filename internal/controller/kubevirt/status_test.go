@@ -162,6 +162,36 @@ func TestMessagesAreThoseOfKubeVirt(t *testing.T) {
 	}
 }
 
+// An update by imageTag cannot add what a new version's manifests have and those of the old one lack, as a PriorityClass.
+func TestFailedUpdateSaysWhatImageTagLeavesOut(t *testing.T) {
+	const cause, advice = `no PriorityClass with name "p" was found`, "priority class of version v2 have to be applied before"
+	stopped := func(s *Scope) { s.Rollout, s.Crash = operator.Rollout{Message: "waiting"}, cause }
+	refused := func(s *Scope) { s.InstallErr = errors.New(cause) }
+	for _, c := range []struct {
+		name, imageTag, before string
+		fail                   func(*Scope)
+		want                   bool
+	}{
+		{"a Pod is refused", "v2", "v1", stopped, true},
+		{"an object is refused", "v2", "v1", refused, true},
+		{"new manifests", "", "v1", stopped, false},
+		{"other settings of the same version", "v2", "v2", stopped, false},
+		{"first installation", "v2", "", refused, false},
+	} {
+		s := scope("old", c.fail)
+		s.KubeVirt.Spec.ImageTag, s.KubeVirt.Status.ObservedKubeVirtVersion = c.imageTag, c.before
+		Status(s, now)
+		for _, condition := range s.KubeVirt.Status.Conditions {
+			if condition.Type != v1.KubeVirtConditionDegraded {
+				continue
+			}
+			if !strings.Contains(condition.Message, cause) || strings.Contains(condition.Message, advice) != c.want {
+				t.Errorf("%s: message %q", c.name, condition.Message)
+			}
+		}
+	}
+}
+
 func TestTransitionTimeChangesWithStatusOnly(t *testing.T) {
 	s := scope("new", nil)
 	Status(s, now)
