@@ -172,10 +172,16 @@ test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it
 test-e2e-all: ## Like test-e2e, with all extended specs: test-e2e runs a third of them, chosen by the commit
 	@ALL=1 hack/e2e.sh
 	@hack/test-helm.sh
+	@if [ -n '$(FROM)' ] || git describe --tags HEAD^ >/dev/null 2>&1; then $(MAKE) test-upgrade; \
+		else echo "skipped test-upgrade: there is no tag before this commit, and FROM is not set"; fi
 
 .PHONY: test-helm
 test-helm: ## Install the Helm chart with Helm on a local cluster, upgrade it while a VM runs, uninstall it, and remove the cluster
 	@hack/test-helm.sh
+
+.PHONY: test-upgrade
+test-upgrade: ## Upgrade from an earlier release and back, while VMs run, on a local cluster (FROM=tag or commit, default the newest tag)
+	@FROM='$(FROM)' hack/test-upgrade.sh
 
 .PHONY: chaos
 chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200; SEED=n repeats a run); writes .bench/chaos.json

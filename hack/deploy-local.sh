@@ -37,13 +37,14 @@ load_images() {
 	hack/cluster/cluster load "${archives[@]}"
 }
 
+# deploy [CLONE]: deploys the images of a clone with its manifests, by default those of this one.
 deploy() {
-	make deploy
-	$kubectl apply --server-side -f config/samples/kubevirt.yaml
+	local clone=${1:-.} digest
+	make -C "$clone" deploy
+	$kubectl apply --server-side -f "$clone/config/samples/kubevirt.yaml"
 	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
 	# A rebuilt image has the same tag: restart the Pods that run an older one.
-	local digest
-	digest=$(cat .build/images/virt-{controller,api,handler,launcher}.tar | sha256sum | cut -c1-16)
+	digest=$(cat "$clone"/.build/images/virt-{controller,api,handler,launcher}.tar | sha256sum | cut -c1-16)
 	if [ "$($kubectl -n kubevirt get namespace kubevirt -o jsonpath='{.metadata.annotations.vireo-images}')" != "$digest" ]; then
 		$kubectl -n kubevirt rollout restart deployment/virt-controller deployment/virt-api daemonset/virt-handler
 		$kubectl annotate --overwrite namespace kubevirt vireo-images="$digest"

@@ -116,3 +116,35 @@ func TestPackagesForTheRaceDetector(t *testing.T) {
 	r.run("git", "update-ref", "refs/remotes/origin/main", "HEAD")
 	expect("on the main branch", "./internal/b/deep")
 }
+
+// Without a release to upgrade from, the script says what to set, before it builds anything.
+func TestUpgradeFromNothing(t *testing.T) {
+	r := newRepository(t, "test-upgrade.sh")
+	r.commit()
+	upgrade := func(from string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "bash", "hack/test-upgrade.sh")
+		cmd.Dir, cmd.Env = r.dir, append(os.Environ(), "FROM="+from)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Fatalf("FROM=%s: the script has succeeded", from)
+		}
+		return string(out)
+	}
+	const unset, unknown = "set FROM to the tag or commit", "FROM=nowhere is neither a tag nor a commit"
+	if out := upgrade(""); !strings.Contains(out, unset) {
+		t.Errorf("without a tag: %s", out)
+	}
+	if out := upgrade("nowhere"); !strings.Contains(out, unknown) {
+		t.Errorf("with an unknown tag: %s", out)
+	}
+	r.run("git", "tag", "v1.0.0")
+	if out := upgrade(""); !strings.Contains(out, unset) {
+		t.Errorf("with a tag of the commit itself: %s", out)
+	}
+	r.write("internal/a/x.go", "package y")
+	r.commit()
+	if out := upgrade(""); strings.Contains(out, unset) || !strings.Contains(out, "hack/steps.sh") {
+		t.Errorf("with a tag, it should go on: %s", out)
+	}
+}

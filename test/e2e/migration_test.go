@@ -186,16 +186,27 @@ func (n *migratingGuest) start(ctx context.Context) {
 		makeVM(n.namespace, "possible", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrateIfPossible)),
 		makeVM(n.namespace, "stuck", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrate)))
 
-	var stop context.CancelFunc
-	n.background, stop = context.WithCancel(context.Background())
-	DeferCleanup(stop)
-	go n.consoles.follow(n.background, n.instance)
-	Eventually(n.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
+	n.followCounts(ctx)
 	for _, name := range []string{"none", "possible", "stuck"} {
 		expectReady(ctx, n.namespace, name)
 	}
 	kubectl(ctx, "", "uncordon", other)
 	n.log = deviceOf(ctx, n.namespace, "log")
+}
+
+// countingGuest returns a guest on the Pod network, which has not been started.
+func countingGuest(name string) migratingGuest {
+	return migratingGuest{name: name, network: v1.Pod, consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
+}
+
+// followCounts follows the guest's console, and waits until the guest counts.
+func (n *migratingGuest) followCounts(ctx context.Context) {
+	GinkgoHelper()
+	var stop context.CancelFunc
+	n.background, stop = context.WithCancel(context.Background())
+	DeferCleanup(stop)
+	go n.consoles.follow(n.background, n.instance)
+	Eventually(n.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
 }
 
 // address returns the guest's MAC address on the second network.

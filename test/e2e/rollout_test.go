@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,21 +21,22 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Versions that the present images get on all nodes. The agent of the broken one is another image, without that program.
+// Versions that the present images get on all nodes. The agent of the broken one is another image, without that program. The version that
+// hack/test-upgrade.sh gives the present images is older than the broken one.
 const (
 	newerVersion  = "v900.0.1"
 	olderVersion  = "v900.0.0"
 	brokenVersion = "v900.0.2"
 )
 
-// rolloutTimeout is for the replacement of all components.
-const rolloutTimeout = 4 * time.Minute
+// rolloutTimeout is for the replacement of all components, and of the agents once more if their manifests have changed.
+const rolloutTimeout = 6 * time.Minute
 
 // The images of all versions are the same, so that the cluster is unchanged afterwards; but their tags differ, so that all Pods are replaced.
 var _ = Describe("An update by the KubeVirt object", Serial, extended(2), func() {
 	It("replaces all components without touching a guest, stops at a broken agent, and is taken back", func(ctx context.Context) {
 		needLocalNodes()
-		tagVersions(ctx)
+		tagVersions(ctx, newerVersion, olderVersion, brokenVersion)
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "guest"))
 		guest := expectReady(ctx, namespace, "guest")
@@ -57,32 +59,44 @@ var _ = Describe("An update by the KubeVirt object", Serial, extended(2), func()
 
 		By("updating to a version whose agent does not start")
 		setVersion(ctx, brokenVersion)
-		Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(haveCondition(v1.KubeVirtConditionDegraded, And(
-			HaveField("Reason", "DeploymentFailed"), HaveField("Message", And(ContainSubstring(`Pod "virt-handler-`), ContainSubstring(`container virt-handler`))))))
-		Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).To(ContainSubstring("virt-handler-"))
-		Expect(imagesOf(ctx, "virt-api")).To(HaveEach(HaveSuffix(":" + olderVersion)))
-		Expect(imagesOf(ctx, "virt-controller")).To(HaveEach(HaveSuffix(":" + olderVersion)))
-		if agents := imagesOf(ctx, "virt-handler"); len(agents) > 1 {
-			Expect(agents).To(ContainElement(HaveSuffix(":"+olderVersion)), "the update has stopped at one agent")
-		}
+		expectStopsAtAgent(ctx, olderVersion)
 
 		By("taking it back")
 		setVersion(ctx, olderVersion)
 		expectRolledOut(ctx, olderVersion)
 
-		Expect(vmi(ctx, namespace, "guest")).To(And(HaveField("UID", guest.UID), HaveField("Status.Phase", v1.Running)))
-		now := expectOneLauncher(ctx, guest)
-		Expect(now.UID).To(Equal(launcher.UID))
-		Expect(now.Status.ContainerStatuses).To(HaveEach(HaveField("RestartCount", BeZero())))
+		expectSameLauncher(ctx, guest, launcher.UID)
 		Expect(calls()).To(BeEmpty(), "a call and its retry a second later failed")
 	}, SpecTimeout(20*time.Minute))
 })
 
+// expectSameLauncher checks that a guest runs in the same Pod as before, and that nothing of it was restarted.
+func expectSameLauncher(ctx context.Context, guest *v1.VirtualMachineInstance, pod types.UID) {
+	GinkgoHelper()
+	expectSameGuest(ctx, guest)
+	now := expectOneLauncher(ctx, guest)
+	Expect(now.UID).To(Equal(pod))
+	Expect(slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses)).To(HaveEach(HaveField("RestartCount", BeZero())))
+}
+
+// expectStopsAtAgent waits until an update has stopped because an agent does not start, and checks that all else has the version before.
+func expectStopsAtAgent(ctx context.Context, before string) {
+	GinkgoHelper()
+	Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(haveCondition(v1.KubeVirtConditionDegraded, And(
+		HaveField("Reason", "DeploymentFailed"), HaveField("Message", And(ContainSubstring(`Pod "virt-handler-`), ContainSubstring(`container virt-handler`))))))
+	Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).To(ContainSubstring("virt-handler-"))
+	Expect(imagesOf(ctx, "virt-api")).To(HaveEach(HaveSuffix(":" + before)))
+	Expect(imagesOf(ctx, "virt-controller")).To(HaveEach(HaveSuffix(":" + before)))
+	if agents := imagesOf(ctx, "virt-handler"); len(agents) > 1 {
+		Expect(agents).To(ContainElement(HaveSuffix(":"+before)), "the update has stopped at one agent")
+	}
+}
+
 // tagVersions gives the images of all components the tags of the versions on each node.
-func tagVersions(ctx context.Context) {
+func tagVersions(ctx context.Context, versions ...string) {
 	GinkgoHelper()
 	for _, node := range nodes(ctx) {
-		for _, version := range []string{newerVersion, olderVersion, brokenVersion} {
+		for _, version := range versions {
 			for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-launcher"} {
 				from := image(component)
 				if component == "virt-handler" && version == brokenVersion {
@@ -161,7 +175,7 @@ func callRepeatedly(ctx context.Context, namespace string) func() []string {
 					sleep(background, time.Second)
 					if again := call(background); again != nil && background.Err() == nil {
 						mu.Lock()
-						failed = append(failed, fmt.Sprintf("%s: %v; again: %v", what, err, again))
+						failed = append(failed, fmt.Sprintf("%s at %s: %v; again: %v", what, time.Now().Format(time.TimeOnly), err, again))
 						mu.Unlock()
 					}
 				}

@@ -75,7 +75,7 @@ type upgrade struct {
 // startUpgrade starts both guests, and restores the cluster's configuration afterwards.
 func startUpgrade(ctx context.Context, present string) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{migratingGuest: migratingGuest{name: "mover", network: v1.Pod, consoles: &consoleLogs{seen: map[types.UID]func() string{}}}}
+	u := &upgrade{migratingGuest: countingGuest("mover")}
 	u.namespace = newNamespace(ctx)
 	before := kubeVirt(ctx).Spec.WorkloadUpdateStrategy
 	DeferCleanup(func(ctx context.Context) {
@@ -87,11 +87,7 @@ func startUpgrade(ctx context.Context, present string) *upgrade {
 		makeVM(u.namespace, "stuck", withBridge))
 	u.instance = expectReady(ctx, u.namespace, u.name)
 	u.stuck = expectReady(ctx, u.namespace, "stuck").UID
-	var stop context.CancelFunc
-	u.background, stop = context.WithCancel(context.Background())
-	DeferCleanup(stop)
-	go u.consoles.follow(u.background, u.instance)
-	Eventually(u.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
+	u.followCounts(ctx)
 	return u
 }
 
@@ -141,11 +137,11 @@ func (u *upgrade) expectMigrations(ctx context.Context, n int) {
 type launcherFacts struct{ program, commit, machine string }
 
 // launcher checks that the guest's only launcher has an image, and returns its properties.
-func (u *upgrade) launcher(ctx context.Context, image string) launcherFacts {
+func (n *migratingGuest) launcher(ctx context.Context, image string) launcherFacts {
 	GinkgoHelper()
-	pod := expectOneLauncher(ctx, u.instance)
+	pod := expectOneLauncher(ctx, n.instance)
 	Expect(pod.Spec.Containers).To(ContainElement(And(HaveField("Name", "compute"), HaveField("Image", image))))
-	now := vmi(ctx, u.namespace, u.name)
+	now := vmi(ctx, n.namespace, n.name)
 	Expect(now.Status.LauncherContainerImageVersion).To(Equal(image))
 	Expect(now.Status.Machine).To(HaveField("Type", MatchRegexp(`-\d+\.\d+$`)), "an unversioned machine type would change in a migration")
 
