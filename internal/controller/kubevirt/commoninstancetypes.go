@@ -41,7 +41,7 @@ func syncCommonInstancetypes(ctx context.Context, s *Scope) {
 }
 
 // setCommonInstancetypes sets the condition CommonInstancetypesDeployed, or removes it if there is nothing to report.
-func setCommonInstancetypes(s *Scope, c *conditions) {
+func setCommonInstancetypes(s *Scope, c *conditionList) {
 	switch {
 	case s.CommonErr != nil:
 		c.set(v1.KubeVirtConditionCommonInstancetypesDeployed, false, ReasonCommonInstancetypesFailed, s.CommonErr.Error())

@@ -33,6 +33,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/commoninstancetypes"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
@@ -262,10 +263,7 @@ func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt
 
 // warn records an event when the condition that certificates are not renewed in time is new.
 func (r *Reconciler) warn(original *v1.KubeVirt, s *Scope) {
-	known := slices.ContainsFunc(original.Status.Conditions, func(c v1.KubeVirtCondition) bool {
-		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == ReasonCertificateRotationOverdue
-	})
-	if len(s.Overdue) > 0 && !known {
+	if len(s.Overdue) > 0 && !isDegraded(original, ReasonCertificateRotationOverdue) {
 		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonCertificateRotationOverdue, "Rotate", "%s", strings.Join(s.Overdue, "; "))
 	}
 }
@@ -273,13 +271,16 @@ func (r *Reconciler) warn(original *v1.KubeVirt, s *Scope) {
 // warnOfFailure records an event when an update stops.
 func (r *Reconciler) warnOfFailure(original *v1.KubeVirt, s *Scope) {
 	failure := updateFailure(s)
-	known := slices.ContainsFunc(original.Status.Conditions, func(c v1.KubeVirtCondition) bool {
-		// Without the message, which alternates: an image is being pulled, or will be.
-		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == ReasonDeploymentFailed
-	})
-	if failure != "" && !known {
+	// The message is not compared, because it alternates: an image is being pulled, or will be.
+	if failure != "" && !isDegraded(original, ReasonDeploymentFailed) {
 		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonFailedUpdate, "Update", "%s", failure)
 	}
+}
+
+// isDegraded reports whether the condition Degraded has a reason.
+func isDegraded(kv *v1.KubeVirt, reason string) bool {
+	degraded := conditions.Find(kv.Status.Conditions, v1.KubeVirtConditionDegraded)
+	return degraded != nil && degraded.Reason == reason
 }
 
 func (r *Reconciler) fetch(ctx context.Context, request ctrl.Request) (*v1.KubeVirt, error) {

@@ -15,7 +15,7 @@ import (
 
 // setIgnored sets the condition that names the fields and feature gates of the object that have no effect, or removes it. Admission
 // warns about the same, but an object may be older than the webhooks, and warnings are easily missed.
-func setIgnored(c *conditions, spec *v1.KubeVirtSpec) {
+func setIgnored(c *conditionList, spec *v1.KubeVirtSpec) {
 	ignored := specsupport.Warnings(specsupport.UnimplementedInKubeVirt(field.NewPath("spec"), spec))
 	if developer := spec.Configuration.DeveloperConfiguration; developer != nil {
 		for _, gate := range developer.FeatureGates {

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/version"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
 // Reasons of the conditions and events of a KubeVirt object. All but the last two are KubeVirt's.
@@ -70,7 +71,7 @@ func Status(s *Scope, now time.Time) {
 		status.ObservedGeneration = ptr.To[int64](0)
 	}
 
-	c := conditions{list: slices.Clone(status.Conditions), now: metav1.NewTime(now.Truncate(time.Second))}
+	c := conditionList{list: slices.Clone(status.Conditions), now: metav1.NewTime(now.Truncate(time.Second))}
 	c.set(v1.KubeVirtConditionAvailable, v.available, v.reason, v.message)
 	c.set(v1.KubeVirtConditionProgressing, v.progressing, v.reason, v.message)
 	c.set(v1.KubeVirtConditionDegraded, v.degraded, v.reason, v.message)
@@ -161,7 +162,7 @@ func judge(s *Scope) verdict {
 		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true, stalled: true,
 			reason: ReasonDeploymentFailed, message: failed(s, s.InstallErr.Error()), notSynchronized: s.InstallErr.Error()}
 	case updateFailure(s) != "":
-		// What was installed before runs on, and what is not updated yet stays so.
+		// The previous installation keeps running, and components that are not updated yet are not updated.
 		message := updateFailure(s)
 		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true, stalled: true,
 			reason: ReasonDeploymentFailed, message: message, notSynchronized: message}
@@ -226,13 +227,13 @@ func serves(s *Scope) bool {
 	return s.Agents != nil && s.Agents.Status.NumberReady > 0 && s.API != nil && s.API.Status.ReadyReplicas > 0
 }
 
-// conditions changes a list of conditions and keeps the times of those that do not change.
-type conditions struct {
+// conditionList changes a list of conditions and keeps the times of those that do not change.
+type conditionList struct {
 	list []v1.KubeVirtCondition
 	now  metav1.Time
 }
 
-func (c *conditions) set(kind v1.KubeVirtConditionType, value bool, reason, message string) {
+func (c *conditionList) set(kind v1.KubeVirtConditionType, value bool, reason, message string) {
 	wanted := v1.KubeVirtCondition{
 		Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message,
 		LastProbeTime: c.now, LastTransitionTime: c.now,
@@ -240,23 +241,14 @@ func (c *conditions) set(kind v1.KubeVirtConditionType, value bool, reason, mess
 	if value {
 		wanted.Status = corev1.ConditionTrue
 	}
-	i := slices.IndexFunc(c.list, func(o v1.KubeVirtCondition) bool { return o.Type == kind })
-	if i < 0 {
-		c.list = append(c.list, wanted)
-		return
+	if conditions.Set(&c.list, wanted) {
+		// A change of the message alone counts as a probe, too.
+		conditions.Find(c.list, kind).LastProbeTime = c.now
 	}
-	old := c.list[i]
-	if old.Status == wanted.Status {
-		wanted.LastTransitionTime = old.LastTransitionTime
-		if old.Reason == reason && old.Message == message {
-			return
-		}
-	}
-	c.list[i] = wanted
 }
 
 // only sets a condition that is present only while it is true.
-func (c *conditions) only(kind v1.KubeVirtConditionType, value bool, reason, message string) {
+func (c *conditionList) only(kind v1.KubeVirtConditionType, value bool, reason, message string) {
 	if value {
 		c.set(kind, true, reason, message)
 		return
@@ -264,15 +256,11 @@ func (c *conditions) only(kind v1.KubeVirtConditionType, value bool, reason, mes
 	c.remove(kind)
 }
 
-func (c *conditions) remove(kind v1.KubeVirtConditionType) {
-	c.list = slices.DeleteFunc(c.list, func(o v1.KubeVirtCondition) bool { return o.Type == kind })
-}
+func (c *conditionList) remove(kind v1.KubeVirtConditionType) { conditions.Remove(&c.list, kind) }
 
 // keepSince restores the previous Synchronized, so that its transition time stays if it does not change.
-func (c *conditions) keepSince(before []v1.KubeVirtCondition) {
-	for _, o := range before {
-		if o.Type == v1.KubeVirtConditionSynchronized {
-			c.list = append(c.list, o)
-		}
+func (c *conditionList) keepSince(before []v1.KubeVirtCondition) {
+	if known := conditions.Find(before, v1.KubeVirtConditionSynchronized); known != nil {
+		c.list = append(c.list, *known)
 	}
 }

@@ -83,7 +83,7 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 	case s.Rejected:
 		s.set(status, quota, reasonQuota, s.Message)
 	case s.Target != nil || s.Failure != "":
-		status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1.VirtualMachineInstanceMigrationCondition) bool { return c.Type == quota })
+		conditions.Remove(&status.Conditions, quota)
 	}
 	if s.Failure != "" {
 		s.enter(status, v1.MigrationFailed)

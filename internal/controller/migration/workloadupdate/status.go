@@ -6,7 +6,6 @@ package workloadupdate
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -89,32 +89,21 @@ func brief(message string) string {
 // setCondition sets the condition, or removes it if it is nil. If only its message differs, it delays the change until messageInterval has
 // passed since the last one, and returns for how long.
 func setCondition(status *v1.KubeVirtStatus, wanted *v1.KubeVirtCondition, now time.Time) time.Duration {
-	i := slices.IndexFunc(status.Conditions, func(c v1.KubeVirtCondition) bool {
-		return c.Type == v1.KubeVirtConditionWorkloadsMigratable
-	})
 	if wanted == nil {
-		if i >= 0 {
-			status.Conditions = slices.Delete(slices.Clone(status.Conditions), i, i+1)
-		}
+		conditions.Remove(&status.Conditions, v1.KubeVirtConditionWorkloadsMigratable)
 		return 0
 	}
 	stamp := metav1.NewTime(now.Truncate(time.Second))
 	wanted.LastProbeTime, wanted.LastTransitionTime = stamp, stamp
-	if i < 0 {
-		status.Conditions = append(slices.Clone(status.Conditions), *wanted)
-		return 0
-	}
-	old := &status.Conditions[i]
-	if old.Status == wanted.Status {
-		if old.Reason == wanted.Reason && old.Message == wanted.Message {
-			return 0
-		}
+	old := conditions.Find(status.Conditions, wanted.Type)
+	if old != nil && old.Status == wanted.Status && (old.Reason != wanted.Reason || old.Message != wanted.Message) {
 		if wait := old.LastProbeTime.Add(messageInterval).Sub(now); wait > 0 && wait <= messageInterval {
 			return wait
 		}
-		wanted.LastTransitionTime = old.LastTransitionTime
 	}
-	status.Conditions = slices.Clone(status.Conditions)
-	status.Conditions[i] = *wanted
+	if conditions.Set(&status.Conditions, *wanted) {
+		// A change of the message alone counts as a probe, too: the next one is delayed from now on.
+		conditions.Find(status.Conditions, wanted.Type).LastProbeTime = stamp
+	}
 	return 0
 }
