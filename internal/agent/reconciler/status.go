@@ -16,6 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -85,15 +86,7 @@ func setReady(s *scope, now metav1.Time) {
 // podReady returns whether a Pod is ready, apart from the readiness gate of a paused guest. virt-controller derives that gate
 // from the status that the agent writes, so waiting for it would cost a second write.
 func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message string) {
-	var containers, whole *corev1.PodCondition
-	for i := range pod.Status.Conditions {
-		switch c := &pod.Status.Conditions[i]; c.Type {
-		case corev1.ContainersReady:
-			containers = c
-		case corev1.PodReady:
-			whole = c
-		}
-	}
+	containers, whole := podstate.Condition(pod, corev1.ContainersReady), podstate.Condition(pod, corev1.PodReady)
 	switch {
 	case containers == nil && whole == nil:
 		return corev1.ConditionFalse, v1.PodConditionMissingReason, "The launcher Pod has no Ready condition"

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // IsPending reports whether a request for one of our certificates was neither signed nor denied and has not failed.
@@ -118,12 +119,11 @@ func waiting(pod *corev1.Pod) (since time.Time, waits bool) {
 		slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil }) {
 		return time.Time{}, false
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.LastTransitionTime.Time, c.Status == corev1.ConditionFalse
-		}
+	ready := podstate.Condition(pod, corev1.PodReady)
+	if ready == nil {
+		return time.Time{}, false
 	}
-	return time.Time{}, false
+	return ready.LastTransitionTime.Time, ready.Status == corev1.ConditionFalse
 }
 
 // isRequestOf reports whether a Pod made a request for a certificate of a role. The API server takes the Pod from its token.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podstate reads the state of a launcher Pod from its status. It is a package of its own because virt-launcher, which
-// imports launcherpod, does without Kubernetes' API types.
+// Package podstate reads the state of a Pod from its status. Finished, Running and Compute are for launcher Pods, the other
+// functions for every Pod. It is a package of its own because virt-launcher, which imports launcherpod, does without
+// Kubernetes' API types.
 package podstate
 
 import (
@@ -60,7 +61,7 @@ func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// Ready reports whether the Pod is ready. It is for every kind of Pod.
+// Ready reports whether the Pod is ready.
 func Ready(pod *corev1.Pod) bool {
 	ready := Condition(pod, corev1.PodReady)
 	return ready != nil && ready.Status == corev1.ConditionTrue

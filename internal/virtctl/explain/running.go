@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/vmistatus/nodeloss"
 )
 
@@ -34,7 +35,7 @@ func node(s *Snapshot) []Finding {
 		})
 	}
 	silent := s.VMI.Status.Reason == "NodeUnresponsive"
-	unready := s.Agent != nil && !podReady(s.Agent)
+	unready := s.Agent != nil && !podstate.Ready(s.Agent)
 	if !silent && !unready {
 		return nil
 	}
@@ -79,15 +80,6 @@ func (s *Snapshot) installNamespace() string {
 		return "kubevirt"
 	}
 	return s.Install.Namespace
-}
-
-func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // running reports that the guest runs, and how to connect to it.

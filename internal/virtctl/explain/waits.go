@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // remedies are the remedies for reasons of the condition Synchronized.
@@ -155,10 +156,8 @@ func (s *Snapshot) pendingClaim(claim *corev1.PersistentVolumeClaim) []Finding {
 func scheduling(s *Snapshot) []Finding {
 	message := ""
 	if pod := s.Pod(); pod != nil {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-				message = c.Message
-			}
+		if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+			message = c.Message
 		}
 	}
 	if message == "" {

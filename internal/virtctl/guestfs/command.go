@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
@@ -160,7 +161,7 @@ func (s *shell) checkClaim(ctx context.Context) (block bool, err error) {
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if podstate.Terminal(pod) {
 			continue
 		}
 		for _, volume := range pod.Spec.Volumes {
@@ -253,10 +254,8 @@ func pendingReason(pod *corev1.Pod) string {
 			return fmt.Sprintf("%s %s", w.Reason, w.Message)
 		}
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
-			return c.Message
-		}
+	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status != corev1.ConditionTrue {
+		return c.Message
 	}
 	return "it is starting"
 }

@@ -12,6 +12,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // Rollout is the progress of a component's rollout.
@@ -86,12 +88,11 @@ func IsUpdated(pod *corev1.Pod, template *corev1.PodTemplateSpec) bool {
 
 // AvailableSince returns since when a Pod is ready, and whether it is ready.
 func AvailableSince(pod *corev1.Pod) (time.Time, bool) {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
-		}
+	ready := podstate.Condition(pod, corev1.PodReady)
+	if ready == nil {
+		return time.Time{}, false
 	}
-	return time.Time{}, false
+	return ready.LastTransitionTime.Time, ready.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
 }
 
 const (
@@ -108,17 +109,16 @@ func CrashOf(pod *corev1.Pod, now time.Time) string {
 	if pod.DeletionTimestamp != nil {
 		return ""
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && now.Sub(c.LastTransitionTime.Time) >= schedulingTime {
-			return crash(fmt.Sprintf("Pod %q", pod.Name), "no node accepts it", c.Reason, c.Message)
-		}
+	c := podstate.Condition(pod, corev1.PodScheduled)
+	if c != nil && c.Status == corev1.ConditionFalse && now.Sub(c.LastTransitionTime.Time) >= schedulingTime {
+		return crash(fmt.Sprintf("Pod %q", pod.Name), "no node accepts it", c.Reason, c.Message)
 	}
 	name := fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName)
 	if pod.Status.Phase == corev1.PodFailed {
 		return crash(name, "the Pod has failed", pod.Status.Reason, pod.Status.Message)
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		// First, because how it has exited stays the same while it starts again and waits for that in turn.
+		// First: a container that fails repeatedly alternates between starting and waiting, but how it exited stays the same.
 		if t := c.LastTerminationState.Terminated; t != nil && !c.Ready && c.RestartCount > 0 {
 			return crash(name, "container "+c.Name, t.Reason, fmt.Sprintf("it has exited with code %d", t.ExitCode), t.Message)
 		}

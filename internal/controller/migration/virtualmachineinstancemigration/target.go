@@ -6,7 +6,6 @@ package virtualmachineinstancemigration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -137,19 +137,17 @@ func (s *Scope) timeout(annotation string, otherwise time.Duration) time.Duratio
 }
 
 func unschedulable(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-	})
+	c := podstate.Condition(pod, corev1.PodScheduled)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
 }
 
 // scheduler returns the scheduler's message about a Pod that it cannot schedule.
 func scheduler(pod *corev1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return c.Message
-		}
+	c := podstate.Condition(pod, corev1.PodScheduled)
+	if c == nil || c.Status != corev1.ConditionFalse {
+		return ""
 	}
-	return ""
+	return c.Message
 }
 
 // warnOfCPU records an event if no other node has the guest's CPU, as the scheduler's message is hard to understand.
