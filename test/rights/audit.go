@@ -20,8 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// auditPolicy logs the metadata of each request for a resource. No role of a component allows a non-resource URL.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
+// AuditPolicy is an audit policy for an API server, which logs the metadata of each request for a resource. No role of a component allows
+// a non-resource URL.
+const AuditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
@@ -45,7 +46,7 @@ type Audit struct{ log string }
 // NewAudit configures an API server, before it is started, to write an audit log to a directory.
 func NewAudit(env *envtest.Environment, dir string) (*Audit, error) {
 	policy := filepath.Join(dir, "audit-policy.yaml")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte(AuditPolicy), 0o600); err != nil {
 		return nil, err
 	}
 	a := &Audit{log: filepath.Join(dir, "audit.log")}

@@ -5,6 +5,7 @@ package migration
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"maps"
 	"net/http"
@@ -22,19 +23,9 @@ import (
 )
 
 // imageDomain is a guest with two containerDisks, of which one is below an overlay, a claim and a kernel of an image.
-const imageDomain = `<domain type="kvm"><os>
-  <kernel>/var/run/kubevirt/kernel-boot/boot/vmlinuz</kernel>
-</os><devices>
-  <disk type="file" device="disk"><source file="/var/run/kubevirt-ephemeral-disks/root.qcow2"/>
-    <backingStore type="file"><format type="raw"/><source file="/var/run/kubevirt/container-disks/root/disk/disk.img"/><backingStore/></backingStore>
-    <target dev="vda" bus="virtio"/><alias name="ua-disk-root"/></disk>
-  <disk type="file" device="cdrom"><source file="/var/run/kubevirt/container-disks/tools/tools.iso"/><backingStore/>
-    <target dev="sda" bus="sata"/><readonly/><alias name="ua-disk-tools"/></disk>
-  <disk type="file" device="disk"><source file="/var/run/kubevirt-private/vmi-disks/data/disk.img"/><target dev="vdb" bus="virtio"/>
-    <alias name="ua-disk-data"/></disk>
-  <disk type="file" device="disk"><source file="/var/run/kubevirt/container-disks/root/../../../etc/shadow"/><target dev="vdc" bus="virtio"/>
-    <alias name="ua-disk-odd"/></disk>
-</devices></domain>`
+//
+//go:embed peer/testdata/images.xml
+var imageDomain string
 
 func parse(t *testing.T, text string) *libvirtxml.Domain {
 	t.Helper()

@@ -18,18 +18,6 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// auditPolicy logs the metadata of each request for a resource.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: None
-  nonResourceURLs: ["*"]
-- level: None
-  users: ["system:apiserver"]
-- level: Metadata
-`
-
 // Names of the processes that send requests.
 const (
 	controllerName = "virt-controller"
@@ -47,8 +35,7 @@ type request struct {
 	component, verb, resource string
 }
 
-// changes reports whether the request writes, other than to say that a process or a node is alive: Leases, and annotations and
-// labels of Nodes.
+// changes reports whether the request is a write. Those of Leases and Nodes do not count, because they are heartbeats.
 func (r request) changes() bool {
 	return r.resource != "leases" && r.resource != "nodes" && (r.verb == "create" || r.verb == "update" || r.verb == "patch" || strings.HasPrefix(r.verb, "delete"))
 }

@@ -104,7 +104,7 @@ func (w *world) startControlPlane(ctx context.Context) error {
 	w.env = apiserver.New(filepath.Join(root, "config", "crd", "bases"))
 	w.audit = &auditLog{file: filepath.Join(w.o.workDir, "audit.log"), counts: map[request]int{}}
 	policy := filepath.Join(w.o.workDir, "audit-policy.yaml")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte(rights.AuditPolicy), 0o600); err != nil {
 		return err
 	}
 	if err := os.WriteFile(w.audit.file, nil, 0o600); err != nil {

@@ -43,7 +43,7 @@ func (b *bench) memory(ctx context.Context, r *result) error {
 	}
 	time.Sleep(guestBoot)
 	pods := &corev1.PodList{}
-	if err := b.api.List(ctx, pods, client.InNamespace(b.namespace), client.MatchingLabels{"kubevirt.io": "virt-launcher"}); err != nil {
+	if err := b.api.List(ctx, pods, client.InNamespace(b.namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}); err != nil {
 		return err
 	}
 	for i := range pods.Items {
