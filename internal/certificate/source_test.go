@@ -31,7 +31,7 @@ import (
 
 // signer is an API server that signs requests of a role when they are created.
 type signer struct {
-	*fake.Clientset // not the interface: its methods tell the watch what it does not support
+	*fake.Clientset // not the interface: its methods report to the watch what it does not support
 	requests        atomic.Int32
 	sign            func(*certificatesv1.CertificateSigningRequest) error
 	disabled        atomic.Bool // does not sign
@@ -193,7 +193,7 @@ func sourceThatLosesItsAuthority(t *testing.T) {
 	w.publish(t, role)
 	time.Sleep(10 * checkInterval) // the one pending request is not repeated
 	if n := api.requests.Load(); n != 2 || s.Current() != old {
-		t.Fatalf("%d requests while nobody signs, another certificate: %t", n, s.Current() != old)
+		t.Fatalf("%d requests while no request is signed, another certificate: %t", n, s.Current() != old)
 	}
 
 	api.disabled.Store(false)

@@ -178,7 +178,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 	It("reports a component whose certificate request is pending for too long", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		k.reconciler.Clock = clock
-		ask := func(user string) *certificatesv1.CertificateSigningRequest {
+		requestCertificate := func(user string) *certificatesv1.CertificateSigningRequest {
 			csr := &certificatesv1.CertificateSigningRequest{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 				Spec: certificatesv1.CertificateSigningRequestSpec{
@@ -193,8 +193,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
 			return csr
 		}
-		stranger := ask("mallory")
-		csr := ask(certificate.AgentServing.Requester(k.namespace))
+		stranger := requestCertificate("mallory")
+		csr := requestCertificate(certificate.AgentServing.Requester(k.namespace))
 		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
 		Expect(err).NotTo(HaveOccurred())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
@@ -225,7 +225,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 			}},
 		}
 		ExpectStatus(agent)
-		ask := func(role certificate.Role, pod types.UID) {
+		requestCertificate := func(role certificate.Role, pod types.UID) {
 			GinkgoHelper()
 			who := rest.CopyConfig(cfg)
 			who.Impersonate = rest.ImpersonationConfig{
@@ -244,8 +244,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
 		}
 		// A request of another Pod does not count; this Pod has requested only the other role's certificate.
-		ask(certificate.AgentServing, "another")
-		ask(certificate.AgentMigration, agent.UID)
+		requestCertificate(certificate.AgentServing, "another")
+		requestCertificate(certificate.AgentMigration, agent.UID)
 		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
 		Expect(err).NotTo(HaveOccurred())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
@@ -258,7 +258,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 			ContainSubstring(certificate.AgentServing.Requester(k.namespace)), Not(ContainSubstring(certificate.AgentMigration.Signer()))))
 		Expect(k.recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
 
-		ask(certificate.AgentServing, agent.UID)
+		requestCertificate(certificate.AgentServing, agent.UID)
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
 	})

@@ -45,10 +45,10 @@ func TestBootOrder(t *testing.T) {
 		"a CD-ROM of cloud-init comes after one with a system": {makeGuest().cloudInit(cdromOn("a", v1.DiskBusSATA)).emptyDisk(cdromOn("b", v1.DiskBusSATA)), []uint{2, 1}},
 		"cloud-init comes last": {makeGuest().cloudInit(diskOn("a", v1.DiskBusVirtio)).emptyDisk(diskOn("b", v1.DiskBusVirtio)).
 			emptyDisk(cdromOn("c", v1.DiskBusSATA)), []uint{3, 1, 2}},
-		"a disk asks":        {makeDevices().devices(func(d *v1.Devices) { d.Disks[1].BootOrder = ptr.To[uint](1) }), []uint{0, 1, 0}},
-		"a network asks":     {makeDevices().devices(func(d *v1.Devices) { d.Interfaces[0].BootOrder = ptr.To[uint](3) }), []uint{0, 0, 3}},
-		"EFI tries the same": {makeDevices().domainSpec(func(d *v1.DomainSpec) { d.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{}}} }), []uint{1, 2, 0}},
-		"a kernel is given":  {kernelBoot().emptyDisk(diskOn("a", v1.DiskBusVirtio)), []uint{0}},
+		"a disk has an order":    {makeDevices().devices(func(d *v1.Devices) { d.Disks[1].BootOrder = ptr.To[uint](1) }), []uint{0, 1, 0}},
+		"a network has an order": {makeDevices().devices(func(d *v1.Devices) { d.Interfaces[0].BootOrder = ptr.To[uint](3) }), []uint{0, 0, 3}},
+		"EFI tries the same":     {makeDevices().domainSpec(func(d *v1.DomainSpec) { d.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{}}} }), []uint{1, 2, 0}},
+		"a kernel is given":      {kernelBoot().emptyDisk(diskOn("a", v1.DiskBusVirtio)), []uint{0}},
 	} {
 		t.Run(name, func(t *testing.T) { expectEqual(t, bootOrders(tc.guest.build(t)), tc.want) })
 	}

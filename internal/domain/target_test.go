@@ -163,7 +163,7 @@ func TestForTargetLeavesADriveEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	if source := got.Devices.Disks[0].Source; source != nil && source.File.File != "" {
-		t.Errorf("it holds %+v", source.File)
+		t.Errorf("it contains %+v", source.File)
 	}
 }
 

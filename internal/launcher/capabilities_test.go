@@ -30,22 +30,22 @@ func (f fakeCapabilities) DomainCapabilities(_ context.Context, machine string) 
 func TestSaveCapabilities(t *testing.T) {
 	refused := errors.New("refused")
 	for name, tc := range map[string]struct {
-		source fakeCapabilities
-		files  map[string]string
-		says   string
+		source  fakeCapabilities
+		files   map[string]string
+		message string
 	}{
-		"both answers": {fakeCapabilities{}, map[string]string{
+		"both responses": {fakeCapabilities{}, map[string]string{
 			"capabilities.xml":    "<capabilities/>",
 			"domcapabilities.xml": "<domainCapabilities><machine>q35</machine></domainCapabilities>",
 		}, ""},
-		"no answer about the host": {fakeCapabilities{hostErr: refused}, nil, "host's capabilities"},
-		"no answer about guests":   {fakeCapabilities{domainErr: refused}, nil, "capabilities of q35"},
+		"no response about the host": {fakeCapabilities{hostErr: refused}, nil, "host's capabilities"},
+		"no response about guests":   {fakeCapabilities{domainErr: refused}, nil, "capabilities of q35"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			err := saveCapabilities(t.Context(), tc.source, dir)
-			if tc.says == "" && err != nil || tc.says != "" && (!errors.Is(err, refused) || !strings.Contains(err.Error(), tc.says)) {
-				t.Errorf("error %v, want one with %q", err, tc.says)
+			if tc.message == "" && err != nil || tc.message != "" && (!errors.Is(err, refused) || !strings.Contains(err.Error(), tc.message)) {
+				t.Errorf("error %v, want one with %q", err, tc.message)
 			}
 			if diff := cmp.Diff(tc.files, filesIn(t, dir)); diff != "" {
 				t.Error(diff)

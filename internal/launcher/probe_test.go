@@ -20,10 +20,10 @@ import (
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// guestAgent is a fake guest agent. It returns the next of a command's answers for each call, and the last one repeatedly.
+// guestAgent is a fake guest agent. It returns the next of a command's responses for each call, and the last one repeatedly.
 type guestAgent struct {
-	answers  map[string][]string
-	commands []string
+	responses map[string][]string
+	commands  []string
 	// states are the results of State, one for each call; the last one is repeated. The default is running.
 	states []domainState
 	// migrating and jobErr are the result of JobActive.
@@ -76,14 +76,14 @@ func (g *guestAgent) AgentCommand(ctx context.Context, domain libvirtwire.Domain
 		return "", fmt.Errorf("bad command %s for %v: %w", command, domain, err)
 	}
 	g.commands = append(g.commands, parsed.Execute+" "+string(parsed.Arguments))
-	answers := g.answers[parsed.Execute]
-	if len(answers) == 0 {
+	responses := g.responses[parsed.Execute]
+	if len(responses) == 0 {
 		return "", errors.New("the agent is not connected")
 	}
-	if len(answers) > 1 {
-		g.answers[parsed.Execute] = answers[1:]
+	if len(responses) > 1 {
+		g.responses[parsed.Execute] = responses[1:]
 	}
-	return answers[0], ctx.Err()
+	return responses[0], ctx.Err()
 }
 
 func TestProbe(t *testing.T) {
@@ -94,26 +94,26 @@ func TestProbe(t *testing.T) {
 	}
 	long := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", 1<<16)))
 	for name, tc := range map[string]struct {
-		answers map[string][]string
-		command []string
-		domain  string
-		code    int
-		out     string
-		err     string
+		responses map[string][]string
+		command   []string
+		domain    string
+		code      int
+		out       string
+		err       string
 	}{
-		"a ping":                        {answers: map[string][]string{"guest-ping": {`{"return":{}}`}}},
+		"a ping":                        {responses: map[string][]string{"guest-ping": {`{"return":{}}`}}},
 		"no agent":                      {code: 1, err: "does not respond"},
 		"another domain":                {domain: "default_other", code: 1, err: "find the guest"},
-		"a good command":                {answers: ended(`,"exitcode":0,"out-data":"aGk="`), command: []string{"check", "-a"}, out: "hi"},
-		"a bad command":                 {answers: ended(`,"exitcode":3,"err-data":"bm8="`), command: []string{"check", "-a"}, code: 3, out: "no"},
-		"a killed command":              {answers: ended(`,"signal":9`), command: []string{"check", "-a"}, code: 1, err: "signal 9"},
-		"a code that is none":           {answers: ended(`,"exitcode":3221225477`), command: []string{"check", "-a"}, code: 1, err: "3221225477"},
-		"an agent without an exit code": {answers: ended(``), command: []string{"check", "-a"}, code: 1, err: "does not report"},
-		"endless output":                {answers: ended(`,"exitcode":0,"out-data":"` + long + `"`), command: []string{"check", "-a"}, out: strings.Repeat("x", maxProbeOutput)},
-		"an invalid response":           {answers: map[string][]string{"guest-exec": {"?"}}, command: []string{"check", "-a"}, code: 1, err: "read the response of the guest agent"},
+		"a good command":                {responses: ended(`,"exitcode":0,"out-data":"aGk="`), command: []string{"check", "-a"}, out: "hi"},
+		"a bad command":                 {responses: ended(`,"exitcode":3,"err-data":"bm8="`), command: []string{"check", "-a"}, code: 3, out: "no"},
+		"a killed command":              {responses: ended(`,"signal":9`), command: []string{"check", "-a"}, code: 1, err: "signal 9"},
+		"a code that is none":           {responses: ended(`,"exitcode":3221225477`), command: []string{"check", "-a"}, code: 1, err: "3221225477"},
+		"an agent without an exit code": {responses: ended(``), command: []string{"check", "-a"}, code: 1, err: "does not report"},
+		"endless output":                {responses: ended(`,"exitcode":0,"out-data":"` + long + `"`), command: []string{"check", "-a"}, out: strings.Repeat("x", maxProbeOutput)},
+		"an invalid response":           {responses: map[string][]string{"guest-exec": {"?"}}, command: []string{"check", "-a"}, code: 1, err: "read the response of the guest agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			guest := &guestAgent{answers: tc.answers}
+			guest := &guestAgent{responses: tc.responses}
 			p := Probe{Domain: "default_vm", Command: tc.command, Timeout: time.Minute}
 			if tc.domain != "" {
 				p.Domain = tc.domain
@@ -138,7 +138,7 @@ func TestProbe(t *testing.T) {
 
 func TestProbeTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	guest := &guestAgent{answers: map[string][]string{"guest-exec": {`{"return":{"pid":1}}`}, "guest-exec-status": {`{"return":{"exited":false}}`}}}
+	guest := &guestAgent{responses: map[string][]string{"guest-exec": {`{"return":{"pid":1}}`}, "guest-exec-status": {`{"return":{"exited":false}}`}}}
 	cancel()
 	code, err := Probe{Domain: "default_vm", Command: []string{"sleep"}, Timeout: time.Minute}.runWith(ctx, guest, &bytes.Buffer{})
 	if code != probeFailed || err == nil {

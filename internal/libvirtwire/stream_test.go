@@ -124,8 +124,8 @@ func TestStreamEndsWithConnection(t *testing.T) {
 		e.str("the console went away")
 		d.send(procDomainOpenConsole, typeStream, serial, 1, e.buf)
 	}()
-	var told *Error
-	if _, err := stream.Read(make([]byte, 1)); !errors.As(err, &told) || told.Message != "the console went away" {
+	var refusal *Error
+	if _, err := stream.Read(make([]byte, 1)); !errors.As(err, &refusal) || refusal.Message != "the console went away" {
 		t.Errorf("got %v", err)
 	}
 }

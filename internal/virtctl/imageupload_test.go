@@ -86,14 +86,14 @@ func TestImageUploadDataSource(t *testing.T) {
 
 // A failed upload starts again from the beginning, with a new token.
 func TestImageUploadRetries(t *testing.T) {
-	for why, answer := range map[string]http.HandlerFunc{
+	for why, handler := range map[string]http.HandlerFunc{
 		"503":     respondWith(http.StatusServiceUnavailable, "not ready yet"),
 		"the cut": cutAfter(1 << 20),
 	} {
 		t.Run(why, func(t *testing.T) {
 			t.Parallel()
 			i := newImporter(t)
-			i.prepare(func() { i.responses = []http.HandlerFunc{answer} })
+			i.prepare(func() { i.responses = []http.HandlerFunc{handler} })
 			name, content := image(t)
 			got := i.run("dv disk --size=1Gi --image-path=IMAGE", name)
 			i.expectUploaded(got, content, firstPost, "POST /v1beta1/upload-async token-2")

@@ -80,7 +80,7 @@ func TestVerbsRefused(t *testing.T) {
 	tests := map[string]struct {
 		arguments string
 		code      int
-		answer    string
+		response  string
 		want      []string
 	}{
 		"conflict": {"start demo", 409, status(409, "Conflict", "Operation cannot be fulfilled on virtualmachine.kubevirt.io \\\"demo\\\": VM is already running", found),
@@ -97,7 +97,7 @@ func TestVerbsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := virtctltest.NewServer(t)
 			verb := strings.Fields(tt.arguments)[0]
-			s.Record(http.MethodPut, vmPath+verb, tt.code, tt.answer)
+			s.Record(http.MethodPut, vmPath+verb, tt.code, tt.response)
 			got := s.Run(virtctl.Execute, strings.Fields(tt.arguments)...)
 			expectFailure(t, got, tt.want...)
 			if strings.ContainsAny(got.ErrOut, "\x1b\u009b") {

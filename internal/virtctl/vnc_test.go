@@ -271,15 +271,15 @@ func TestVNCWebIsItsOwn(t *testing.T) {
 				request.Header.Set("Origin", tt.origin)
 			}
 			client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-			answer, err := client.Do(request)
+			response, err := client.Do(request)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = answer.Body.Close() }()
-			if answer.StatusCode != tt.want {
-				t.Errorf("status %d, want %d", answer.StatusCode, tt.want)
+			defer func() { _ = response.Body.Close() }()
+			if response.StatusCode != tt.want {
+				t.Errorf("status %d, want %d", response.StatusCode, tt.want)
 			}
-			if csp := answer.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
+			if csp := response.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
 				t.Errorf("Content-Security-Policy %q", csp)
 			}
 		})

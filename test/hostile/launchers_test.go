@@ -116,7 +116,7 @@ var kinds = []kind{
 func newHostile(k kind, domain string) *hostile {
 	h := &hostile{daemon: scriptedlibvirtd.New(), engaged: make(chan struct{})}
 	h.daemon.Run(domain, describe(domain, "disconnected", 0))
-	h.daemon.Answer = func(p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {
+	h.daemon.Respond = func(p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {
 		if c.Name() != domain {
 			return false
 		}

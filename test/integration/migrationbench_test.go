@@ -79,12 +79,12 @@ func (w *watcher) after(times *[]time.Time, start time.Time) time.Time {
 
 // endpoint is a Pod of the benchmark with its agent.
 type endpoint struct {
-	watcher *watcher
-	agent   *exec.Cmd
-	node    string
-	address string
-	orders  *json.Encoder
-	answers *json.Decoder
+	watcher   *watcher
+	agent     *exec.Cmd
+	node      string
+	address   string
+	orders    *json.Encoder
+	responses *json.Decoder
 }
 
 // startEndpoints starts the agents of Pods, each on its own address, because all have the same port.
@@ -126,7 +126,7 @@ func (s *endpoint) start(setup *agentSetup, listener *os.File) {
 	s.agent.Stderr, s.agent.ExtraFiles = GinkgoWriter, []*os.File{listener}
 	orders, err := s.agent.StdinPipe()
 	Expect(err).NotTo(HaveOccurred())
-	answers, err := s.agent.StdoutPipe()
+	responses, err := s.agent.StdoutPipe()
 	Expect(err).NotTo(HaveOccurred())
 	Expect(s.agent.Start()).To(Succeed())
 	DeferCleanup(func() {
@@ -134,15 +134,15 @@ func (s *endpoint) start(setup *agentSetup, listener *os.File) {
 		Expect(s.agent.Wait()).To(Succeed())
 	})
 	Expect(listener.Close()).To(Succeed())
-	s.orders, s.answers = json.NewEncoder(orders), json.NewDecoder(answers)
+	s.orders, s.responses = json.NewEncoder(orders), json.NewDecoder(responses)
 }
 
 func (s *endpoint) order(o agentOrder) {
 	GinkgoHelper()
 	Expect(s.orders.Encode(o)).To(Succeed())
-	answer := agentResponse{}
-	Expect(s.answers.Decode(&answer)).To(Succeed())
-	Expect(answer.Error).To(BeEmpty(), "%s on %s", o.Do, s.node)
+	response := agentResponse{}
+	Expect(s.responses.Decode(&response)).To(Succeed())
+	Expect(response.Error).To(BeEmpty(), "%s on %s", o.Do, s.node)
 }
 
 // benchmark migrates a guest back and forth.

@@ -49,7 +49,7 @@ type Daemon struct {
 	stop    sync.Once
 }
 
-// Start runs libvirtd from rootfs and returns when its socket takes connections. It stops with the test.
+// Start runs libvirtd from rootfs and returns when its socket accepts connections. libvirtd ends with the test.
 func Start(t TB, rootfs string) *Daemon {
 	t.Helper()
 	d, err := start(rootfs)
@@ -77,7 +77,7 @@ func start(rootfs string) (*Daemon, error) {
 	if _, err := os.Stat(filepath.Join(rootfs, "usr/sbin/libvirtd")); err != nil {
 		return nil, fmt.Errorf("not a launcher root file system: %w", err)
 	}
-	// A short path: with what lies beneath, the socket's must stay below the 108 bytes of a sockaddr_un.
+	// A short path: that of the socket below it must fit into the 108 bytes of a sockaddr_un.
 	dir, err := os.MkdirTemp("", "vireo-libvirtd-")
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func start(rootfs string) (*Daemon, error) {
 	return d, d.waitForSocket()
 }
 
-// layout makes what the kubelet and virt-launcher make in a Pod, beneath one directory that becomes /run there.
+// layout creates what the kubelet and virt-launcher create in a Pod, below one directory that becomes /run there.
 func (d *Daemon) layout(rootfs string) error {
 	if err := os.Chmod(d.dir, 0o755); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (d *Daemon) layout(rootfs string) error {
 	if err != nil {
 		return err
 	}
-	// Open for reading and writing, as virt-launcher does: QEMU finds a reader and the reader no end.
+	// Open for reading and writing, as virt-launcher does: QEMU finds a reader, and the reader never reads the end of the file.
 	if d.fifo, err = os.OpenFile(d.Host(launcherpod.ConsoleFIFO), os.O_RDWR, 0); err != nil {
 		return err
 	}
@@ -188,8 +188,8 @@ func (d *Daemon) waitForSocket() error {
 // Socket is the path of libvirtd's socket outside of its namespaces.
 func (d *Daemon) Socket() string { return d.Host(launcherpod.LibvirtSocket) }
 
-// URI is what libvirt's client connects to. The process needs LIBVIRT_AUTOSTART=0, else the client starts a
-// daemon of its own when it finds the socket closed.
+// URI is what libvirt's client connects to. The process needs LIBVIRT_AUTOSTART=0: otherwise the client
+// starts a daemon of its own if the socket is closed.
 func (d *Daemon) URI() string { return "qemu:///session?socket=" + d.Socket() }
 
 // Host turns a path of the Pod into one for the test: everything below /var/run is in the daemon's directory, and the rest
@@ -220,7 +220,7 @@ func (d *Daemon) Done() <-chan struct{} { return d.done }
 func (d *Daemon) Stop() {
 	d.stop.Do(func() {
 		if d.cmd != nil && d.cmd.Process != nil {
-			// The end of PID 1 is the end of its namespace: the kernel kills what is left in it.
+			// When PID 1 ends, the kernel kills all other processes of its namespace.
 			if err := d.cmd.Process.Kill(); err == nil || errors.Is(err, os.ErrProcessDone) {
 				<-d.done
 			}

@@ -27,10 +27,10 @@ func TestStart(t *testing.T) {
 	defer func() { _, _ = conn.Close() }()
 	version, err := conn.GetLibVersion()
 	if err != nil {
-		t.Fatalf("ask for the version: %v", err)
+		t.Fatalf("read the version: %v", err)
 	}
 	if version < 11000000 {
-		t.Errorf("libvirt's version is %d: another daemon answered", version)
+		t.Errorf("libvirt's version is %d: it is that of another daemon", version)
 	}
 
 	daemon.Stop()
@@ -40,6 +40,6 @@ func TestStart(t *testing.T) {
 		t.Error("Stop returned before libvirtd had ended")
 	}
 	if _, err := libvirt.NewConnect(daemon.URI()); err == nil {
-		t.Error("something answers on the socket after Stop")
+		t.Error("the socket accepts connections after Stop")
 	}
 }

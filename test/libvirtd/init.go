@@ -23,8 +23,8 @@ import (
 // initName is the argv[0] under which the test binary is the Pod's PID 1.
 const initName = "vireo-test-libvirtd-init"
 
-// lifeFD is a pipe that ends with the test. A parent-death signal would follow the thread that started us,
-// which Go may end at any time.
+// lifeFD is a pipe that is closed when the test ends. A parent-death signal would be sent when the thread that started this process
+// ends, which may be at any time in Go.
 const lifeFD = 3
 
 // initRequest is the request to PID 1 to run a program.
@@ -118,7 +118,7 @@ func startLibvirtd() (*exec.Cmd, error) {
 	return daemon, nil
 }
 
-// reap collects every process that ended. libvirt waits long for QEMUs that stay as zombies.
+// reap reaps every process that has ended. libvirt waits long for QEMUs that remain as zombies.
 func reap(daemon int) error {
 	for {
 		var status unix.WaitStatus

@@ -24,8 +24,8 @@ type Process struct {
 	Start string
 }
 
-// Of lists the processes of a Pod, without the one that keeps its namespaces: their cgroups carry the Pod's UID. What
-// ends meanwhile is left out.
+// Of lists the processes of a Pod, without the one that keeps its namespaces. It finds them by their cgroups,
+// which contain the Pod's UID. Processes that end meanwhile are left out.
 func Of(pod types.UID) ([]Process, error) {
 	directories, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

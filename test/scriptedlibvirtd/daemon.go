@@ -49,9 +49,9 @@ const (
 
 // Daemon is one libvirtd with at most one domain.
 type Daemon struct {
-	// Answer is called first, for each call, and returns whether it has responded. It may block, which blocks the connection, and
+	// Respond is called first, for each call, and returns whether it has responded. It may block, which blocks the connection, and
 	// is called for each connection on its own goroutine.
-	Answer func(p *Peer, c Call) bool
+	Respond func(p *Peer, c Call) bool
 	// Changed is called with each new state of the domain, in libvirt's numbers. It must not block.
 	Changed func(state, reason int32)
 
@@ -128,8 +128,8 @@ func (d *Daemon) Serve(conn net.Conn) {
 		}
 		if c.Program == programKeepAlive {
 			err = p.send(programKeepAlive, keepAlivePong, typeMessage, 0, statusOK, nil)
-		} else if d.Answer == nil || !d.Answer(p, c) {
-			err = d.answer(p, c)
+		} else if d.Respond == nil || !d.Respond(p, c) {
+			err = d.respond(p, c)
 		}
 		if err != nil {
 			return
@@ -144,8 +144,8 @@ func (d *Daemon) Run(name, xml string) {
 	d.name, d.xml, d.state, d.reason = name, xml, running, 1
 }
 
-// answer responds as libvirtd does.
-func (d *Daemon) answer(p *Peer, c Call) error {
+// respond sends the response that libvirtd would send.
+func (d *Daemon) respond(p *Peer, c Call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var e Encoder
@@ -160,7 +160,7 @@ func (d *Daemon) answer(p *Peer, c Call) error {
 		d.peers[p][firstI32(c.Args)] = true
 		return p.Reply(c, e.I32(firstI32(c.Args)).Bytes())
 	case ProcPrepare:
-		d.name, d.state, d.reason = d.arriving(c), paused, 0
+		d.name, d.state, d.reason = d.incoming(c), paused, 0
 		return p.Reply(c, e.Str("").I32(0).Bytes())
 	case ProcDefine:
 		return d.define(p, c)
@@ -168,7 +168,7 @@ func (d *Daemon) answer(p *Peer, c Call) error {
 		// One domain with one statistic, an unsigned long.
 		return p.Reply(c, e.I32(1).Domain(d.name).I32(1).Str("cpu.time").I32(4).U64(1e9).Bytes())
 	}
-	return d.answerDomain(p, c)
+	return d.respondAboutDomain(p, c)
 }
 
 // define keeps a domain's XML.
@@ -181,8 +181,8 @@ func (d *Daemon) define(p *Peer, c Call) error {
 	return p.Reply(c, new(Encoder).Domain(d.name).Bytes())
 }
 
-// arriving returns the name of a domain that migrates to this libvirtd.
-func (d *Daemon) arriving(c Call) string {
+// incoming returns the name of a domain that migrates to this libvirtd.
+func (d *Daemon) incoming(c Call) string {
 	if name := between(string(c.Args), "<name>", "</name>"); name != "" {
 		return name
 	}

@@ -19,8 +19,8 @@ const (
 // Ended reports whether a state is that of a domain that ran and is shut off.
 func Ended(state, reason int32) bool { return state == shutoff && reason != 0 }
 
-// answerDomain responds to calls about the domain. The caller holds mu.
-func (d *Daemon) answerDomain(p *Peer, c Call) error {
+// respondAboutDomain responds to calls about the domain. The caller holds mu.
+func (d *Daemon) respondAboutDomain(p *Peer, c Call) error {
 	if name := firstString(c.Args); d.name == "" || c.Proc != ProcFinish && name != d.name {
 		return p.Refuse(c, codeNoDomain, "no domain with matching name")
 	}
@@ -59,12 +59,12 @@ func (d *Daemon) answerDomain(p *Peer, c Call) error {
 }
 
 // enter changes the domain's state, responds, and sends the event to the clients that subscribed to it. The caller holds mu.
-func (d *Daemon) enter(p *Peer, c Call, state, reason, event int32, answer []byte) error {
+func (d *Daemon) enter(p *Peer, c Call, state, reason, event int32, response []byte) error {
 	d.state, d.reason = state, reason
 	if d.Changed != nil {
 		d.Changed(state, reason)
 	}
-	if err := p.Reply(c, answer); err != nil {
+	if err := p.Reply(c, response); err != nil {
 		return err
 	}
 	for peer, events := range d.peers {

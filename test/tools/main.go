@@ -38,7 +38,7 @@ func main() {
 func serveCommand() *cobra.Command {
 	var address, body string
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Answer every HTTP request until told to stop", Args: cobra.NoArgs,
+		Use: "serve", Short: "Serve every HTTP request until stopped", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := &http.Server{Addr: address, ReadHeaderTimeout: dialTimeout, Handler: http.HandlerFunc(
 				func(w http.ResponseWriter, r *http.Request) {
@@ -56,13 +56,13 @@ func serveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&address, "address", ":8080", "address to listen on")
-	cmd.Flags().StringVar(&body, "body", "VIREO-POD", "line to answer with")
+	cmd.Flags().StringVar(&body, "body", "VIREO-POD", "line of each response")
 	return cmd
 }
 
 func getCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "get URL", Short: "Print what a URL answers", Args: cobra.ExactArgs(1),
+		Use: "get URL", Short: "Print the response of a URL", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), dialTimeout)
 			defer cancel()
@@ -106,7 +106,7 @@ func sshCommand() *cobra.Command {
 			}
 			client, err := ssh.Dial("tcp", address, &ssh.ClientConfig{
 				User: user, Auth: []ssh.AuthMethod{ssh.Password(password)}, Timeout: dialTimeout,
-				// The guest made its host key a moment ago: nobody knows it yet.
+				// The guest has just created its host key, which therefore cannot be verified.
 				HostKeyCallback: ssh.InsecureIgnoreHostKey(),
 			})
 			if err != nil {

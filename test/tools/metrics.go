@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// metricsAPI is the API that an autoscaler asks for metrics that are not the cluster's own.
+// metricsAPI is the API from which an autoscaler gets metrics that are not the cluster's own.
 const metricsAPI = "/apis/external.metrics.k8s.io/v1beta1"
 
 // metricsCommand serves one number as aggregated APIs: under every external metric's name, and as the memory that Pods use together. GET
@@ -29,7 +29,7 @@ const metricsAPI = "/apis/external.metrics.k8s.io/v1beta1"
 func metricsCommand() *cobra.Command {
 	var address, control string
 	cmd := &cobra.Command{
-		Use: "metrics", Short: "Be the metrics APIs; the metric is what GET /set/N at the control address said last", Args: cobra.NoArgs,
+		Use: "metrics", Short: "Serve the metrics APIs; GET /set/N at the control address sets the metric", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serveMetrics(cmd.Context(), address, control) },
 	}
 	cmd.Flags().StringVar(&address, "address", ":8443", "address of the API, with TLS")
@@ -83,7 +83,7 @@ func serveMetrics(ctx context.Context, address, control string) error {
 	}
 }
 
-// selfSigned makes a certificate that nobody has to trust: the tests' APIService skips the check.
+// selfSigned makes a self-signed certificate: the tests' APIService does not verify it.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

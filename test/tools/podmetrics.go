@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// podMetricsAPI is the API that an autoscaler asks what Pods use.
+// podMetricsAPI is the API from which an autoscaler gets what Pods use.
 const podMetricsAPI = "/apis/metrics.k8s.io/v1beta1"
 
 // servePodMetrics serves the memory that Pods use: each of the running ones that a selector matches uses an equal part of a number of

@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
-// fakePeer answer with an empty domain.
+// fakePeer is a target whose domain is empty.
 type fakePeer struct {
 	Peer
 	// plain means that it has no certificates.
@@ -37,10 +37,10 @@ func (p fakePeer) Destination(context.Context, peer.Attempt) (*peer.Destination,
 }
 
 func (fakePeer) Tunnel(context.Context, peer.Attempt) (net.Conn, error) {
-	return nil, errors.New("nobody")
+	return nil, errors.New("no connection")
 }
 
-// unresponsiveSource transfers until somebody cancels a job that has begun, and never says how far it is.
+// unresponsiveSource transfers until a job that has started is canceled, and never reports its progress.
 type unresponsiveSource struct {
 	Source
 	// connected is called before there is a job.

@@ -33,8 +33,8 @@ func goldenDomains(tb testing.TB) []string {
 	return texts
 }
 
-// FuzzTarget: the launcher describes the running guest, and the agent at the target the one that it built. Whatever either of them says,
-// the domain for the target can be written, and its disks lie where the target's agent says.
+// FuzzTarget checks that the domain for a target can be written, and that its disks have the sources that the target's agent chose,
+// whatever the launcher reports as the running domain, and the target's agent as the domain that it built.
 func FuzzTarget(f *testing.F) {
 	for _, text := range goldenDomains(f) {
 		f.Add(text, text)
@@ -64,13 +64,13 @@ func FuzzTarget(f *testing.F) {
 			}
 			got, want := withoutSlices(disk.Source), withoutSlices(sources[disk.Alias.Name])
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("disk %.80q lies elsewhere: %s", disk.Alias.Name, diff)
+				t.Errorf("disk %.80q has another source: %s", disk.Alias.Name, diff)
 			}
 		}
 	})
 }
 
-// withoutSlices is a source without how much of it the guest sees, which the guest knows best.
+// withoutSlices returns a source without its slices: the running domain determines how much of a source the guest uses.
 func withoutSlices(source *libvirtxml.DomainDiskSource) *libvirtxml.DomainDiskSource {
 	if source == nil {
 		return nil

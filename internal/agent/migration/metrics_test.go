@@ -23,8 +23,8 @@ func TestMetricsOfRunningTransfers(t *testing.T) {
 	transfers := NewTransfers(Options{})
 	for name, state := range map[string]State{
 		"moves":   {Running: true, Progress: progress},
-		"asks":    {Running: true},
-		"begins":  {Running: true, Progress: &hypervisor.TransferProgress{}},
+		"waits":   {Running: true},
+		"starts":  {Running: true, Progress: &hypervisor.TransferProgress{}},
 		"is-gone": {Migrated: true, Progress: progress},
 	} {
 		vmi := &v1.VirtualMachineInstance{}

@@ -12,7 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// slowSource takes its time to say how far a copy is.
+// slowSource is slow to report the progress of a transfer.
 type slowSource struct {
 	Source
 	called, proceed chan struct{}

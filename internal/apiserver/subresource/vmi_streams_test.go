@@ -148,7 +148,7 @@ func TestParametersAreForwarded(t *testing.T) {
 
 func TestAgentsErrorPrecedesTheUpgrade(t *testing.T) {
 	w := newWorld(t, running("vm").Obj())
-	w.agent.SetError("vnc", 409, "somebody looks at the screen")
+	w.agent.SetError("vnc", 409, "another client is connected to the screen")
 	_, code, err := w.dial(vmiPath + "vm/vnc?preserveSession=true")
 	if err == nil || code != http.StatusConflict {
 		t.Fatalf("got %d %v", code, err)

@@ -102,7 +102,7 @@ func TestNothingToFreeze(t *testing.T) {
 }
 
 func TestFailedFreezeIsRecordedForThawing(t *testing.T) {
-	w := &world{state: libvirtwire.StateRunning, hangs: errors.New("no answer in time")}
+	w := &world{state: libvirtwire.StateRunning, hangs: errors.New("no response in time")}
 	err := Freezer{Hypervisor: w, Domain: "ns_vm"}.Freeze(t.Context(), time.Time{})
 	if err == nil || !strings.Contains(w.note, "thaw=") {
 		t.Errorf("%v: %+v", err, w)

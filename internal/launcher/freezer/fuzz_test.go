@@ -17,19 +17,19 @@ import (
 // maxError bounds an error, which a backup tool logs, in bytes.
 const maxError = 1 << 10
 
-// liar is a guest whose agent returns arbitrary answers.
-type liar struct {
+// hostileGuest is a guest whose agent returns an arbitrary response.
+type hostileGuest struct {
 	world
-	answer  string
-	execute []string
+	response string
+	execute  []string
 	// unnoted means that a freeze was sent that was not recorded.
 	unnoted bool
 }
 
-func (l *liar) AgentCommand(_ context.Context, _ libvirtwire.Domain, command string, _ time.Duration) (string, error) {
-	l.execute = append(l.execute, command)
-	l.unnoted = l.unnoted || strings.Contains(command, "fsfreeze-freeze") && l.note == ""
-	return l.answer, nil
+func (g *hostileGuest) AgentCommand(_ context.Context, _ libvirtwire.Domain, command string, _ time.Duration) (string, error) {
+	g.execute = append(g.execute, command)
+	g.unnoted = g.unnoted || strings.Contains(command, "fsfreeze-freeze") && g.note == ""
+	return g.response, nil
 }
 
 // FuzzFreeze checks that, whatever the guest agent returns, a freeze is recorded before it is sent, a failure leaves a record
@@ -41,22 +41,22 @@ func FuzzFreeze(f *testing.F) {
 	f.Add(`{"return":` + strings.Repeat("9", 2000) + `}`)
 	f.Add(`{"return":{"frozen":["frozen"]}}`)
 	f.Add(`{"error":{"class":"GenericError","desc":"x"}}`)
-	f.Fuzz(func(t *testing.T, answer string) {
-		l := &liar{world: world{state: libvirtwire.StateRunning}, answer: answer}
-		freezer := Freezer{Hypervisor: l, Domain: "ns_vm"}
+	f.Fuzz(func(t *testing.T, response string) {
+		g := &hostileGuest{world: world{state: libvirtwire.StateRunning}, response: response}
+		freezer := Freezer{Hypervisor: g, Domain: "ns_vm"}
 		until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		err := freezer.Freeze(t.Context(), until)
-		if l.unnoted {
+		if g.unnoted {
 			t.Error("a freeze was not recorded")
 		}
-		if err == nil && l.note != launcherpod.FreezeNote(until) {
-			t.Errorf("the note is %q", l.note)
+		if err == nil && g.note != launcherpod.FreezeNote(until) {
+			t.Errorf("the note is %q", g.note)
 		}
-		if err != nil && (len(err.Error()) > maxError || len(l.execute) > 1 && !strings.Contains(l.note, "thaw=")) {
-			t.Errorf("an error of %d bytes, and the note %q", len(err.Error()), l.note)
+		if err != nil && (len(err.Error()) > maxError || len(g.execute) > 1 && !strings.Contains(g.note, "thaw=")) {
+			t.Errorf("an error of %d bytes, and the note %q", len(err.Error()), g.note)
 		}
-		if err := freezer.Thaw(t.Context()); err == nil && l.note != "" || err != nil && (len(err.Error()) > maxError || errors.Is(err, ErrNoAgent)) {
-			t.Errorf("thaw: %.100v, and the note %q", err, l.note)
+		if err := freezer.Thaw(t.Context()); err == nil && g.note != "" || err != nil && (len(err.Error()) > maxError || errors.Is(err, ErrNoAgent)) {
+			t.Errorf("thaw: %.100v, and the note %q", err, g.note)
 		}
 	})
 }

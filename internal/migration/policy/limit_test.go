@@ -51,7 +51,7 @@ func TestMaxBytes(t *testing.T) {
 			volumes: []v1.Volume{shared}, want: 13 * gib,
 			moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v", SourcePVCInfo: claim("5Gi"), DestinationPVCInfo: claim("10Gi")}},
 		},
-		"a claim that asks for more than it has": {
+		"a claim that requests more than it has": {
 			volumes: []v1.Volume{shared}, want: 8 * gib,
 			moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v", SourcePVCInfo: &v1.PersistentVolumeClaimInfo{
 				Capacity: storage("5Gi"), Requests: storage("1Pi"),

@@ -145,7 +145,7 @@ func TestCheck(t *testing.T) {
 			s.cannot("X", "y")
 			s.g.VMI.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrateIfPossible)
 		}, [][2]string{{"X", "y"}}, ShutsDown, ""},
-		{"stuck, and a budget holds it", func(s *scene) {
+		{"stuck, and a budget blocks it", func(s *scene) {
 			s.cannot("X", "y")
 			s.w.Eviction = v1.EvictionStrategyNone
 			s.w.Budgets = []policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{

@@ -95,9 +95,9 @@ var _ = Describe("an eviction", func() {
 		for range 3 {
 			expectDenied(evict(pod), `Evacuation in progress: Eviction triggered evacuation of VMI "default/moves"`)
 		}
-		Expect(get(vmi).ResourceVersion).To(Equal(version), "to ask again changes nothing")
+		Expect(get(vmi).ResourceVersion).To(Equal(version), "repeated evictions change nothing")
 		Expect(expectStays(pod).Annotations).To(HaveKeyWithValue(eviction.InProgressAnnotation, "kubevirt"))
-		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node takes Pods, or nobody knows")
+		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node accepts Pods, or that is not known")
 	})
 
 	It("closes the connection after the response, so that no later request uses it", func() {
@@ -209,15 +209,15 @@ var _ = Describe("an eviction", func() {
 				}
 			}
 		})
-		answers := make([]error, 5)
+		results := make([]error, 5)
 		asking := sync.WaitGroup{}
-		for i := range answers {
-			asking.Go(func() { answers[i] = evict(pod) })
+		for i := range results {
+			asking.Go(func() { results[i] = evict(pod) })
 		}
 		asking.Wait()
 		close(stop)
 		writing.Wait()
-		for _, err := range answers {
+		for _, err := range results {
 			Expect(apierrors.IsTooManyRequests(err)).To(BeTrue(), "%v", err)
 		}
 		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))

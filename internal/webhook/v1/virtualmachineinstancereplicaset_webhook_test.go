@@ -77,11 +77,11 @@ func TestReplicaSet(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&set.Spec)
 			}
-			told, err := (&replicaSetValidator{config: fixedConfig{config}}).ValidateCreate(t.Context(), set)
+			warnings, err := (&replicaSetValidator{config: fixedConfig{config}}).ValidateCreate(t.Context(), set)
 			if (err != nil) != (tc.fault != "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
 				t.Errorf("error %v, want %q", err, tc.fault)
 			}
-			if got := strings.Join(told, "\n"); (got != "") != (tc.warning != "") || !strings.Contains(got, tc.warning) {
+			if got := strings.Join(warnings, "\n"); (got != "") != (tc.warning != "") || !strings.Contains(got, tc.warning) {
 				t.Errorf("warnings %q, want %q", got, tc.warning)
 			}
 		})

@@ -20,10 +20,10 @@ const program = "/usr/bin/qemu-system-x86_64"
 
 // qemu is a QEMU process of the self-test, which is controlled by QMP on its standard input.
 type qemu struct {
-	command *exec.Cmd
-	input   io.WriteCloser
-	answers *bufio.Scanner
-	errors  strings.Builder
+	command   *exec.Cmd
+	input     io.WriteCloser
+	responses *bufio.Scanner
+	errors    strings.Builder
 }
 
 // start starts a QEMU with stopped CPUs and an unlocked disk. The disk is passed as an open file, as QEMU runs in a chroot.
@@ -43,7 +43,7 @@ func start(root, disk string) (*qemu, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.answers = bufio.NewScanner(output)
+	q.responses = bufio.NewScanner(output)
 	if q.input, err = q.command.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -62,19 +62,19 @@ func (q *qemu) execute(command string) error {
 	if _, err := fmt.Fprintf(q.input, "{%q: %q}\n", "execute", command); err != nil {
 		return fmt.Errorf("send QMP command %s: %w: %s", command, err, q.output())
 	}
-	for q.answers.Scan() {
-		answer := map[string]json.RawMessage{}
-		if err := json.Unmarshal(q.answers.Bytes(), &answer); err != nil {
-			return fmt.Errorf("parse the QMP message %q: %w", q.answers.Text(), err)
+	for q.responses.Scan() {
+		response := map[string]json.RawMessage{}
+		if err := json.Unmarshal(q.responses.Bytes(), &response); err != nil {
+			return fmt.Errorf("parse the QMP message %q: %w", q.responses.Text(), err)
 		}
-		if refused, is := answer["error"]; is {
+		if refused, is := response["error"]; is {
 			return fmt.Errorf("QMP command %s: %s", command, refused)
 		}
-		if _, done := answer["return"]; done {
+		if _, done := response["return"]; done {
 			return nil
 		}
 	}
-	return errors.Join(fmt.Errorf("QEMU has exited: %s", q.output()), q.answers.Err())
+	return errors.Join(fmt.Errorf("QEMU has exited: %s", q.output()), q.responses.Err())
 }
 
 func (q *qemu) pid() int { return q.command.Process.Pid }

@@ -21,7 +21,7 @@ type phase struct {
 	Values  []value `json:"values,omitempty"`
 	// Requests are the numbers of requests by process, and then by verb and resource.
 	Requests map[string]map[string]int `json:"requests"`
-	// Writes are the numbers of writes by process, without those that only say that it is alive: of Leases, and of Nodes' heartbeats.
+	// Writes are the numbers of writes by process, without heartbeats: those of Leases and of Nodes.
 	Writes map[string]int `json:"writes"`
 	// Processes are what each process used.
 	Processes map[string]processUsage `json:"processes"`

@@ -44,7 +44,7 @@ func (c change) ours() bool {
 	return strings.HasPrefix(c.username, "system:serviceaccount:kubevirt:")
 }
 
-// auditOffset is where the audit log ends now.
+// auditOffset returns the present length of the audit log.
 func auditOffset(path string) (int64, error) {
 	if path == "" {
 		return 0, nil
@@ -92,9 +92,9 @@ func changesSince(path string, offset int64, namespace string) ([]change, error)
 	return found, lines.Err()
 }
 
-// perVM averages the writes that belong to a set of VMs up to the time at which each was seen running. Objects
-// carry the VM's name, or have it in theirs. An Event is a creation and counts all the same, and so does a
-// ControllerRevision: all of them count, because some have the VM's UID in their name instead.
+// perVM averages the writes to the objects of VMs, for each VM until it was observed as running. An object is a VM's if its name is or
+// contains that of the VM. Creations do not count, except those of Events and ControllerRevisions. All ControllerRevisions count,
+// because the names of some contain the VM's UID instead.
 func perVM(changes []change, running map[string]time.Time, counts func(change) bool) writes {
 	var total writes
 	for _, c := range changes {

@@ -29,7 +29,7 @@ import (
 // startTimeout is how long all starts of a step may take before the benchmark gives up.
 const startTimeout = 5 * time.Minute
 
-// settle is how long the cluster is left alone between steps, so that one does not pay for the other.
+// settle is how long the benchmark waits between steps, so that the end of one does not slow down the next.
 const settle = 3 * time.Second
 
 // bench contains the connection and what was observed.
@@ -172,8 +172,8 @@ func (b *bench) start(ctx context.Context, state string, objects ...client.Objec
 	return s, nil
 }
 
-// oneByOne starts objects one after the other. Each is examined and removed before the next: a guest that boots takes
-// a whole CPU, and the next start is not to be measured against that.
+// oneByOne starts objects one after the other. Each is examined and removed before the next one starts: a booting guest uses a whole
+// CPU, which would slow down the next start.
 func (b *bench) oneByOne(ctx context.Context, state string, examine func(context.Context) error, objects ...client.Object) (started, error) {
 	all := newStarted()
 	for _, object := range objects {
@@ -259,7 +259,7 @@ func (s *sightings) wait(ctx context.Context, name, state string) (time.Time, er
 	}
 }
 
-// record turns what a watch showed into states. Launcher Pods count for the VM that they carry in their label.
+// record records the states that an object of a watch has reached. A launcher Pod counts for the VM that its annotation names.
 func (s *sightings) record(object runtime.Object, when time.Time) {
 	switch o := object.(type) {
 	case *corev1.Pod:

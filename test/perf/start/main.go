@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// run takes the measurements one after the other; a later one never disturbs an earlier one.
+// run takes the measurements one after the other.
 func run(ctx context.Context, o options) error {
 	b, err := newBench(ctx, o)
 	if err != nil {

@@ -24,7 +24,7 @@ type writes struct {
 	Revision float64 `json:"controller_revision"`
 }
 
-// component is what one of our processes takes while nothing happens.
+// component is what one of our processes uses at rest.
 type component struct {
 	RSSMiB     float64 `json:"rss_mib"`
 	CPUPercent float64 `json:"cpu_percent"`
@@ -33,16 +33,16 @@ type component struct {
 // result is what the benchmark found; field names are those of the JSON.
 type result struct {
 	Count int `json:"count"`
-	// VM and Pod are creation to Running, one by one.
+	// VM and Pod are the times from creation to Running of objects that are started one by one.
 	VM  quantile.Pair `json:"vm_ms"`
 	Pod quantile.Pair `json:"pod_ms"`
-	// VMBurst and PodBurst are the same with all created at once.
+	// VMBurst and PodBurst are the same of objects that are created at once.
 	VMBurst  quantile.Pair `json:"vm_burst_ms"`
 	PodBurst quantile.Pair `json:"pod_burst_ms"`
 	// Ratio and ExtraMS compare the medians of one-by-one starts.
 	Ratio   float64 `json:"ratio"`
 	ExtraMS float64 `json:"extra_ms"`
-	// Steps are medians of the milliseconds since creation at which a step was seen.
+	// Steps are the medians of the milliseconds from creation until a step was observed.
 	Steps []stepTime `json:"steps_ms"`
 	// WritesPerVM counts our components' writes from creation to Running, without creations, one by one.
 	WritesPerVM writes `json:"writes_per_vm"`
@@ -52,7 +52,7 @@ type result struct {
 	// WritesPerTypedVM counts our components', one by one, for VMs with an instance type and a preference.
 	WritesPerTypedVM    writes  `json:"writes_per_typed_vm"`
 	ReservedOverheadMiB float64 `json:"reserved_overhead_mib"`
-	// ReservedPartsMiB is what of it is meant for which process.
+	// ReservedPartsMiB is the part of it that is meant for each process.
 	ReservedPartsMiB map[string]float64 `json:"reserved_parts_mib"`
 	UsedOverheadMiB  float64            `json:"used_overhead_mib"`
 	LauncherPSSMiB   float64            `json:"launcher_pss_mib"`
@@ -66,7 +66,7 @@ type result struct {
 	Components map[string]component `json:"components"`
 }
 
-// stepTime is when a step of a start was seen.
+// stepTime is when a step of a start was observed.
 type stepTime struct {
 	Step string  `json:"step"`
 	P50  float64 `json:"p50"`

@@ -31,8 +31,8 @@ const (
 	vmRunning  = "vmi Running"
 )
 
-// startSteps are the states of a start in the order in which a VM passes them. Kubernetes shows a Pod running a while
-// after its processes run, and those go on meanwhile.
+// startSteps are the states of a start in their order. Kubernetes reports a Pod as running a while after its processes have started,
+// which continue meanwhile.
 var startSteps = []string{
 	"vmi created", "pod created", "pod scheduled", stepConnected, "pod running", "vmi Scheduled", stepDefined, stepGuestRuns,
 	vmRunning, "vmi Ready",
@@ -221,8 +221,8 @@ func (b *bench) settledChanges(offset int64) ([]change, error) {
 	return changesSince(b.auditLog, offset, b.namespace)
 }
 
-// untilReady counts every write of a start, also those that follow Running within the time to settle: a write
-// that comes a moment later is not cheaper.
+// untilReady returns until when the writes of a start count: beyond Running, until the cluster has settled, because later writes cost as
+// much.
 func (b *bench) untilReady(s started) map[string]time.Time {
 	until := map[string]time.Time{}
 	for name, running := range s.running {

@@ -201,7 +201,7 @@ func (m *Machine) removeFiles() error {
 	if err := m.record.Remove(); err != nil {
 		return err
 	}
-	// We hold the lock's file open until the end, wherever it is.
+	// The lock's file stays open until the end, even if it is removed here.
 	if err := os.RemoveAll(m.layout.Root); err != nil {
 		return fmt.Errorf("remove the state: %w", err)
 	}

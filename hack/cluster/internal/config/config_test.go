@@ -131,7 +131,7 @@ func TestFrontProxyHasAnotherAuthority(t *testing.T) {
 func TestWhatTheMachineCannotDo(t *testing.T) {
 	c := rendered(t, 1, func(f *Facts) { f.BridgeNetfilter, f.MayAdjustOOM = false, false })
 	if !strings.Contains(c.Files["/state/config/node1-proxy.yaml"], "masqueradeAll: true") {
-		t.Error("without netfilter on bridges a Service's Pod on the client's node would answer past kube-proxy")
+		t.Error("without netfilter on bridges, responses of a Service's Pod on the client's node would bypass kube-proxy")
 	}
 	if strings.Contains(c.Files["/state/config/node1-init.sh"], "bridge-nf") {
 		t.Error("the node sets a sysctl that the machine does not have")

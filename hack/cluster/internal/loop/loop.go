@@ -87,8 +87,8 @@ type device struct {
 	below uint64
 }
 
-// Ours are the devices that stand on a file below the root, and those that
-// stand on such a device, upper ones first: the order to detach in.
+// Ours returns the devices that are backed by a file below the root, and those
+// on top of such a device. Upper ones come first, as they are detached first.
 func Ours(root string) ([]string, error) {
 	all, err := list()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 func TestBackoff(t *testing.T) {
-	silent := fmt.Errorf("look at the domain: %w", errSilent)
+	silent := fmt.Errorf("read the domain: %w", errSilent)
 	failed := func(err error) func(*backoff) time.Duration {
 		return func(b *backoff) time.Duration { return b.failed(err, false) }
 	}
@@ -103,7 +103,7 @@ func TestNodeIsSlowIfMostLaunchersAre(t *testing.T) {
 func startDaemon(t *testing.T, n *node, response func(*scriptedlibvirtd.Peer, scriptedlibvirtd.Call) bool) (*Manager, <-chan struct{}) {
 	t.Helper()
 	d := scriptedlibvirtd.New()
-	d.Answer = response
+	d.Respond = response
 	if err := d.Listen(n.socket()); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestCallAll(t *testing.T) {
 // A guest decides how slowly its agent responds. libvirtd must time out first, with an error response, because a timeout in the
 // agent closes the connection.
 func TestLibvirtdTimesOutFirst(t *testing.T) {
-	const turn, sync, response = 30, 5, 5 // seconds; libvirt's wait for a job and for guest-sync, and what we ask for
+	const turn, sync, response = 30, 5, 5 // seconds; libvirt's waits for a job and for guest-sync, and the requested timeout
 	for what, calls := range map[string]int{"credentials": 1, "guest information": 3} {
 		if longest := calls * (turn + sync + response); int(guestTimeout.Seconds()) < longest {
 			t.Errorf("%s can take %d s, and the connection is cut after %s", what, longest, guestTimeout)

@@ -15,8 +15,8 @@ import (
 func TestPollsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &guestPoller{trigger: make(chan struct{}, 1)}
-		done, asked := make(chan struct{}), 0
-		go p.poll(done, func() (*hypervisor.GuestInfo, error) { asked++; return &hypervisor.GuestInfo{}, nil }, func() {})
+		done, polls := make(chan struct{}), 0
+		go p.poll(done, func() (*hypervisor.GuestInfo, error) { polls++; return &hypervisor.GuestInfo{}, nil }, func() {})
 		for range 6000 {
 			select {
 			case p.trigger <- struct{}{}:
@@ -26,8 +26,8 @@ func TestPollsAreRateLimited(t *testing.T) {
 		}
 		close(done)
 		synctest.Wait()
-		if want := guestPolls + int(time.Minute/guestPollPause); asked > want || asked < want-1 {
-			t.Errorf("asked %d times in a minute, want about %d", asked, want)
+		if want := guestPolls + int(time.Minute/guestPollPause); polls > want || polls < want-1 {
+			t.Errorf("polled %d times in a minute, want about %d", polls, want)
 		}
 	})
 }

@@ -112,7 +112,7 @@ func expectUnreachable(t *testing.T, err error, because string) {
 		t.Fatalf("got %v, want ErrUnreachable", err)
 	}
 	if !strings.Contains(err.Error(), because) {
-		t.Errorf("%q does not say %q", err, because)
+		t.Errorf("%q does not contain %q", err, because)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestSocketOfAnotherProcess(t *testing.T) {
 	})
 	expectUnreachable(t, n.dial(t, patience), "is served by user")
 	if got := <-reached; len(got) != 0 {
-		t.Errorf("the agent said %q to a process that is not the Pod's", got)
+		t.Errorf("the agent sent %q to a process that is not the Pod's", got)
 	}
 }
 
@@ -179,8 +179,8 @@ func TestInvalidProtocol(t *testing.T) {
 		name  string
 		serve func(net.Conn)
 	}{
-		{"says nothing", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
-		{"hangs up", func(c net.Conn) { _ = c.Close() }},
+		{"sends nothing", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"closes the connection", func(c net.Conn) { _ = c.Close() }},
 		{"announces a message that is too long", func(c net.Conn) {
 			_, _ = c.Write(length(1 << 31))
 			_, _ = io.Copy(io.Discard, c)
@@ -201,7 +201,7 @@ func TestInvalidProtocol(t *testing.T) {
 				}
 			}
 		}},
-		{"answers with noise", func(c net.Conn) {
+		{"responds with noise", func(c net.Conn) {
 			_, _ = c.Write(append(length(64), make([]byte, 60)...))
 			_, _ = io.Copy(io.Discard, c)
 		}},

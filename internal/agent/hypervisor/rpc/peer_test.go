@@ -94,7 +94,7 @@ func TestProcessMustBelongToThePod(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			err := checkCgroup(procDir(t, tc.cgroup), podUID, "")
 			if (err == nil) != (tc.refusal == "") || (err != nil && !strings.Contains(err.Error(), tc.refusal)) {
-				t.Errorf("got %v, want one that says %q", err, tc.refusal)
+				t.Errorf("got %v, want one that contains %q", err, tc.refusal)
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestSocketOfQEMUUserOutsidePod(t *testing.T) {
 func TestUnknownContainerIsRetried(t *testing.T) {
 	n := newNode(t)
 	n.options.CheckPeer = nil
-	n.options.Container = func(types.UID) (string, error) { return "", errors.New("the kubelet has not said it") }
+	n.options.Container = func(types.UID) (string, error) { return "", errors.New("the kubelet has not reported it") }
 	listen(t, n.socket(), func(c net.Conn) { _, _ = io.ReadAll(c) })
-	expectUnreachable(t, n.dial(t, patience), "the kubelet has not said it")
+	expectUnreachable(t, n.dial(t, patience), "the kubelet has not reported it")
 }

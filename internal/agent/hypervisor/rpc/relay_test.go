@@ -29,19 +29,19 @@ func TestErrIsSetWhenDoneIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		const waiting = 2
-		answers := make(chan error, waiting)
+		ended := make(chan error, waiting)
 		for range waiting {
 			go func() {
 				// This is as early as possible.
 				for r.ctx.Err() == nil {
 				}
-				answers <- r.err()
+				ended <- r.err()
 			}()
 		}
 		r.cut(io.EOF)
 		r.cut(net.ErrClosed)
 		for range waiting {
-			if err := <-answers; !errors.Is(err, io.EOF) {
+			if err := <-ended; !errors.Is(err, io.EOF) {
 				t.Fatalf("the connection ended because of %v, and not of what came first", err)
 			}
 		}

@@ -58,16 +58,16 @@ func (s *script) serve(conn net.Conn) {
 		proc := binary.BigEndian.Uint32(head[12:])
 		s.mu.Lock()
 		s.calls[proc] = body
-		answer, ok := s.results[proc]
+		result, ok := s.results[proc]
 		s.mu.Unlock()
 		status := statusOK
 		if !ok {
 			// A code, where it comes from, and no message.
-			status, answer = statusError, make([]byte, 12)
+			status, result = statusError, make([]byte, 12)
 		}
-		binary.BigEndian.PutUint32(head, uint32(28+len(answer)))
+		binary.BigEndian.PutUint32(head, uint32(28+len(result)))
 		head[19], head[27] = 1, status
-		if _, err := conn.Write(slices.Concat(head, answer)); err != nil {
+		if _, err := conn.Write(slices.Concat(head, result)); err != nil {
 			return
 		}
 	}
@@ -106,7 +106,7 @@ func TestTargetLibvirtdDoesNotChooseMemoryAddress(t *testing.T) {
 		t.Errorf("the source was sent %q", performed)
 	}
 	if _, finished := targetScript.calls[procFinish]; !finished {
-		t.Error("the target was not told that the migration is canceled")
+		t.Error("the target did not receive the cancellation of the migration")
 	}
 }
 

@@ -29,11 +29,11 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
 )
 
-// onlyGuest is a world of one guest that migrates from red to blue, and of what was done to it.
+// onlyGuest is a cluster with one guest, which migrates from red to blue. It records what was done to the guest.
 type onlyGuest struct {
 	client.Reader
 	did []types.NamespacedName
-	// kept is how many bytes of state were taken in.
+	// kept is how many bytes of state were stored.
 	kept int
 }
 
@@ -54,8 +54,8 @@ func (g *onlyGuest) KeepState(_ context.Context, _ hypervisor.StateFiles, nvram 
 	return nil
 }
 
-// FuzzRequest: whatever the agent of another node asks for, only the agent of the node that the guest leaves gets something, for
-// this very migration; refusals are bounded.
+// FuzzRequest checks that only requests of the source's agent about this migration succeed, and that refusals have a bounded length,
+// whatever another agent sends.
 func FuzzRequest(f *testing.F) {
 	guest := &onlyGuest{}
 	targets := NewTargets()
@@ -101,25 +101,25 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 		if guest.kept > len(body) || w.Body.Len() > 8<<10 {
-			t.Errorf("%d bytes were kept, %d answered", guest.kept, w.Body.Len())
+			t.Errorf("%d bytes were stored, %d returned", guest.kept, w.Body.Len())
 		}
 	})
 }
 
-// answering is a peer that answers with one thing.
-type answering struct {
+// fixedResponse is a peer that always returns the same response.
+type fixedResponse struct {
 	code int
 	body []byte
 }
 
-func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: a.code, Body: io.NopCloser(bytes.NewReader(a.body)), Request: r, Header: http.Header{}}, nil
+func (f fixedResponse) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: f.code, Body: io.NopCloser(bytes.NewReader(f.body)), Request: r, Header: http.Header{}}, nil
 }
 
-// FuzzResponse: whatever the agent of a migration's target answers, it is an answer or an error of a bounded length.
+// FuzzResponse checks that a response of a target's agent is accepted or causes an error of a bounded length, whatever it contains.
 func FuzzResponse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, code uint16, body []byte) {
-		c := &Client{http: &http.Client{Transport: answering{int(code), body}}}
+		c := &Client{http: &http.Client{Transport: fixedResponse{int(code), body}}}
 		m := Attempt{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "uid", TargetNode: "blue", Agent: "10.0.0.1"}
 		destination, err := c.Destination(t.Context(), m)
 		if (destination == nil) == (err == nil) || err != nil && len(err.Error()) > 4096+len(fmt.Sprint(m)) {
