@@ -23,8 +23,8 @@ const graceMargin = 30
 // change of the VMI.
 var ErrNoLauncherImage = errors.New("no launcher image is configured: set --launcher-image of virt-controller")
 
-// Build returns the launcher Pod of a VMI. An error, except ErrNoLauncherImage, means that no Pod can have what the spec asks
-// for.
+// Build returns the launcher Pod of a VMI. An error, except ErrNoLauncherImage, means that no Pod can have what the spec
+// requests.
 func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err := check(vmi, cfg); err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 const (
 	// sumBuffer is how much of a file is read at once. The context is checked between two reads.
 	sumBuffer = 4 << 20
-	// readTimeout is after what time a read no longer blocks others. Storage may hang.
+	// readTimeout is the time after which a read no longer blocks others. Storage may hang.
 	readTimeout = 10 * time.Second
 )
 

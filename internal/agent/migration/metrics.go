@@ -16,8 +16,8 @@ func describe(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("kubevirt_vmi_migration_"+name, help, []string{"namespace", "name", "node"}, nil)
 }
 
-// metric is one metric of a transfer. Names and labels are KubeVirt's (docs/observability/metrics.md), and so is the sum of memory and
-// copied disks.
+// metric is one metric of a transfer. Names and labels are KubeVirt's (docs/observability/metrics.md in its
+// repository), and so is the sum of memory and copied disks.
 type metric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType

@@ -35,7 +35,8 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 		// transferOwnership runs already.
 		return &Wait{Reason: "the guest's new owner"}
 	}
-	// Without a transfer of this process, libvirt has to drop the job of an earlier one, or the guest waits for its image locks.
+	// A suspended guest without a transfer of this process waits until libvirt has dropped the job of an earlier process, or until it can
+	// lock its images again.
 	s.undecided = view.Domain == protocol.SourceSuspended && !view.Transferring
 	for _, action := range protocol.DecideSource(view) {
 		if err := r.doSource(ctx, s, action, transfer); err != nil {
@@ -97,7 +98,7 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 	case protocol.RecordFailure:
 		return r.recordFailure(ctx, s, transfer)
 	case protocol.Release:
-		// Done with TransferOwnership.
+		// TransferOwnership, which always comes with it, does both.
 		return nil
 	case protocol.TransferOwnership:
 		if _, err := r.recordOwnership(ctx, s.before); err != nil {

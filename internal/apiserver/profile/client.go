@@ -55,7 +55,7 @@ const (
 	maxHeader, maxError = 16 << 10, 512
 )
 
-// Client asks the components for profiles.
+// Client requests profiles from the components.
 type Client struct {
 	// Pods lists Pods, without a cache.
 	Pods client.Reader
@@ -96,7 +96,7 @@ func (c *Client) each(ctx context.Context, path string) error {
 }
 
 // Dump calls respond with the profiles of a page of Pods; with none of the last page if it has no Pod. Until respond returns, it refuses
-// other requests: profiles are large, and held in memory.
+// other requests: profiles are large, and kept in memory.
 func (c *Client) Dump(ctx context.Context, request v1.ClusterProfilerRequest, respond func(*v1.ClusterProfilerResults)) error {
 	if !c.dumping.TryLock() {
 		return apierrors.NewTooManyRequests("virt-api is collecting profiles for another request", 1)

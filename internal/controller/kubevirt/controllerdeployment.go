@@ -24,8 +24,9 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// CustomizedAnnotation is on virt-controller's Deployment while the KubeVirt object changes it. It contains what the Deployment was
-// installed as, and what it was changed to: so everything else that differs is a change by a user, and everything can be taken back.
+// CustomizedAnnotation is on virt-controller's Deployment while the KubeVirt object changes it. It contains the Deployment's shape as it
+// was installed, and the shape to which it was changed. All other differences are changes by users, which are kept when the
+// KubeVirt object's changes are undone.
 const CustomizedAnnotation = "operator.kubevirt.io/customized"
 
 // controllerDeployment is virt-controller's own Deployment.
@@ -170,7 +171,8 @@ func installedShape(live *appsv1.Deployment) (shape, error) {
 		return shape{}, fmt.Errorf("comparing Deployment %s: %w", live.Name, err)
 	}
 	if now := containerOf(&live.Spec); now != nil && containerOf(&installed.Spec) != nil && !slices.Equal(versionOf(now), versionOf(containerOf(&known.Applied.Spec))) {
-		// The manifests of another version were applied. They contain this image too, also if it is the one that was there already.
+		// The manifests of another version were applied, which also set the image. A comparison does not show that if the image is the same
+		// as before.
 		containerOf(&installed.Spec).Image = now.Image
 	}
 	return installed, nil

@@ -25,7 +25,7 @@ import (
 // the status of its DaemonSet or Deployment.
 const podInterval = 10 * time.Second
 
-// rollOut applies the next step of the rollout, and puts into the scope how far it is.
+// rollOut applies the next step of the rollout, and sets the scope's Rollout and Crash.
 func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[string]*unstructured.Unstructured) error {
 	agents, api := components[operator.HandlerName], components[operator.APIName]
 	installed := &s.KubeVirt.Status
@@ -54,7 +54,7 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 		s.applyComponent(ctx, api, s.liveAPI(), plan.API),
 		s.applyController(ctx, observed.controller, plan.Controller))
 	if s.Rollout.Done && s.Agents != nil && s.wasChanged(s.Agents) {
-		// Only the number of agents that may be replaced at a time.
+		// Only the number of agents that may be replaced at a time has changed.
 		s.Rollout = operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
 	}
 	return err
@@ -172,7 +172,7 @@ func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructure
 	return s.observeCrash(ctx, &w.API, live)
 }
 
-// observe reads a component's object and compares it with what is desired. Without that, what exists stays.
+// observe reads a component's object and compares it with the desired one. If that is nil, the existing object stays as it is.
 func (s *Scope) observe(ctx context.Context, name string, into client.Object, desired *unstructured.Unstructured) (operator.Component, error) {
 	found := operator.Component{Name: name}
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)

@@ -104,7 +104,7 @@ func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstance
 
 // scoped is an object of a kind that exists namespaced and cluster-wide.
 type scoped struct {
-	// namespaced asks for the namespaced kind. So does a namespace, as in KubeVirt.
+	// namespaced selects the namespaced kind. A namespace does, too, as in KubeVirt.
 	namespaced bool
 	// kind is the kind without the prefix VirtualMachine or VirtualMachineCluster.
 	kind, name string

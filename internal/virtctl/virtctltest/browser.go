@@ -124,12 +124,12 @@ func getJSON(ctx context.Context, address string, into any) error {
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = answer.Body.Close() }()
-	return json.NewDecoder(answer.Body).Decode(into)
+	defer func() { _ = response.Body.Close() }()
+	return json.NewDecoder(response.Body).Decode(into)
 }
 
 // call calls a method of the browser and fails the test on an error.
@@ -149,42 +149,42 @@ func (p *Page) try(method string, parameters, result any) error {
 		return err
 	}
 	for {
-		var answer struct {
+		var response struct {
 			ID     int
 			Result json.RawMessage
 			Error  *struct{ Message string }
 		}
-		if err := wsjson.Read(ctx, p.socket, &answer); err != nil {
+		if err := wsjson.Read(ctx, p.socket, &response); err != nil {
 			return err
 		}
-		if answer.ID != p.number {
+		if response.ID != p.number {
 			continue // an event
 		}
-		if answer.Error != nil {
-			return fmt.Errorf("%s: %s", method, answer.Error.Message)
+		if response.Error != nil {
+			return fmt.Errorf("%s: %s", method, response.Error.Message)
 		}
 		if result == nil {
 			return nil
 		}
-		return json.Unmarshal(answer.Result, result)
+		return json.Unmarshal(response.Result, result)
 	}
 }
 
 // Evaluate returns the value of a JavaScript expression as text.
 func (p *Page) Evaluate(expression string) string {
 	p.t.Helper()
-	var answer struct {
+	var response struct {
 		Result           struct{ Value any }
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
 	// A page that is loading has no context to evaluate it in.
-	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &answer); err != nil {
+	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &response); err != nil {
 		return err.Error()
 	}
-	if answer.ExceptionDetails != nil {
-		return "exception: " + answer.ExceptionDetails.Exception.Description
+	if response.ExceptionDetails != nil {
+		return "exception: " + response.ExceptionDetails.Exception.Description
 	}
-	return fmt.Sprint(answer.Result.Value)
+	return fmt.Sprint(response.Result.Value)
 }
 
 // Expect waits until an expression has a value.
@@ -220,9 +220,9 @@ func (p *Page) Type(text string) {
 // Screenshot stores a picture of the page.
 func (p *Page) Screenshot(file string) {
 	p.t.Helper()
-	var answer struct{ Data []byte }
-	p.call("Page.captureScreenshot", map[string]any{"format": "png"}, &answer)
-	if err := os.WriteFile(file, answer.Data, 0o600); err != nil {
+	var response struct{ Data []byte }
+	p.call("Page.captureScreenshot", map[string]any{"format": "png"}, &response)
+	if err := os.WriteFile(file, response.Data, 0o600); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -39,8 +39,8 @@ var initLibvirt = sync.OnceValue(func() error {
 	return nil
 })
 
-// noteStart stores when a state started that the other one ends. libvirt repeats events when a post-copy starts and ends, which
-// do not change that time.
+// noteStart stores when a state started, unless the guest is in that state already: libvirt repeats events when a post-copy starts and
+// ends. other is the start of the state that ends this one.
 func noteStart(state, other *atomic.Int64) {
 	if since := state.Load(); since == 0 || since < other.Load() {
 		state.Store(time.Now().UnixNano())

@@ -110,7 +110,7 @@ func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
 	return s.current()
 }
 
-// Existing returns the connection to a Pod like Conn, but makes none: it is for those that do not know whether the Pod still exists.
+// Existing returns the connection to a Pod like Conn, but makes none. It is for callers that do not know whether the Pod still exists.
 func (m *Manager) Existing(pod types.UID) (*Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

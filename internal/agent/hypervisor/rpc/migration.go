@@ -96,9 +96,9 @@ func (c *Conn) TargetState(ctx context.Context, domain string) (protocol.TargetD
 	return found, err
 }
 
-// targetState translates libvirt's state and its reason. From the moment at which libvirt reports the guest as paused by a user, it
-// keeps the guest even if the connection that prepared it ends. Only states that a guest which never ran cannot have count as running:
-// a QEMU that is ended while it receives reports that it shuts down.
+// targetState translates libvirt's state and its reason. Once libvirt reports the guest as paused by a user, it keeps the guest even
+// if the connection that prepared it ends. A state counts as running only if the guest must have run to be in it. Shutting down is no
+// such state: libvirt also reports it for a QEMU that is ended while it receives the guest.
 func targetState(state libvirt.DomainState, reason int) protocol.TargetDomain {
 	switch state {
 	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_PMSUSPENDED:

@@ -82,8 +82,8 @@ func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) erro
 	return c.Upload(ctx, nvramPool, volume.Name, content)
 }
 
-// mountsBefore is how much earlier than the directory of a Pod the kubelet may make a directory of the node for it: it begins
-// with both at once. Source: kubernetes pkg/kubelet/kubelet.go (makePodDataDirs) and pkg/kubelet/volumemanager.
+// mountsBefore is how long before a Pod's own directory the kubelet may create a directory of the node for the Pod, because it
+// starts both at the same time. Source: kubernetes pkg/kubelet/kubelet.go (makePodDataDirs) and pkg/kubelet/volumemanager.
 const mountsBefore = 10 * time.Second
 
 // GiveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this Pod. It

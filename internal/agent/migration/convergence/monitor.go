@@ -59,9 +59,9 @@ const (
 	firstDowntime = 100 * time.Millisecond
 	// downtimeFactor multiplies the limit each time that it is raised.
 	downtimeFactor = 3
-	// passesUntilRaise is how many passes may not become shorter until the downtime is raised.
+	// passesUntilRaise is the number of passes without a shorter one after which the downtime is raised.
 	passesUntilRaise = 2
-	// passesUntilDisruption is the same before the guest is disrupted, when the downtime cannot be raised.
+	// passesUntilDisruption is the number after which the guest is disrupted, if the downtime cannot be raised.
 	passesUntilDisruption = 5
 	// shorterBy is the part of a pass (1/16) by which a later one must be shorter to count: sizes vary.
 	shorterBy = 16
@@ -102,8 +102,8 @@ func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
 	if p.Iteration != m.pass {
 		m.endPass(now, p)
 	}
-	// 0 bytes are also reported before the start, and used when no progress is known. What is left falls within each pass, which is only
-	// an improvement if the passes become shorter, or if there is no further pass.
+	// 0 bytes mean that the transfer has not started, or that no progress is known. Within a pass, what is left always falls. That is an
+	// improvement only if the passes become shorter, or if there is no further pass.
 	if left := remaining(p); left > 0 && (left < m.left || m.left == 0) {
 		m.left = left
 		if m.mode != v1.MigrationPreCopy || passes(m.shortestIn, p) < passesUntilRaise {
@@ -116,7 +116,7 @@ func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
 	}
 }
 
-// endPass measures the passes that have ended by what they have sent. The size of a pass does not follow from what is left at a time.
+// endPass measures the passes that have ended by the bytes that they sent. What is left at some time does not give the size of a pass.
 func (m *Monitor) endPass(now time.Time, p *hypervisor.TransferProgress) {
 	switch sent := p.Memory.Processed; {
 	case m.pass == 0 || p.Iteration < m.pass:

@@ -77,8 +77,8 @@ func setFactor(to *float64, text *string, least, most float64) {
 	}
 }
 
-// stall detects that a transfer makes no progress, and finds a good moment to switch over then: the remaining bytes at the start of each
-// pass over memory do not fall, but go up and down. Source: the enhancement 248 of KubeVirt, and pkg/virt-launcher/virtwrap.
+// stall detects that a transfer makes no progress: the remaining bytes at the start of each pass over memory go up and down and do not
+// fall. It then finds a good moment to switch over, which is a pass that starts with few of them. Source: the enhancement 248 of KubeVirt, and pkg/virt-launcher/virtwrap.
 type stall struct {
 	stallOptions
 	// pass, sent and left are as reported last.
@@ -90,12 +90,13 @@ type stall struct {
 	// old reports whether there were earlier ones, and oldest is the least remaining bytes at the start of one of those.
 	old    bool
 	oldest uint64
-	// stalled reports whether the transfer has stalled. best is with how many remaining bytes a pass may start to switch over in it.
+	// stalled reports whether the transfer has stalled. A pass that starts with about best remaining bytes or fewer is a good one to
+	// switch over in.
 	stalled bool
 	best    uint64
-	// since are the remaining bytes at the start of each pass since then that have not been best yet, sorted.
+	// since are the remaining bytes at the start of each pass since the transfer stalled, sorted, without those that were best already.
 	since []uint64
-	// patience is how long best stays the same, and relax when it is raised next.
+	// patience is how long best stays the same, and relax when it is raised.
 	patience time.Duration
 	relax    time.Time
 	// deadline is when the transfer must have ended after the downtime was raised; zero before.

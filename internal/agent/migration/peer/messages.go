@@ -94,8 +94,8 @@ type Images struct {
 
 // Release is the response of the target's agent when its guest runs.
 type Release struct {
-	// RunsForMs is for how many milliseconds the guest has run: longer than the request took after a post-copy. It is 0 if that is
-	// unknown.
+	// RunsForMs is for how many milliseconds the guest has run. After a post-copy that is longer than the request took. It is 0 if that
+	// is unknown.
 	RunsForMs uint64 `json:"runsForMs,omitempty"`
 }
 

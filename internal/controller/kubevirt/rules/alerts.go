@@ -9,9 +9,9 @@ import "fmt"
 func componentAlerts(namespace string) []alert {
 	var alerts []alert
 	for _, c := range []struct {
-		// title and burst are the component in names of alerts, name in those of recording rules.
+		// title and burst name the component in the names of alerts, and name does in those of recording rules.
 		title, burst, name string
-		// lowReady and low are the names of two of the alerts, deployment and after what the second is about.
+		// lowReady and low are names of alerts. low fires when deployment has had too few Pods for the time after; empty means no such alert.
 		lowReady, low, deployment, after string
 	}{
 		{"VirtAPI", "VirtApi", "api", "LowReadyVirtAPICount", "LowVirtAPICount", "virt-api", "60m"},

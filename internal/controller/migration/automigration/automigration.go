@@ -55,9 +55,9 @@ func Rejected(m *v1.VirtualMachineInstanceMigration) bool {
 	return conditions.IsTrue(m.Status.Conditions, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota)
 }
 
-// Share returns the waiting guests, which are in the order of their urgency, that get a migration now, and counts the others. There are as
-// many as slots, and one more for each namespace without a migration: it may wait for its slot in the queue, which is fair only to
-// namespaces that are in it. Without it, a namespace with many guests would keep others out of the queue.
+// Share returns the guests that get a migration now, and how many others wait. waiting is in the order of urgency. One guest for each slot
+// gets a migration, and also the first guest of each namespace that has no migration yet. That migration waits for its slot in the queue,
+// which is fair only to namespaces that are in it: otherwise a namespace with many guests would keep others out.
 func Share[G any](waiting []G, namespace func(*G) string, slots int, hasMigration map[string]bool) (now []G, later int) {
 	served := map[string]bool{}
 	for i := range waiting {

@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reconciler migrates the guests that have to be evacuated from their node. It reconciles one node at a time: the cluster's limit
-// is of all nodes.
+// Reconciler migrates the guests that have to be evacuated from their node. It reconciles one node at a time, because the
+// cluster's limit applies to all nodes together.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client

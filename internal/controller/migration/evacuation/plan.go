@@ -110,9 +110,9 @@ func evacuates(g *Guest) bool {
 	return eviction.Migrates(g.Strategy) && g.VMI.DeletionTimestamp == nil && !g.VMI.IsFinal()
 }
 
-// whyStay explains why a marked guest may stay on a node that is schedulable again; empty if it may not. A drain has then ended. Another
-// eviction leads to one attempt; another attempt needs another eviction. Without this, a guest that cannot migrate would be retried
-// for ever: kubevirt/kubevirt issues 5177 and 9585.
+// whyStay explains why a marked guest may stay on a node that is schedulable again; it is empty if the guest may not stay. After a drain
+// it may stay, because the drain has ended. After any other eviction it may stay once one migration has failed or was canceled: each
+// eviction leads to one attempt. Otherwise a guest that cannot migrate would be retried for ever: kubevirt/kubevirt issues 5177 and 9585.
 func whyStay(node Node, g *Guest) string {
 	if m := automigration.Active(g.Migrations); m != nil && !m.IsQueued() && m.DeletionTimestamp == nil {
 		return "" // It runs: wait for its end.

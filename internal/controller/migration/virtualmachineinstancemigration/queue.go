@@ -123,7 +123,7 @@ func Admit(candidates []Candidate, limits Limits, order map[string]uint64, compl
 type admission struct {
 	limits   Limits
 	admitted map[types.UID]bool
-	// outgoing counts the migrations by their source's node, has those by their namespace, and used the used slots of the cluster.
+	// outgoing counts migrations by their source node, and has by their namespace. used is the number of used slots of the cluster.
 	outgoing, has map[string]int
 	used          int
 	// order is that of Queue, continued as slots are assigned.
