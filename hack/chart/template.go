@@ -75,7 +75,7 @@ func (t *templates) keep(metadata map[string]any) {
 	t.set(annotations, "helm.sh/resource-policy", "-{{- if .Values.crds.keep }}\nhelm.sh/resource-policy: keep\n-{{- end }}")
 }
 
-// namespaces makes everything of the install namespace be in the release's.
+// namespaces replaces the install namespace by that of the release.
 func (t *templates) namespaces(value any) {
 	switch v := value.(type) {
 	case object:
@@ -95,8 +95,8 @@ func (t *templates) namespaces(value any) {
 	}
 }
 
-// deployment makes virt-controller's replicas, placement, resources and pull settings values of the chart. A placement that is not set
-// is that of config/.
+// deployment replaces virt-controller's replicas, placement, resources and pull settings by values of the chart. The default placement is
+// that of config/.
 func (t *templates) deployment(o object) {
 	spec := child(o, "spec")
 	t.set(spec, "replicas", "replicas: {{ .Values.controller.replicas }}")

@@ -22,7 +22,7 @@ type connection struct {
 	now       func() time.Time
 }
 
-// to returns the configuration of one connection to a component; to an agent, to that of a node.
+// to returns the configuration of one connection to a component. The node selects the agent, and is ignored for other components.
 func (c connection) to(component, node string) (config *tls.Config, err error) {
 	switch component {
 	case profile.API:

@@ -39,7 +39,7 @@ const (
 const (
 	// fieldOwner owns the fields that Apply sets. A field that is no longer in the file is removed, others are kept.
 	fieldOwner = "vireo-installation"
-	// timeout bounds a command. Guests that are shut down have their grace periods in it.
+	// timeout bounds a command, with the grace periods of the guests that are shut down.
 	timeout = 10 * time.Minute
 	// retryInterval is the time between attempts while the CRD is not established, or virt-controller does not serve its webhooks yet.
 	// Nothing reports the moment at which the API server can use both.

@@ -45,7 +45,7 @@ func (m Served) Open(pod hypervisor.PodRef) (server.Connection, error) {
 	return conn, nil
 }
 
-// interfaceRetry is the delay until a reconciliation that is to find whether the missing interface of a Pod exists.
+// interfaceRetry is the delay before the next reconciliation checks whether a missing interface of a Pod exists.
 const interfaceRetry = 10 * time.Second
 
 // Networks connects guests in the network namespace of their Pod's libvirtd.

@@ -45,7 +45,7 @@ var ports = map[string]string{API: "metrics", Controller: "metrics", Handler: "c
 const (
 	// podTimeout bounds a request to one Pod, and totalTimeout that to all of them.
 	podTimeout, totalTimeout = 5 * time.Second, 25 * time.Second
-	// parallel limits the Pods that are asked at once, and parallelDumps those whose profiles are being read.
+	// parallel limits the requests to Pods at a time, and parallelDumps those for profiles.
 	parallel, parallelDumps = 20, 4
 	// defaultPage and maxPage are how many Pods a page of profiles has. KubeVirt's numbers.
 	defaultPage, maxPage = 10, 20

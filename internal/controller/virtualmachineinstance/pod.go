@@ -36,7 +36,7 @@ const (
 	actionDelete = "DeletePod"
 	// actionCreateState is about the state claim.
 	actionCreateState = "CreateClaim"
-	actionAssign      = "HandOver"
+	actionAssign      = "Assign"
 	actionWait        = "Wait"
 	actionEnd         = "End"
 )

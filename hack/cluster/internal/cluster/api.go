@@ -50,8 +50,8 @@ func (m *Machine) afterAPIServer(ctx context.Context, o Options, c config.Cluste
 	}
 }
 
-// writeKubeconfig writes the administrator's, with its certificates inside, so
-// that the file alone is enough.
+// writeKubeconfig writes the administrator's kubeconfig, which contains its
+// certificates, so that no other file is needed.
 func (m *Machine) writeKubeconfig(p plan.Plan) error {
 	var content [3][]byte
 	for i, file := range []string{"ca.crt", "admin.crt", "admin.key"} {

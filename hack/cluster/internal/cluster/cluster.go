@@ -139,10 +139,10 @@ func (m *Machine) say(format string, arguments ...any) {
 	_, _ = fmt.Fprintf(m.out, format+"\n", arguments...)
 }
 
-// kubeconfig is that of the cluster's administrator, in the state directory.
+// kubeconfig returns the path of the administrator's kubeconfig in the state directory.
 func (m *Machine) kubeconfig() string { return m.layout.Kubeconfig("admin") }
 
-// Kubeconfig is where the clone's is.
+// Kubeconfig returns the path of the administrator's kubeconfig in a clone.
 func Kubeconfig(clone string) string { return filepath.Join(clone, ".cluster", "kubeconfig") }
 
 // holder is the process that keeps the node's namespaces.

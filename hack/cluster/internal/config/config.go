@@ -159,7 +159,7 @@ func APIServer(p plan.Plan) string {
 	return fmt.Sprintf("https://%s:6443", p.Host)
 }
 
-// kubeconfig renders a component's; it names the certificates' files.
+// kubeconfig renders the kubeconfig of a component, with the paths of its certificates.
 func (r renderer) kubeconfig(user string) {
 	r.files[r.layout.Kubeconfig(user)] = fmt.Sprintf(`apiVersion: v1
 kind: Config

@@ -51,7 +51,7 @@ const (
 const (
 	actionCreate = "CreatePod"
 	actionDelete = "DeletePod"
-	actionAssign = "HandOver"
+	actionAssign = "Assign"
 	actionAbort  = "Abort"
 	actionEnd    = "End"
 	actionWait   = "Wait"
