@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega/gbytes"
 	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 
@@ -56,7 +57,7 @@ func startDomainOf(t *testing.T, p *pod, xml string) *libvirt.Domain {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = domain.Free() })
-	p.eventually("the launcher detects the guest", func() bool { return strings.Contains(p.stderr.String(), "The guest runs") })
+	p.eventually("the launcher detects the guest", func() bool { return strings.Contains(string(p.stderr.Contents()), "The guest runs") })
 	return domain
 }
 
@@ -72,7 +73,7 @@ func TestTPM(t *testing.T) {
 	}
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
-	if log := p.stderr.String(); strings.Contains(log, "swtpm") {
+	if log := string(p.stderr.Contents()); strings.Contains(log, "swtpm") {
 		t.Errorf("a harmless message about swtpm is in the Pod's log:\n%s", log)
 	}
 }
@@ -82,7 +83,7 @@ func TestLibvirtLogFilters(t *testing.T) {
 	startDomain(t, p)
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
-	log := p.stderr.String()
+	log := string(p.stderr.Contents())
 	if !strings.Contains(log, ": debug : qemuProcessLaunch:") {
 		t.Error("messages that pass the filters are not in the log")
 	}
@@ -99,14 +100,14 @@ func TestMalformedLibvirtLogFilters(t *testing.T) {
 	startDomain(t, p)
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
-	if log := p.stderr.String(); strings.Contains(log, ": debug : ") || !strings.Contains(log, "is no log filter") {
+	if log := string(p.stderr.Contents()); strings.Contains(log, ": debug : ") || !strings.Contains(log, "is no log filter") {
 		t.Errorf("the log has debug messages, or does not name the malformed filter:\n%s", log)
 	}
 }
 
 func TestStoppedBeforeAnyGuest(t *testing.T) {
 	p := startPod(t)
-	p.eventually("the launcher is connected", func() bool { return strings.Contains(p.stderr.String(), "Connected to libvirtd") })
+	p.eventually("the launcher is connected", func() bool { return strings.Contains(string(p.stderr.Contents()), "Connected to libvirtd") })
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeNotStarted)
 }
@@ -187,11 +188,11 @@ func TestConsoleAndMemory(t *testing.T) {
 	if _, err := fifo.WriteString("a line of the guest\n"); err != nil {
 		t.Fatal(err)
 	}
-	var log lockedBuffer
+	log := gbytes.NewBuffer()
 	tailed := make(chan error, 1)
-	go func() { tailed <- tail.Run(p.consoleLog(), &log, nil, nil) }()
+	go func() { tailed <- tail.Run(p.consoleLog(), log, nil, nil) }()
 	// The output of SeaBIOS may come first.
-	p.eventually("the console reaches the log", func() bool { return strings.Contains(log.String(), "a line of the guest\n") })
+	p.eventually("the console reaches the log", func() bool { return strings.Contains(string(log.Contents()), "a line of the guest\n") })
 
 	status := statusFields("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
 	t.Logf("launcher: VmRSS %s, anonymous %s", status["VmRSS"], status["RssAnon"])
@@ -208,10 +209,10 @@ func TestConsoleAndMemory(t *testing.T) {
 	if err := <-tailed; err != nil {
 		t.Error(err)
 	}
-	if !strings.HasSuffix(log.String(), "its last words\n") || strings.Contains(log.String(), `"msg"`) {
-		t.Errorf("the console's log is %q", log.String())
+	if !strings.HasSuffix(string(log.Contents()), "its last words\n") || strings.Contains(string(log.Contents()), `"msg"`) {
+		t.Errorf("the console's log is %q", string(log.Contents()))
 	}
-	if strings.Contains(p.stdout.String()+p.stderr.String(), "last words") {
+	if strings.Contains(string(p.stdout.Contents())+string(p.stderr.Contents()), "last words") {
 		t.Error("the console is in the launcher's log as well")
 	}
 }

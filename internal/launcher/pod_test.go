@@ -4,7 +4,6 @@
 package launcher_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega/gbytes"
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -48,26 +48,9 @@ type pod struct {
 	t      *testing.T
 	dir    string
 	cmd    *exec.Cmd
-	stdout lockedBuffer
-	stderr lockedBuffer
+	stdout *gbytes.Buffer
+	stderr *gbytes.Buffer
 	exited chan struct{}
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 var buildOnce = sync.OnceValues(func() (string, error) {
@@ -104,7 +87,7 @@ func startPod(t *testing.T, args ...string) *pod {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{t: t, dir: dir, exited: make(chan struct{})}
+	p := &pod{t: t, dir: dir, stdout: gbytes.NewBuffer(), stderr: gbytes.NewBuffer(), exited: make(chan struct{})}
 	p.copyBinary(binary)
 	self, err := os.Executable()
 	if err != nil {
@@ -115,7 +98,7 @@ func startPod(t *testing.T, args ...string) *pod {
 		"--termination-log", launcherpod.RuntimeDir + "/outcome", "-v", "1",
 	}, args...)...)
 	p.cmd.Env = append(os.Environ(), insideEnv+"="+dir)
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 		Pdeathsig:  unix.SIGKILL,
@@ -131,7 +114,7 @@ func startPod(t *testing.T, args ...string) *pod {
 		_ = p.cmd.Process.Kill()
 		<-p.exited
 		if t.Failed() {
-			t.Logf("the launcher's log:\n%s", p.stderr.String())
+			t.Logf("the launcher's log:\n%s", p.stderr.Contents())
 		}
 	})
 	return p

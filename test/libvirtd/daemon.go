@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/onsi/gomega/gbytes"
+
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -42,8 +44,8 @@ type Daemon struct {
 	dir     string
 	cmd     *exec.Cmd
 	lifeW   *os.File
-	log     *buffer
-	console *buffer
+	log     *gbytes.Buffer
+	console *gbytes.Buffer
 	fifo    *os.File
 	done    chan struct{}
 	stop    sync.Once
@@ -82,7 +84,7 @@ func start(rootfs string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{dir: dir, log: &buffer{}, console: &buffer{}, done: make(chan struct{})}
+	d := &Daemon{dir: dir, log: gbytes.NewBuffer(), console: gbytes.NewBuffer(), done: make(chan struct{})}
 	if err := d.layout(rootfs); err != nil {
 		return d, fmt.Errorf("make the Pod's directories: %w", err)
 	}
@@ -208,10 +210,10 @@ func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 func (d *Daemon) NetNS() string { return fmt.Sprintf("/proc/%d/ns/net", d.PID()) }
 
 // Log is what libvirtd wrote until now.
-func (d *Daemon) Log() string { return d.log.String() }
+func (d *Daemon) Log() string { return string(d.log.Contents()) }
 
 // Console is what guests wrote to their logged serial consoles until now.
-func (d *Daemon) Console() string { return d.console.String() }
+func (d *Daemon) Console() string { return string(d.console.Contents()) }
 
 // Done is closed when libvirtd has ended.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
@@ -232,22 +234,4 @@ func (d *Daemon) Stop() {
 			_ = d.fifo.Close()
 		}
 	})
-}
-
-// buffer is a bytes.Buffer for one writer and many readers.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

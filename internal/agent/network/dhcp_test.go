@@ -4,7 +4,6 @@
 package network
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -12,13 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/onsi/gomega/gbytes"
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/launcher/dhcp"
@@ -57,23 +56,6 @@ func serveAsLauncher(resolvConf, texts string, options []string) error {
 	return dhcp.Serve(context.Background(), interfaces, snapshot)
 }
 
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 // startLauncherDHCP runs the launcher's DHCP server in the Pod, as the launcher's user and without capabilities. The interfaces are
 // separated by spaces.
 func startLauncherDHCP(t *testing.T, w world, interfaces string, options ...string) {
@@ -94,22 +76,22 @@ func startLauncherDHCP(t *testing.T, w world, interfaces string, options ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out output
+	out := gbytes.NewBuffer()
 	cmd := exec.Command(binary, append([]string{interfaces}, options...)...)
 	cmd.Env = append(os.Environ(), dhcpEnv+"="+file)
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: launcherpod.QEMUUser, Gid: launcherpod.QEMUUser}}
 	inside(t, w.pod, cmd.Start) // A child inherits the thread's namespace.
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		if t.Failed() {
-			t.Log(out.String())
+			t.Log(string(out.Contents()))
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(out.String(), "ready"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(string(out.Contents()), "ready"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the DHCP server does not start: %s", out.String())
+			t.Fatalf("the DHCP server does not start: %s", string(out.Contents()))
 		}
 	}
 }

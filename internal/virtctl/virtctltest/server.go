@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+	"github.com/onsi/gomega/gbytes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
@@ -164,12 +165,12 @@ func (s *Server) Run(execute Execute, arguments ...string) Result {
 // RunWith runs virtctl with a context and an input.
 func (s *Server) RunWith(ctx context.Context, execute Execute, in io.Reader, arguments ...string) Result {
 	s.t.Helper()
-	var out, errOut lockedBuffer
+	out, errOut := gbytes.NewBuffer(), gbytes.NewBuffer()
 	if in == nil {
 		in = bytes.NewReader(nil)
 	}
-	code := s.RunStreams(ctx, execute, genericiooptions.IOStreams{In: in, Out: &out, ErrOut: &errOut}, arguments...)
-	return Result{Code: code, Out: out.String(), ErrOut: errOut.String()}
+	code := s.RunStreams(ctx, execute, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut}, arguments...)
+	return Result{Code: code, Out: string(out.Contents()), ErrOut: string(errOut.Contents())}
 }
 
 // RunStreams runs virtctl with the streams of the test.
@@ -185,21 +186,3 @@ func (s *Server) Flags() []string {
 
 // Kubeconfig returns the cluster's kubeconfig file.
 func (s *Server) Kubeconfig() string { return s.kubeconfig }
-
-// lockedBuffer is a buffer for several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
