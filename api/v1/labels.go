@@ -62,7 +62,8 @@ const (
 	PlacePCIDevicesOnRootComplex = "kubevirt.io/placePCIDevicesOnRootComplex"
 	// VGADisplayForEFIGuestsX86Annotation on the KubeVirt object gives EFI guests on x86 a VGA display rather than bochs.
 	VGADisplayForEFIGuestsX86Annotation = "kubevirt.io/vga-display-efi-x86"
-	// PauseGuestAgentProbesAnnotation on a VMI, with a true value, makes probes by guestAgentPing succeed without asking.
+	// PauseGuestAgentProbesAnnotation on a VMI, with a true value, makes probes by guestAgentPing succeed without a request to the guest
+	// agent.
 	PauseGuestAgentProbesAnnotation = "kubevirt.io/pause-guest-agent-probes"
 	// QGSSocketPathAnnotation is on a VMI under Intel TDX and contains the socket of the quote generation service.
 	QGSSocketPathAnnotation = "kubevirt.io/qgs-socket-path"

@@ -25,8 +25,8 @@ func TestCPUTopology(t *testing.T) {
 		vcpus     uint
 		want      libvirtxml.DomainCPUTopology
 	}{
-		"nothing asked": {nil, v1.ResourceRequirements{}, 1, libvirtxml.DomainCPUTopology{Sockets: 1, Cores: 1, Threads: 1}},
-		"all asked": {&v1.CPU{Sockets: 2, Cores: 3, Threads: 2}, v1.ResourceRequirements{}, 12,
+		"nothing requested": {nil, v1.ResourceRequirements{}, 1, libvirtxml.DomainCPUTopology{Sockets: 1, Cores: 1, Threads: 1}},
+		"all requested": {&v1.CPU{Sockets: 2, Cores: 3, Threads: 2}, v1.ResourceRequirements{}, 12,
 			libvirtxml.DomainCPUTopology{Sockets: 2, Cores: 3, Threads: 2}},
 		"the rest is one": {&v1.CPU{Cores: 4}, v1.ResourceRequirements{Limits: cpus("8")}, 4,
 			libvirtxml.DomainCPUTopology{Sockets: 1, Cores: 4, Threads: 1}},

@@ -23,9 +23,9 @@ func TestVideo(t *testing.T) {
 	}{
 		"BIOS": {makeGuest(), []libvirtxml.DomainVideo{{Model: libvirtxml.DomainVideoModel{Type: "vga", Heads: 1, VRam: 16384}}}},
 		"EFI":  {bootsEFI(false), []libvirtxml.DomainVideo{{Model: libvirtxml.DomainVideoModel{Type: "bochs", Heads: 1}}}},
-		"asked": {bootsEFI(false).devices(video("virtio")),
+		"requested": {bootsEFI(false).devices(video("virtio")),
 			[]libvirtxml.DomainVideo{{Model: libvirtxml.DomainVideoModel{Type: "virtio", Heads: 1}}}},
-		"asked without a type": {makeGuest().devices(video("")),
+		"requested without a type": {makeGuest().devices(video("")),
 			[]libvirtxml.DomainVideo{{Model: libvirtxml.DomainVideoModel{Type: "vga", Heads: 1, VRam: 16384}}}},
 		"headless": {headless(), nil},
 	} {

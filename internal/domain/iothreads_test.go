@@ -46,7 +46,7 @@ func TestIOThreads(t *testing.T) {
 		count uint
 		want  []uint
 	}{
-		"none asked":     {makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)), 0, []uint{0}},
+		"none requested": {makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)), 0, []uint{0}},
 		"one dedicated":  {threeDisks(func(*v1.DomainSpec) {}), 2, []uint{1, 2, 1, 0}},
 		"shared":         {threeDisks(policy(v1.IOThreadsPolicyShared)), 2, []uint{1, 2, 1, 0}},
 		"only dedicated": {makeGuest().emptyDisk(alone), 1, []uint{1}},

@@ -23,7 +23,7 @@ func TestRealtime(t *testing.T) {
 		t.Error("pages may be merged with those of others")
 	}
 	if got.CPUTune.VCPUSched != nil {
-		t.Error("libvirtd is asked for priorities that it may not set")
+		t.Error("the domain has priorities that libvirtd may not set")
 	}
 	realtime("").cpu(func(c *v1.CPU) { c.DedicatedCPUPlacement, c.NUMA = false, nil }).
 		expectRefused(t, "spec.domain.cpu.realtime", "dedicatedCpuPlacement")

@@ -101,7 +101,7 @@ func TestNoRootComplex(t *testing.T) {
 	}{
 		"i440fx":         {machine("pc-i440fx-9.2"), "none"},
 		"q35":            {machine("pc-q35-9.2"), "0:2.0"},
-		"not asked for":  {makeGuest().masquerade(), "none"},
+		"not requested":  {makeGuest().masquerade(), "none"},
 		"turned off":     {makeGuest().masquerade().annotate(v1.PlacePCIDevicesOnRootComplex, "false"), "none"},
 		"placed by hand": {rooted(withNIC(func(i *v1.Interface) { i.PciAddress = "0000:81:01.0" })), "81:1.0"},
 	} {

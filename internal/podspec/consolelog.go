@@ -71,7 +71,7 @@ func consoleLogResources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Reso
 	override(out.Limits, cfg.ConsoleLogResources.Limits)
 	for name, limit := range out.Limits {
 		// Every container of a Guaranteed Pod requests its limits, and none may request more.
-		if request, asked := out.Requests[name]; asked && (guaranteed || request.Cmp(limit) > 0) {
+		if request, requested := out.Requests[name]; requested && (guaranteed || request.Cmp(limit) > 0) {
 			out.Requests[name] = limit
 		}
 	}

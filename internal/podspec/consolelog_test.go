@@ -36,7 +36,7 @@ func TestConsoleLogContainer(t *testing.T) {
 		want        bool
 	}{
 		"by default":       {nil, nil, true},
-		"asked for":        {nil, ptr.To(true), true},
+		"requested":        {nil, ptr.To(true), true},
 		"not to be logged": {nil, ptr.To(false), false},
 		"no console":       {ptr.To(false), ptr.To(true), false},
 	} {

@@ -26,7 +26,7 @@ func TestAbsentInterfacesAreNotAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := pod.Annotations[networksAnnotation], `[{"name":"red","namespace":"default","interface":"podb1f51a511f1"}]`; got != want {
-		t.Errorf("asked for %s, want %s", got, want)
+		t.Errorf("requested %s, want %s", got, want)
 	}
 	resources := pod.Spec.Containers[0].Resources
 	if _, found := resources.Requests["example.com/blue"]; found {

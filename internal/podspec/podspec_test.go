@@ -397,7 +397,7 @@ func TestIstio(t *testing.T) {
 		label, bridge     string
 		token, excludesIn bool
 	}{
-		"not asked for":            {makeVMI().Masquerade(), "", "k6t-eth0", false, false},
+		"not requested":            {makeVMI().Masquerade(), "", "k6t-eth0", false, false},
 		"by the annotation":        {makeVMI().Masquerade().Annotation(inject, "true"), "true", "k6t-eth0", true, true},
 		"by the annotation, large": {makeVMI().Masquerade().Annotation(inject, "True"), "True", "k6t-eth0", true, true},
 		"by the label":             {makeVMI().Masquerade().Label(inject, "true"), "true", "k6t-eth0", true, true},

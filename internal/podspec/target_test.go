@@ -157,11 +157,11 @@ func TestTargetGetsTheImagesOfTheSource(t *testing.T) {
 		}
 		return out
 	}
-	asked := images(own)
+	requested := images(own)
 	status := corev1.ContainerStatus{Name: "compute"}
-	for name := range asked {
+	for name := range requested {
 		reference := "other/name@" + digest
-		switch asked[name] {
+		switch requested[name] {
 		case "os:1":
 			continue
 		case "os:2":
@@ -173,7 +173,7 @@ func TestTargetGetsTheImagesOfTheSource(t *testing.T) {
 	}
 	own.Status.ContainerStatuses = []corev1.ContainerStatus{status}
 	want := map[string]string{}
-	for name, reference := range asked {
+	for name, reference := range requested {
 		want[name] = map[string]string{
 			"registry:5000/os:latest": "registry:5000/os@" + digest, "registry:5000/tools": "registry:5000/tools@" + digest,
 			"kernel:latest": "kernel@" + digest, "os@" + digest: "os@" + digest, "os:1": "os:1", "os:2": "os:2",
@@ -201,7 +201,7 @@ func TestTargetHasTheMachineThatTheGuestRunsOn(t *testing.T) {
 	}
 	vmi.Status.Machine = &v1.Machine{Type: "pc-q35-9.2"}
 	selector = buildTarget(t, vmi, podspec.Target{}).Spec.NodeSelector
-	if _, asked := selector[q35]; asked || selector[version] != "true" {
+	if _, requested := selector[q35]; requested || selector[version] != "true" {
 		t.Errorf("got %v", selector)
 	}
 	emulated := config()

@@ -105,9 +105,9 @@ func TestConsoleWaitsForTheInstance(t *testing.T) {
 	vm := builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj()
 	vm.Status.PrintableStatus = v1.VirtualMachineStatusStarting
 	s.Add(vm)
-	var asked atomic.Int32
+	var requests atomic.Int32
 	s.Subresource(http.MethodGet, vmiPath+"console", func(w http.ResponseWriter, r *http.Request) {
-		switch asked.Add(1) {
+		switch requests.Add(1) {
 		case 1:
 			virtctltest.Refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, `virtualmachineinstance.kubevirt.io "demo" not found`)
 		case 2:

@@ -102,7 +102,7 @@ func TestImageUploadRetries(t *testing.T) {
 			}
 		})
 	}
-	t.Run("only as often as asked", func(t *testing.T) {
+	t.Run("only as often as requested", func(t *testing.T) {
 		t.Parallel()
 		i := newImporter(t)
 		busy := respondWith(http.StatusServiceUnavailable, "not\x1b[2J ready")

@@ -95,8 +95,8 @@ func TestVersion(t *testing.T) {
 	if got := s.Run(virtctl.Execute, "version", "-o", "yaml"); !strings.Contains(got.Out, "serverVersion:\n") {
 		t.Errorf("version -o yaml: %+v", got)
 	}
-	asked := len(s.Requests())
-	if got := s.Run(virtctl.Execute, "version", "--client"); got.Code != 0 || strings.Contains(got.Out, "Server") || len(s.Requests()) != asked {
+	requests := len(s.Requests())
+	if got := s.Run(virtctl.Execute, "version", "--client"); got.Code != 0 || strings.Contains(got.Out, "Server") || len(s.Requests()) != requests {
 		t.Errorf("version --client sends a request: %+v", got)
 	}
 	expectFailure(t, s.Run(virtctl.Execute, "version", "-o", "toml"), `"toml" is not known`)

@@ -140,7 +140,7 @@ func TestVNCScreenshot(t *testing.T) {
 		t.Errorf("the file has %q, %v", content, err)
 	}
 	if got := s.Requests()[0].Query; got != "moveCursor=true" {
-		t.Errorf("asked with %q", got)
+		t.Errorf("requested with %q", got)
 	}
 	if got := s.Run(virtctl.Execute, "vnc", "screenshot", "demo", "-f", "-"); got.Out != "\x89PNG and so on" {
 		t.Errorf("%+v", got)

@@ -22,8 +22,8 @@ type uncopied struct {
 }
 
 func (r *uncopied) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	asked := (&client.ListOptions{}).ApplyOptions(options)
-	r.shared = append(r.shared, asked.UnsafeDisableDeepCopy != nil && *asked.UnsafeDisableDeepCopy)
+	given := (&client.ListOptions{}).ApplyOptions(options)
+	r.shared = append(r.shared, given.UnsafeDisableDeepCopy != nil && *given.UnsafeDisableDeepCopy)
 	return r.Reader.List(ctx, list, options...)
 }
 

@@ -122,11 +122,11 @@ func (r *reader) start(guests []*Guest) []<-chan struct{} {
 // run queries one launcher. It outlives the scrape that started it: a later one may use the result.
 func (r *reader) run(queue *fairqueue.Queue, s *state, guest *Guest, dirtyRate bool) {
 	var stats *hypervisor.Stats
-	var asked time.Time
+	var started time.Time
 	ctx, cancel := context.WithTimeout(context.Background(), maxAge)
 	defer cancel()
 	err := queue.Do(ctx, guest.Pod.VMI.Namespace, func() (err error) {
-		asked = r.clock.Now()
+		started = r.clock.Now()
 		stats, err = r.read(ctx, guest, dirtyRate)
 		return err
 	})
@@ -135,13 +135,13 @@ func (r *reader) run(queue *fairqueue.Queue, s *state, guest *Guest, dirtyRate b
 	close(s.running)
 	s.running = nil
 	now := r.clock.Now()
-	if asked.IsZero() {
+	if started.IsZero() {
 		return // It got no slot, which is not the launcher's fault.
 	}
 	if err == nil {
 		s.stats, s.at = stats, now
 	}
-	if s.silent = err != nil || now.Sub(asked) > slow; s.silent {
+	if s.silent = err != nil || now.Sub(started) > slow; s.silent {
 		s.retry = now.Add(s.pauses.Step())
 		return
 	}

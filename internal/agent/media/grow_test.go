@@ -34,7 +34,7 @@ func TestDiskBytes(t *testing.T) {
 	}{
 		"a device":                         {info("2Gi", "2Gi", "0", block), 2 << 30},
 		"a device that is still to grow":   {info("1Gi", "2Gi", "0", block), 1 << 30},
-		"a volume larger than asked for":   {info("3Gi", "2Gi", "0", block), 2 << 30},
+		"a volume larger than requested":   {info("3Gi", "2Gi", "0", block), 2 << 30},
 		"a file system":                    {info("1000Mi", "", "0.055", fs), 945 << 20},
 		"whole MiB":                        {info("1Gi", "", "0.055", fs), 967 << 20},
 		"a file system without overhead":   {info("1Gi", "", "0", fs), 1 << 30},

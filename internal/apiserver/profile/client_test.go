@@ -110,7 +110,7 @@ func profiles(content map[string][]byte) http.HandlerFunc {
 
 func ok(http.ResponseWriter, *http.Request) {}
 
-func TestEveryReadyComponentIsAsked(t *testing.T) {
+func TestEveryReadyComponentIsRequested(t *testing.T) {
 	w := newWorld(t)
 	w.pod(API, "api", ok)
 	w.pod(Controller, "controller", ok)

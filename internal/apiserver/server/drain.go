@@ -83,7 +83,7 @@ func (d *drain) limit(ctx context.Context) (cancel func() bool) {
 // end ends the streams.
 func (d *drain) end() { d.once.Do(func() { close(d.cut) }) }
 
-// wait returns when no stream is open. The server accepts no more of them. If the server was not asked to stop, but failed, there
+// wait returns when no stream is open. The server accepts no more of them. If the server failed instead of being stopped, there
 // is no time to wait.
 func (d *drain) wait(ctx context.Context) {
 	if ctx.Err() == nil {

@@ -211,7 +211,7 @@ func TestRequestedStart(t *testing.T) {
 		return changed
 	}
 	always := func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways) }
-	asked := with(func(vm *v1.VirtualMachine) {
+	requested := with(func(vm *v1.VirtualMachine) {
 		vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}, {Action: v1.StartRequest}}
 	})
 	stopped := with(func(vm *v1.VirtualMachine) {
@@ -224,9 +224,9 @@ func TestRequestedStart(t *testing.T) {
 	}{
 		"created with run strategy Always":        {[]*v1.VirtualMachine{nothing, with(always), with(always)}, -9},
 		"run strategy changed":                    {[]*v1.VirtualMachine{nothing, vm, with(always)}, -5},
-		"request, then its end":                   {[]*v1.VirtualMachine{nothing, vm, asked, vm}, -5},
+		"request, then its end":                   {[]*v1.VirtualMachine{nothing, vm, requested, vm}, -5},
 		"halted again":                            {[]*v1.VirtualMachine{nothing, with(always), vm}, 0},
-		"request, then a stop in its place":       {[]*v1.VirtualMachine{nothing, vm, asked, stopped}, 0},
+		"request, then a stop in its place":       {[]*v1.VirtualMachine{nothing, vm, requested, stopped}, 0},
 		"run strategy changed while a VMI exists": {[]*v1.VirtualMachine{vm, with(func(vm *v1.VirtualMachine) { always(vm); vm.Status.Created = true })}, 0},
 		"unknown": {nil, 0},
 	} {

@@ -224,14 +224,14 @@ func (e each) Write(p []byte) (int, error) { e(p); return len(p), nil }
 
 func TestRunStopsWhileThereIsNoLauncher(t *testing.T) {
 	for name, end := range map[string]func(*running){
-		"asked to stop":            func(r *running) { r.stop <- unix.SIGTERM },
+		"stopped":                  func(r *running) { r.stop <- unix.SIGTERM },
 		"the launcher never comes": func(r *running) { r.patient <- time.Time{} },
-		"asked to stop while somebody else has the pipe open": func(r *running) {
+		"stopped while another process has the pipe open": func(r *running) {
 			write(t, r.otherContainer(t), "somebody\n")
 			r.expect(t, "somebody\n")
 			r.stop <- unix.SIGTERM
 		},
-		"the launcher never comes while somebody else has the pipe open": func(r *running) {
+		"the launcher never starts while another process has the pipe open": func(r *running) {
 			write(t, r.otherContainer(t), "somebody\n")
 			r.expect(t, "somebody\n")
 			r.patient <- time.Time{}

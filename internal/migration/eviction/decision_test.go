@@ -146,7 +146,7 @@ func TestMark(t *testing.T) {
 	later := metav1.NewTime(noon.Add(time.Hour))
 	Observe(&vmi.Status, later)
 	if at := MarkedAt(vmi); !at.Equal(&noon) {
-		t.Errorf("reading it changes when it was asked: %s", at)
+		t.Errorf("reading it changes the time of the request: %s", at)
 	}
 	Mark(&vmi.Status, later)
 	if at := MarkedAt(vmi); !at.Equal(&later) {

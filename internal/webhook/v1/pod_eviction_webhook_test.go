@@ -210,11 +210,11 @@ var _ = Describe("an eviction", func() {
 			}
 		})
 		results := make([]error, 5)
-		asking := sync.WaitGroup{}
+		evictions := sync.WaitGroup{}
 		for i := range results {
-			asking.Go(func() { results[i] = evict(pod) })
+			evictions.Go(func() { results[i] = evict(pod) })
 		}
-		asking.Wait()
+		evictions.Wait()
 		close(stop)
 		writing.Wait()
 		for _, err := range results {
