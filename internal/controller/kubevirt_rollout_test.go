@@ -178,7 +178,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		}
 		ExpectCreated(pod)
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
-			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
 		}}}
 		ExpectStatus(pod)
 		Expect(reconcile()).To(Succeed())
