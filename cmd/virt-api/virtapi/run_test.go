@@ -12,11 +12,14 @@ import (
 )
 
 // oneStream is a server with a stream that ends when it is closed or cut.
-type oneStream struct{ closed, cut chan struct{} }
+type oneStream struct{ running, closed, cut chan struct{} }
 
-func newOneStream() oneStream { return oneStream{make(chan struct{}), make(chan struct{})} }
+func newOneStream() oneStream {
+	return oneStream{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+}
 
 func (s oneStream) Run(ctx context.Context) error {
+	close(s.running)
 	<-ctx.Done()
 	select {
 	case <-s.closed:
@@ -27,16 +30,21 @@ func (s oneStream) Run(ctx context.Context) error {
 
 func (s oneStream) CutStreams() { close(s.cut) }
 
+// start runs a server, with one runnable, until the context ends.
+func start(ctx context.Context, server oneStream, runnable manager.RunnableFunc) <-chan error {
+	ready, done := make(chan struct{}), make(chan error, 1)
+	close(ready)
+	go func() { done <- run(ctx, server, ready, runnable) }()
+	<-server.running
+	return done
+}
+
 func TestRunEndsAtOnceIfARunnableFails(t *testing.T) {
 	broken, failed := make(chan struct{}), errors.New("no certificate")
-	fails := manager.RunnableFunc(func(context.Context) error {
+	done := start(t.Context(), newOneStream(), func(context.Context) error {
 		<-broken
 		return failed
 	})
-	ready := make(chan struct{})
-	close(ready)
-	done := make(chan error, 1)
-	go func() { done <- run(t.Context(), newOneStream(), ready, fails) }()
 	close(broken)
 	if err := <-done; !errors.Is(err, failed) {
 		t.Errorf("got %v, want the error of what failed", err)
@@ -44,18 +52,12 @@ func TestRunEndsAtOnceIfARunnableFails(t *testing.T) {
 }
 
 func TestRunWaitsForStreamsWhenItIsStopped(t *testing.T) {
-	ready, running := make(chan struct{}), make(chan struct{})
-	close(ready)
-	works := manager.RunnableFunc(func(ctx context.Context) error {
-		close(running)
+	ctx, stop := context.WithCancel(t.Context())
+	server := newOneStream()
+	done := start(ctx, server, func(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	server := newOneStream()
-	go func() { done <- run(ctx, server, ready, works) }()
-	<-running
 	stop()
 	close(server.closed)
 	if err := <-done; err != nil {
