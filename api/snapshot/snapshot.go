@@ -30,13 +30,19 @@ const (
 	SourceNamespaceLabel = "snapshot.kubevirt.io/source-vm-namespace"
 	// RestoreNameAnnotation is on a restored PersistentVolumeClaim and names the VirtualMachineRestore.
 	RestoreNameAnnotation = "restore.kubevirt.io/name"
-	// LastRestoreAnnotation is on a VM and contains namespace, name and UID of the last restore that changed it, so that a
-	// restore is done once.
+	// LastRestoreAnnotation is on a VM and on restored PersistentVolumeClaims, and contains name and UID of the last restore
+	// that changed it, as <name>-<uid>, so that a restore is done once.
 	LastRestoreAnnotation = "restore.kubevirt.io/lastRestoreUID"
 	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was.
 	RestoreSourceNameLabel = "restore.kubevirt.io/source-vm-name"
 	// RestoreSourceNamespaceLabel is on a restored PersistentVolumeClaim and is that VM's namespace.
 	RestoreSourceNamespaceLabel = "restore.kubevirt.io/source-vm-namespace"
+	// RestoreOwnedByVMAnnotation is on a restored PersistentVolumeClaim that is to be owned by a VM that does not exist yet,
+	// and names the VirtualMachineRestore.
+	RestoreOwnedByVMAnnotation = "restore.kubevirt.io/owned-by-vm"
+	// RestoreCleanupStateLabel is on a PersistentVolumeClaim with the TPM's and EFI's state that a restore has replaced, and
+	// contains persistent-state-for-<vm>. The claim is deleted at the end of the restore.
+	RestoreCleanupStateLabel = "restore.kubevirt.io/cleanup-backend-pvc"
 )
 
 // Reasons of events on snapshots, their contents and restores.
@@ -53,6 +59,8 @@ const (
 	RestoreErrorEvent = "VirtualMachineRestoreError"
 	// RestoreTargetNotReadyEvent: a restore waits for its target to stop.
 	RestoreTargetNotReadyEvent = "RestoreTargetNotReady"
+	// RestoreFailedEvent: a restore has failed because its target ran.
+	RestoreFailedEvent = "Operation failed"
 	// RestoreDataVolumeCreateErrorEvent: a DataVolume of the target could not be made.
 	RestoreDataVolumeCreateErrorEvent = "RestoreDataVolumeCreateError"
 )
