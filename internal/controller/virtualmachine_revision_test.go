@@ -21,7 +21,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -99,7 +99,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		first := *vmi.Spec.Domain.Firmware
 		Expect(first.UUID).NotTo(BeEmpty())
 		Expect(first.Serial).NotTo(BeEmpty())
-		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(virtualmachine.FirmwareIdentityAnnotation, "vm-uid"))
+		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-uid"))
 		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		stop(vm, vmi)
@@ -110,7 +110,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 
 		By("removing the recorded identity, as in a revision of an earlier version")
 		recorded := m.revisions(vm)[0]
-		delete(recorded.Annotations, virtualmachine.FirmwareIdentityAnnotation)
+		delete(recorded.Annotations, firmware.IdentityAnnotation)
 		Expect(k8sClient.Update(ctx, &recorded)).To(Succeed())
 		setStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -122,7 +122,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		older := *instance(vm).Spec.Domain.Firmware
 		Expect(older.UUID).NotTo(Equal(first.UUID))
 		Expect(older.Serial).To(BeEmpty())
-		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(virtualmachine.FirmwareIdentityAnnotation, "vm-name"))
+		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-name"))
 	})
 
 	It("requires a restart for a change that cannot be applied live, until the VM is stopped", func() {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -19,23 +20,23 @@ func revision(annotations map[string]string) metav1.PartialObjectMetadata {
 
 func TestIdentityOf(t *testing.T) {
 	before := revision(nil)
-	ofUID := revision(map[string]string{FirmwareIdentityAnnotation: "vm-uid"})
-	ofName := revision(map[string]string{FirmwareIdentityAnnotation: "vm-name"})
+	ofUID := revision(map[string]string{firmware.IdentityAnnotation: "vm-uid"})
+	ofName := revision(map[string]string{firmware.IdentityAnnotation: "vm-name"})
 	for name, tc := range map[string]struct {
 		annotations map[string]string
 		revisions   []metav1.PartialObjectMetadata
-		want        identity
+		want        firmware.Identity
 	}{
-		"a VM that never started":                           {want: fromUID},
-		"a VM that started before identities were recorded": {revisions: []metav1.PartialObjectMetadata{before}, want: fromName},
-		"the next start of such a VM":                       {revisions: []metav1.PartialObjectMetadata{before, ofName}, want: fromName},
-		"a VM with a recorded identity":                     {revisions: []metav1.PartialObjectMetadata{ofUID}, want: fromUID},
-		"a VM with several revisions":                       {revisions: []metav1.PartialObjectMetadata{ofUID, ofUID}, want: fromUID},
-		"an unknown identity":                               {revisions: []metav1.PartialObjectMetadata{revision(map[string]string{FirmwareIdentityAnnotation: "x"})}, want: fromName},
-		"a VM that KubeVirt ran":                            {annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"}, want: fromName},
+		"a VM that never started":                           {want: firmware.FromUID},
+		"a VM that started before identities were recorded": {revisions: []metav1.PartialObjectMetadata{before}, want: firmware.FromName},
+		"the next start of such a VM":                       {revisions: []metav1.PartialObjectMetadata{before, ofName}, want: firmware.FromName},
+		"a VM with a recorded identity":                     {revisions: []metav1.PartialObjectMetadata{ofUID}, want: firmware.FromUID},
+		"a VM with several revisions":                       {revisions: []metav1.PartialObjectMetadata{ofUID, ofUID}, want: firmware.FromUID},
+		"an unknown identity":                               {revisions: []metav1.PartialObjectMetadata{revision(map[string]string{firmware.IdentityAnnotation: "x"})}, want: firmware.FromName},
+		"a VM that KubeVirt ran":                            {annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"}, want: firmware.FromName},
 		"a VM with KubeVirt's annotation and a recorded identity": {
 			annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"},
-			revisions:   []metav1.PartialObjectMetadata{ofUID}, want: fromUID,
+			revisions:   []metav1.PartialObjectMetadata{ofUID}, want: firmware.FromUID,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,27 +49,27 @@ func TestIdentityOf(t *testing.T) {
 	}
 }
 
-func render(vm *v1.VirtualMachine, from identity) *v1.VirtualMachineInstance {
+func render(vm *v1.VirtualMachine, from firmware.Identity) *v1.VirtualMachineInstance {
 	return newInstance(vm, vm.Spec.Template, from, false)
 }
 
 func TestIdentity(t *testing.T) {
-	of := func(namespace, uid string, from identity) v1.Firmware {
+	of := func(namespace, uid string, from firmware.Identity) v1.Firmware {
 		return *render(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from).Spec.Domain.Firmware
 	}
-	for _, from := range []identity{fromUID, fromName} {
+	for _, from := range []firmware.Identity{firmware.FromUID, firmware.FromName} {
 		if again := of("a", "1", from); again != of("a", "1", from) {
 			t.Errorf("%s: the second start has another identity: %+v", from, again)
 		}
 	}
-	if one, other := of("a", "1", fromUID), of("b", "2", fromUID); one.UUID == other.UUID || one.Serial == other.Serial {
+	if one, other := of("a", "1", firmware.FromUID), of("b", "2", firmware.FromUID); one.UUID == other.UUID || one.Serial == other.Serial {
 		t.Errorf("two VMs of one name share %+v", one)
 	}
-	if got := of("a", "1", fromUID); got.Serial == "" || got.Serial == string(got.UUID) || got.UUID == "1" {
+	if got := of("a", "1", firmware.FromUID); got.Serial == "" || got.Serial == string(got.UUID) || got.UUID == "1" {
 		t.Errorf("UUID %q, serial number %q", got.UUID, got.Serial)
 	}
 	// The UUID that KubeVirt derives from this name.
-	if got, want := of("a", "1", fromName), (v1.Firmware{UUID: "d633a622-2335-5606-93ae-d432b7c7f2d2"}); got != want {
+	if got, want := of("a", "1", firmware.FromName), (v1.Firmware{UUID: "d633a622-2335-5606-93ae-d432b7c7f2d2"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -76,7 +77,7 @@ func TestIdentity(t *testing.T) {
 func TestIdentityOfTemplateTakesPrecedence(t *testing.T) {
 	own := v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223", Serial: "mine"}
 	vm := builder.MakeVM("vm").UID("1").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.Firmware = own.DeepCopy() }).Obj()
-	for _, from := range []identity{fromUID, fromName} {
+	for _, from := range []firmware.Identity{firmware.FromUID, firmware.FromName} {
 		if got := *render(vm, from).Spec.Domain.Firmware; got != own {
 			t.Errorf("%s: %+v became %+v", from, own, got)
 		}
@@ -85,7 +86,7 @@ func TestIdentityOfTemplateTakesPrecedence(t *testing.T) {
 
 func TestSerialNumberInTemplateNeedsNoRestart(t *testing.T) {
 	vm := builder.MakeVM("vm").UID("1").Obj()
-	vmi := render(vm, fromUID)
+	vmi := render(vm, firmware.FromUID)
 	now := vm.Spec.Template.DeepCopy()
 	now.Spec.Domain.Firmware = vmi.Spec.Domain.Firmware.DeepCopy()
 	if got := compare(vm.Spec.Template, now, vmi, true, podspec.LiveMetadata{}); got.restart != "" {

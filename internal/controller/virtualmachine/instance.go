@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -121,7 +122,7 @@ func startHalted(ctx context.Context, s *Scope) error {
 
 // newInstance renders the instance from the VM's expanded template. The VM's own labels and annotations are not copied.
 func newInstance(
-	vm *v1.VirtualMachine, template *v1.VirtualMachineInstanceTemplateSpec, from identity, paused bool,
+	vm *v1.VirtualMachine, template *v1.VirtualMachineInstanceTemplateSpec, from firmware.Identity, paused bool,
 ) *v1.VirtualMachineInstance {
 	template = template.DeepCopy()
 	vmi := &v1.VirtualMachineInstance{
@@ -142,7 +143,7 @@ func newInstance(
 	if paused {
 		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 	}
-	setIdentity(vmi, vm, from)
+	firmware.SetIdentity(&vmi.Spec, vm.Name, vm.UID, from)
 	return vmi
 }
 

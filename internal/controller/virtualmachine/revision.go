@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
@@ -28,7 +29,7 @@ type revisionData struct {
 
 // recordRevision stores the spec of which an instance is about to be made. A second start from the same generation reuses the
 // revision of the first. It returns the VM's identity, which each new revision takes over from the earlier ones.
-func recordRevision(ctx context.Context, s *Scope) (identity, error) {
+func recordRevision(ctx context.Context, s *Scope) (firmware.Identity, error) {
 	revisions, err := listStartRevisions(ctx, s)
 	if err != nil {
 		return "", err
@@ -40,7 +41,7 @@ func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 		}
 	}
 	data, annotations := revisionData{Spec: *s.VM.Spec.DeepCopy()}, map[string]string{
-		FirmwareIdentityAnnotation: string(from), dataFormAnnotation: dataFormSorted,
+		firmware.IdentityAnnotation: string(from), dataFormAnnotation: dataFormSorted,
 	}
 	for _, class := range reference.Classes {
 		matcher, ref := class.MatcherOf(&data.Spec), class.RefOf(&s.Status)
