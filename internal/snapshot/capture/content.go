@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package capture
+
+import (
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+)
+
+// Stored is the VM that a content is made of.
+type Stored struct {
+	// VM is the VM, with its instance type and preference as references.
+	VM *v1.VirtualMachine
+	// Started is the spec that the VM's guest was started with; nil if it does not run.
+	Started *v1.VirtualMachineSpec
+	// Identity is what the firmware's UUID and serial number of the VM are derived from.
+	Identity firmware.Identity
+	// Volumes are the volumes of the VM.
+	Volumes []Volume
+}
+
+// RevisionCopy is a ControllerRevision with the VM's instance type or preference, of which the snapshot needs a copy.
+type RevisionCopy struct {
+	// From is its name, To that of the copy.
+	From, To string
+}
+
+// ContentName returns the name of the content of a snapshot.
+func ContentName(of *v1beta1.VirtualMachineSnapshot) string {
+	if of.Status != nil && of.Status.VirtualMachineSnapshotContentName != nil {
+		return *of.Status.VirtualMachineSnapshotContentName
+	}
+	return "vmsnapshot-content-" + string(of.UID)
+}
+
+// Content returns the content of a snapshot, and the ControllerRevisions of which it needs copies.
+func Content(of *v1beta1.VirtualMachineSnapshot, stored Stored) (*v1beta1.VirtualMachineSnapshotContent, []RevisionCopy) {
+	vm := &v1beta1.VirtualMachine{ObjectMeta: storedMeta(&stored.VM.ObjectMeta), Spec: *stored.spec()}
+	if stored.Identity != "" {
+		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, firmware.IdentityAnnotation, string(stored.Identity))
+	}
+	copies := storeReferences(of.Name, stored.VM, &vm.Spec)
+	content := &v1beta1.VirtualMachineSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: of.Namespace, Name: ContentName(of),
+			Finalizers: []string{snapshot.VirtualMachineSnapshotContentFinalizer},
+		},
+		Spec: v1beta1.VirtualMachineSnapshotContentSpec{
+			VirtualMachineSnapshotName: ptr.To(of.Name),
+			Source:                     v1beta1.SourceSpec{VirtualMachine: vm},
+		},
+	}
+	for i := range stored.Volumes {
+		v := &stored.Volumes[i]
+		if v.Class == "" {
+			continue
+		}
+		content.Spec.VolumeBackups = append(content.Spec.VolumeBackups, v1beta1.VolumeBackup{
+			VolumeName: v.Name,
+			PersistentVolumeClaim: v1beta1.PersistentVolumeClaim{
+				ObjectMeta: storedMeta(&v.Claim.ObjectMeta), Spec: *v.Claim.Spec.DeepCopy(),
+			},
+			VolumeSnapshotName: ptr.To("vmsnapshot-" + string(of.UID) + "-volume-" + v.Name),
+		})
+	}
+	return content, copies
+}
+
+func storedMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
+	out := *meta.DeepCopy()
+	out.ManagedFields = nil
+	return out
+}
+
+// spec returns the spec to store. A guest that runs is restored with the CPU, memory and devices that it had, but with the
+// disks that the VM has now: those are the ones in the snapshot.
+func (s Stored) spec() *v1.VirtualMachineSpec {
+	now := s.VM.Spec.DeepCopy()
+	if s.Started == nil || s.Started.Template == nil || now.Template == nil {
+		return now
+	}
+	spec := s.Started.DeepCopy()
+	spec.Template.Spec.Volumes = now.Template.Spec.Volumes
+	spec.Template.Spec.Domain.Devices.Disks = now.Template.Spec.Domain.Devices.Disks
+	spec.DataVolumeTemplates = now.DataVolumeTemplates
+	return spec
+}
+
+// storeReferences lets the matchers of a stored spec name copies of the ControllerRevisions that the VM uses. The VM's status
+// names them, or the spec of a start revision. KubeVirt reads the spec only: there, a VM that does not run is restored with
+// what its instance type has become.
+func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachineSpec) []RevisionCopy {
+	var copies []RevisionCopy
+	for _, class := range reference.Classes {
+		matcher, ref := class.MatcherOf(spec), class.RefOf(&vm.Status)
+		if matcher == nil {
+			continue
+		}
+		from := matcher.RevisionName
+		if from == "" {
+			if from = class.RevisionOf(&v1.VirtualMachine{Spec: *spec, Status: vm.Status}); from == "" {
+				continue
+			}
+			matcher.Name, matcher.Kind = ref.Name, ref.Kind
+		}
+		// Admission refuses a matcher that both names and infers an object.
+		matcher.InferFromVolume, matcher.InferFromVolumeFailurePolicy = "", nil
+		to := Rename(from, vm.Name, name)
+		matcher.RevisionName = to
+		copies = append(copies, RevisionCopy{From: from, To: to})
+	}
+	return copies
+}
+
+// Rename returns the name of the copy of a ControllerRevision: it begins with the name of the new owner instead of that of the
+// old one.
+func Rename(revision, from, to string) string {
+	return to + "-" + strings.TrimPrefix(revision, from+"-")
+}
+
+// Revision returns a copy of a ControllerRevision that the snapshot owns.
+func Revision(of *v1beta1.VirtualMachineSnapshot, revision *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
+	return CopyRevision(revision, of.Namespace, name, of.UID,
+		metav1.NewControllerRef(of, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
+}
+
+// CopyRevision returns a copy of a ControllerRevision for an owner, which may be nil.
+func CopyRevision(
+	revision *appsv1.ControllerRevision, namespace, name string, uid types.UID, owner *metav1.OwnerReference,
+) *appsv1.ControllerRevision {
+	out := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Data:       *revision.Data.DeepCopy(),
+		Revision:   revision.Revision,
+	}
+	for key, value := range revision.Labels {
+		metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)
+	}
+	delete(out.Labels, v1.CreatedByLabel)
+	if owner != nil {
+		metav1.SetMetaDataLabel(&out.ObjectMeta, v1.CreatedByLabel, string(uid))
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return out
+}
+
+// VolumeSnapshot returns the snapshot of a volume of a content.
+func VolumeSnapshot(
+	content *v1beta1.VirtualMachineSnapshotContent, backup *v1beta1.VolumeBackup, class string,
+) *csi.VolumeSnapshot {
+	vm := content.Spec.Source.VirtualMachine
+	return &csi.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: content.Namespace, Name: ptr.Deref(backup.VolumeSnapshotName, ""),
+			Labels: map[string]string{snapshot.SourceNameLabel: vm.Name, snapshot.SourceNamespaceLabel: vm.Namespace},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(content, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshotContent")),
+			},
+		},
+		Spec: csi.VolumeSnapshotSpec{
+			Source:                  csi.VolumeSnapshotSource{PersistentVolumeClaimName: ptr.To(backup.PersistentVolumeClaim.Name)},
+			VolumeSnapshotClassName: ptr.To(class),
+		},
+	}
+}

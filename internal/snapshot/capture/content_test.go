@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package capture
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+func request() *v1beta1.VirtualMachineSnapshot {
+	return &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "snap", UID: "42"}}
+}
+
+func withDisk(name string) func(*v1.VirtualMachine) {
+	return func(vm *v1.VirtualMachine) {
+		devices := &vm.Spec.Template.Spec.Domain.Devices
+		devices.Disks = append(devices.Disks, v1.Disk{Name: name})
+	}
+}
+
+func TestContent(t *testing.T) {
+	vm := builder.MakeVM("vm").UID("7").Label("app", "db").With(withVolume("root", onClaim("root"))).
+		With(func(vm *v1.VirtualMachine) { vm.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}} }).Obj()
+	root := claim("root", "fast")
+	root.Labels = map[string]string{"tier": "gold"}
+	content, copies := Content(request(), Stored{VM: vm, Identity: firmware.FromUID, Volumes: []Volume{
+		{Name: "root", ClaimName: "root", Claim: root, Class: "snap"},
+		{Name: "slow", ClaimName: "slow", Claim: claim("slow", "plain"), Reason: "no class"},
+		{Name: "image"},
+	}})
+	if content.Name != "vmsnapshot-content-42" || content.Namespace != "default" || len(content.OwnerReferences) > 0 || len(copies) > 0 {
+		t.Errorf("content %+v, copies %v", content.ObjectMeta, copies)
+	}
+	if diff := cmp.Diff([]string{snapshot.VirtualMachineSnapshotContentFinalizer}, content.Finalizers); diff != "" {
+		t.Error(diff)
+	}
+	stored := content.Spec.Source.VirtualMachine
+	if stored.UID != "7" || stored.Labels["app"] != "db" || stored.ManagedFields != nil ||
+		stored.Annotations[firmware.IdentityAnnotation] != "vm-uid" || vm.Annotations != nil {
+		t.Errorf("stored metadata: %+v", stored.ObjectMeta)
+	}
+	want := []v1beta1.VolumeBackup{{
+		VolumeName:            "root",
+		PersistentVolumeClaim: v1beta1.PersistentVolumeClaim{ObjectMeta: root.ObjectMeta, Spec: root.Spec},
+		VolumeSnapshotName:    ptr.To("vmsnapshot-42-volume-root"),
+	}}
+	if diff := cmp.Diff(want, content.Spec.VolumeBackups); diff != "" {
+		t.Errorf("volume backups (-want +got):\n%s", diff)
+	}
+	made := VolumeSnapshot(content, &content.Spec.VolumeBackups[0], "snap")
+	labels := map[string]string{"snapshot.kubevirt.io/source-vm-name": "vm", "snapshot.kubevirt.io/source-vm-namespace": "default"}
+	if diff := cmp.Diff(labels, made.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	owner := metav1.GetControllerOf(made)
+	if made.Name != "vmsnapshot-42-volume-root" || *made.Spec.Source.PersistentVolumeClaimName != "root" ||
+		*made.Spec.VolumeSnapshotClassName != "snap" || owner == nil || owner.Name != content.Name {
+		t.Errorf("VolumeSnapshot %+v", made)
+	}
+}
+
+func TestARunningGuestIsStoredAsItWasStarted(t *testing.T) {
+	started := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("1Gi")).With(withVolume("root", onClaim("root"))).With(withDisk("root")).Obj()
+	vm := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("2Gi")).With(withVolume("root", onClaim("root"))).With(withDisk("root")).
+		With(withVolume("plugged", onClaim("plugged"))).With(withDisk("plugged")).
+		With(func(vm *v1.VirtualMachine) {
+			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "new"}}}
+		}).Obj()
+	for name, tc := range map[string]struct {
+		started *v1.VirtualMachineSpec
+		memory  string
+	}{
+		"running": {&started.Spec, "1Gi"},
+		"stopped": {nil, "2Gi"},
+	} {
+		content, _ := Content(request(), Stored{VM: vm, Started: tc.started})
+		spec := content.Spec.Source.VirtualMachine.Spec
+		if got := spec.Template.Spec.Domain.Memory.Guest.String(); got != tc.memory {
+			t.Errorf("%s: the guest is stored with %s of memory", name, got)
+		}
+		if len(spec.Template.Spec.Volumes) != 2 || len(spec.Template.Spec.Domain.Devices.Disks) != 2 || len(spec.DataVolumeTemplates) != 1 {
+			t.Errorf("%s: the plugged disk is not stored: %+v", name, spec)
+		}
+	}
+	if len(started.Spec.Template.Spec.Volumes) != 1 {
+		t.Error("the spec that was started has changed")
+	}
+}
+
+func TestRevisionsAreCopied(t *testing.T) {
+	ref := func(name, revision string) *v1.InstancetypeStatusRef {
+		return &v1.InstancetypeStatusRef{
+			Name: name, Kind: "VirtualMachineClusterInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision},
+		}
+	}
+	inferred := ref("small", "vm-small-v1beta1-9-1")
+	inferred.InferFromVolume = "root"
+	for name, tc := range map[string]struct {
+		matcher v1.InstancetypeMatcher
+		ref     *v1.InstancetypeStatusRef
+		copies  []RevisionCopy
+		want    v1.InstancetypeMatcher
+	}{
+		"in the status": {
+			v1.InstancetypeMatcher{Name: "small"}, ref("small", "vm-small-v1beta1-9-1"),
+			[]RevisionCopy{{"vm-small-v1beta1-9-1", "snap-small-v1beta1-9-1"}},
+			v1.InstancetypeMatcher{Name: "small", Kind: "VirtualMachineClusterInstancetype", RevisionName: "snap-small-v1beta1-9-1"},
+		},
+		"in the spec": {
+			v1.InstancetypeMatcher{Name: "small", RevisionName: "vm-small-v1beta1-9-1"}, nil,
+			[]RevisionCopy{{"vm-small-v1beta1-9-1", "snap-small-v1beta1-9-1"}},
+			v1.InstancetypeMatcher{Name: "small", RevisionName: "snap-small-v1beta1-9-1"},
+		},
+		"of the user's own": {
+			v1.InstancetypeMatcher{Name: "small", RevisionName: "mine"}, nil,
+			[]RevisionCopy{{"mine", "snap-mine"}}, v1.InstancetypeMatcher{Name: "small", RevisionName: "snap-mine"},
+		},
+		"inferred": {
+			v1.InstancetypeMatcher{InferFromVolume: "root", InferFromVolumeFailurePolicy: ptr.To(v1.IgnoreInferFromVolumeFailure)}, inferred,
+			[]RevisionCopy{{"vm-small-v1beta1-9-1", "snap-small-v1beta1-9-1"}},
+			v1.InstancetypeMatcher{Name: "small", Kind: "VirtualMachineClusterInstancetype", RevisionName: "snap-small-v1beta1-9-1"},
+		},
+		"of another object than the spec's": {
+			v1.InstancetypeMatcher{Name: "large"}, ref("small", "vm-small-v1beta1-9-1"), nil, v1.InstancetypeMatcher{Name: "large"},
+		},
+		"not stored yet": {v1.InstancetypeMatcher{Name: "small"}, nil, nil, v1.InstancetypeMatcher{Name: "small"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm := builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
+				vm.Spec.Instancetype, vm.Status.InstancetypeRef = &tc.matcher, tc.ref
+			}).Obj()
+			content, copies := Content(request(), Stored{VM: vm})
+			if diff := cmp.Diff(tc.copies, copies); diff != "" {
+				t.Errorf("copies (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(&tc.want, content.Spec.Source.VirtualMachine.Spec.Instancetype); diff != "" {
+				t.Errorf("matcher (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTheSnapshotOwnsItsRevisions(t *testing.T) {
+	revision := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "vm-small", UID: "1", ResourceVersion: "5", Labels: map[string]string{"a": "b", v1.CreatedByLabel: "7"},
+		},
+		Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 3,
+	}
+	want := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "snap-small", Labels: map[string]string{"a": "b", v1.CreatedByLabel: "42"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "snapshot.kubevirt.io/v1beta1", Kind: "VirtualMachineSnapshot", Name: "snap", UID: "42",
+				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+			}},
+		},
+		Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 3,
+	}
+	if diff := cmp.Diff(want, Revision(request(), revision, "snap-small")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package capture
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Source is the VM of a snapshot as it is now.
+type Source struct {
+	// VM is nil if it does not exist.
+	VM *v1.VirtualMachine
+	// Volumes are its volumes.
+	Volumes []Volume
+	// Unfilled are the claims that the importer still fills, by name.
+	Unfilled map[string]bool
+	// Online reports whether it has a VMI, even a finished one.
+	Online bool
+	// Pods is how many unfinished Pods use its claims.
+	Pods int
+}
+
+// Locked reports whether the VM is locked for a snapshot. The lock is two writes: the status and the finalizer.
+func (s Source) Locked(name string) bool {
+	return s.VM != nil && s.VM.Status.SnapshotInProgress != nil && *s.VM.Status.SnapshotInProgress == name &&
+		slices.Contains(s.VM.Finalizers, snapshot.SourceFinalizer)
+}
+
+// Obstacle returns why the VM cannot be locked for a snapshot now, or "".
+func (s Source) Obstacle(name string) string {
+	for i := range s.Volumes {
+		v := &s.Volumes[i]
+		if what := s.obstacleOf(v); what != "" {
+			return fmt.Sprintf("source %s/%s %s: %s", s.VM.Namespace, s.VM.Name, what, v.ClaimName)
+		}
+	}
+	status := &s.VM.Status
+	switch {
+	case !s.Online && s.Pods > 0:
+		return fmt.Sprintf("source is offline but %d pods using PVCs %v", s.Pods, s.claims())
+	case status.SnapshotInProgress != nil && *status.SnapshotInProgress != name:
+		return fmt.Sprintf("snapshot %q in progress", *status.SnapshotInProgress)
+	case status.RestoreInProgress != nil:
+		// KubeVirt stores a VM that is half restored.
+		return fmt.Sprintf("restore %q in progress", *status.RestoreInProgress)
+	}
+	return ""
+}
+
+func (s Source) obstacleOf(v *Volume) string {
+	switch {
+	case v.ClaimName == "":
+		return ""
+	case v.Claim == nil:
+		return "volume doesnt exist"
+	case v.Claim.DeletionTimestamp != nil:
+		return "volume is being deleted"
+	case v.Claim.Status.Phase != corev1.ClaimBound:
+		return "volume not bound"
+	case s.Unfilled[v.ClaimName]:
+		return "volume not populated"
+	case v.Undecided:
+		return v.Reason
+	default:
+		return ""
+	}
+}
+
+func (s Source) claims() []string {
+	var names []string
+	for i := range s.Volumes {
+		if name := s.Volumes[i].ClaimName; name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package capture
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/conditions"
+)
+
+// Reasons of the conditions of a snapshot.
+const (
+	reasonNoSource  = "Source does not exist"
+	reasonNotLocked = "Source not locked"
+	reasonLocked    = "Source locked and operation in progress"
+	reasonNotReady  = "Not ready"
+	reasonReady     = "Ready"
+	reasonComplete  = "Operation complete"
+	reasonFailed    = "Operation failed"
+	reasonDeleting  = "VM snapshot is deleting"
+	reasonError     = "In error state"
+	reasonDeadline  = "snapshot deadline exceeded"
+)
+
+// Observed is what the status of a snapshot is computed from.
+type Observed struct {
+	// Now is the time.
+	Now time.Time
+	// Source is the VM.
+	Source Source
+	// Guest is the guest when the snapshot was taken.
+	Guest Guest
+	// Content is nil before it is created and after it was deleted.
+	Content *v1beta1.VirtualMachineSnapshotContent
+}
+
+// Deadline returns when a snapshot fails. It is zero for one that never does.
+func Deadline(of *v1beta1.VirtualMachineSnapshot) time.Time {
+	limit := v1beta1.DefaultFailureDeadline
+	if of.Spec.FailureDeadline != nil {
+		limit = of.Spec.FailureDeadline.Duration
+	}
+	if limit == 0 || of.Status != nil && of.Status.Phase == v1beta1.Succeeded {
+		return time.Time{}
+	}
+	return of.CreationTimestamp.Add(limit)
+}
+
+// Status returns the status of a snapshot.
+func Status(of *v1beta1.VirtualMachineSnapshot, seen Observed) *v1beta1.VirtualMachineSnapshotStatus {
+	status := of.Status.DeepCopy()
+	if status == nil {
+		status = &v1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(false)}
+	}
+	s := &statusWriter{status: status, now: metav1.NewTime(seen.Now)}
+	if vm := seen.Source.VM; vm != nil && status.SourceUID == nil {
+		status.SourceUID = ptr.To(vm.UID)
+	}
+	if content := seen.Content; content != nil && content.Status != nil {
+		status.VirtualMachineSnapshotContentName = ptr.To(content.Name)
+		status.CreationTime = content.Status.CreationTime.DeepCopy()
+		status.ReadyToUse = ptr.To(ptr.Deref(content.Status.ReadyToUse, false))
+		status.Error = content.Status.Error.DeepCopy()
+	}
+	deadline := Deadline(of)
+	switch {
+	case status.Phase == v1beta1.Succeeded, status.Phase != v1beta1.Failed && status.CreationTime != nil:
+		// What has been taken in time does not fail because it is reported late.
+		s.succeed(seen)
+	case status.Phase == v1beta1.Failed, !deadline.IsZero() && seen.Now.After(deadline):
+		s.fail()
+	case of.DeletionTimestamp != nil:
+		status.Phase = v1beta1.Deleting
+		s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonDeleting)
+	default:
+		status.Phase = v1beta1.InProgress
+		s.progress(of.Name, seen)
+	}
+	if ptr.Deref(status.ReadyToUse, false) {
+		s.set(v1beta1.ConditionReady, corev1.ConditionTrue, reasonReady)
+	} else {
+		s.set(v1beta1.ConditionReady, corev1.ConditionFalse, reasonNotReady)
+	}
+	if status.Phase == v1beta1.Failed {
+		s.set(v1beta1.ConditionFailure, corev1.ConditionTrue, reasonDeadline)
+	}
+	if status.Error != nil {
+		s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonError)
+	}
+	for i := range s.conditions {
+		conditions.Set(&status.Conditions, s.conditions[i])
+	}
+	return status
+}
+
+// statusWriter changes the status of a snapshot.
+type statusWriter struct {
+	status *v1beta1.VirtualMachineSnapshotStatus
+	now    metav1.Time
+	// conditions are those to set. They are set at the end, because their times change with each change of a status.
+	conditions []v1beta1.Condition
+}
+
+// set sets a condition. It replaces what was set before.
+func (s *statusWriter) set(kind v1beta1.ConditionType, value corev1.ConditionStatus, reason string) {
+	condition := v1beta1.Condition{Type: kind, Status: value, Reason: reason, LastProbeTime: s.now, LastTransitionTime: s.now}
+	if i := slices.IndexFunc(s.conditions, func(c v1beta1.Condition) bool { return c.Type == kind }); i >= 0 {
+		s.conditions[i] = condition
+		return
+	}
+	s.conditions = append(s.conditions, condition)
+}
+
+func (s *statusWriter) progress(name string, seen Observed) {
+	switch {
+	case seen.Source.VM == nil:
+		s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonNoSource)
+		return
+	case seen.Source.Locked(name):
+		s.set(v1beta1.ConditionProgressing, corev1.ConditionTrue, reasonLocked)
+	default:
+		reason := reasonNotLocked
+		if obstacle := seen.Source.Obstacle(name); obstacle != "" {
+			reason += " " + obstacle
+		}
+		s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reason)
+	}
+	s.indicate(seen.Guest.indications())
+}
+
+func (s *statusWriter) succeed(seen Observed) {
+	if s.status.Phase != v1beta1.Succeeded {
+		s.status.Phase = v1beta1.Succeeded
+		list := seen.Guest.indications()
+		var partial bool
+		if s.status.SnapshotVolumes, partial = lists(seen.Content); partial {
+			list = append(list, indication(v1beta1.VMSnapshotPartialSnapshotIndication))
+		}
+		s.indicate(list)
+	}
+	s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonComplete)
+}
+
+func (s *statusWriter) fail() {
+	s.status.Phase = v1beta1.Failed
+	s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonFailed)
+	// The content is deleted, so there is nothing that could be restored.
+	s.status.ReadyToUse = ptr.To(false)
+}
+
+func (s *statusWriter) indicate(list []v1beta1.SourceIndication) {
+	s.status.SourceIndications, s.status.Indications = list, nil
+	for i := range list {
+		s.status.Indications = append(s.status.Indications, list[i].Indication)
+	}
+}
+
+// Taken is the state of the VolumeSnapshots of a content.
+type Taken struct {
+	// Now is the time.
+	Now time.Time
+	// Snapshots are the VolumeSnapshots by name.
+	Snapshots map[string]*csi.VolumeSnapshot
+	// Thawed reports whether the guest's file systems are thawed again, or were not frozen.
+	Thawed bool
+	// Abandoned reports whether the VirtualMachineSnapshot is deleted.
+	Abandoned bool
+}
+
+// All reports whether the storage has taken all snapshots of a content: the guest may write again.
+func (t Taken) All(content *v1beta1.VirtualMachineSnapshotContent) bool {
+	for i := range content.Spec.VolumeBackups {
+		taken := t.Snapshots[ptr.Deref(content.Spec.VolumeBackups[i].VolumeSnapshotName, "")]
+		if taken == nil || taken.Status == nil || taken.Status.CreationTime == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// ContentStatus returns the status of a content. Once it has a time of creation, it follows the VolumeSnapshots for ever.
+func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) *v1beta1.VirtualMachineSnapshotContentStatus {
+	status := content.Status.DeepCopy()
+	if status == nil {
+		status = &v1beta1.VirtualMachineSnapshotContentStatus{}
+	}
+	status.VolumeSnapshotStatus = nil
+	ready, problem, latest := true, "", metav1.Time{}
+	var missing []string
+	for i := range content.Spec.VolumeBackups {
+		name := ptr.Deref(content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
+		found := taken.Snapshots[name]
+		if found == nil {
+			missing, ready = append(missing, name), false
+			continue
+		}
+		one := volumeStatus(found)
+		status.VolumeSnapshotStatus = append(status.VolumeSnapshotStatus, one)
+		usable := ptr.Deref(one.ReadyToUse, false)
+		ready = ready && usable
+		// An error stays in the VolumeSnapshot when a later attempt has succeeded.
+		if !usable && problem == "" && one.Error != nil && one.Error.Message != nil {
+			problem = fmt.Sprintf("VolumeSnapshot %s error: %s", name, *one.Error.Message)
+		}
+		if at := one.CreationTime; at != nil && latest.Before(at) {
+			latest = *at
+		}
+	}
+	slices.Sort(missing)
+	switch names := strings.Join(missing, ","); {
+	case names != "" && status.CreationTime != nil:
+		problem = fmt.Sprintf("VolumeSnapshots (%s) missing", names)
+	case names != "" && taken.Abandoned:
+		problem = fmt.Sprintf("VolumeSnapshots (%s) skipped because vm snapshot is deleted", names)
+	}
+	if status.CreationTime == nil && taken.Thawed && taken.All(content) {
+		if latest.IsZero() {
+			latest = metav1.NewTime(taken.Now) // Only the VM itself was stored.
+		}
+		status.CreationTime = &latest
+	}
+	status.ReadyToUse = ptr.To(ready && status.CreationTime != nil)
+	setProblem(status, problem, taken.Now)
+	return status
+}
+
+func volumeStatus(found *csi.VolumeSnapshot) v1beta1.VolumeSnapshotStatus {
+	out := v1beta1.VolumeSnapshotStatus{VolumeSnapshotName: found.Name}
+	if found.Status == nil {
+		return out
+	}
+	out.CreationTime, out.ReadyToUse = found.Status.CreationTime, found.Status.ReadyToUse
+	if found.Status.Error != nil {
+		out.Error = &v1beta1.Error{Time: found.Status.Error.Time, Message: found.Status.Error.Message}
+	}
+	return out
+}
+
+// setProblem sets the error of a content, with the time at which it first occurred.
+func setProblem(status *v1beta1.VirtualMachineSnapshotContentStatus, problem string, now time.Time) {
+	switch {
+	case problem == "":
+		status.Error = nil
+	case status.Error == nil || ptr.Deref(status.Error.Message, "") != problem:
+		status.Error = &v1beta1.Error{Time: ptr.To(metav1.NewTime(now)), Message: &problem}
+	}
+}
