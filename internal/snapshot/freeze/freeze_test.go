@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package freeze
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// now is a time before the deadline.
+var now = early.Add(time.Second)
+
+// TestAgentAfterARestart has what an agent finds that knows nothing but what it reads.
+func TestAgentAfterARestart(t *testing.T) {
+	at := func(stage Stage) Record { return Record{ID: id, Deadline: late, Stage: stage, FrozenAt: early} }
+	ended := func(stage Stage, kept bool) Record {
+		r := at(stage)
+		r.Kept, r.ThawedAt = kept, now
+		return r
+	}
+	for name, tc := range map[string]struct {
+		intent intent
+		record Record
+		guest  Guest
+		late   bool
+		want   AgentAction
+		writes Record
+	}{
+		"nothing":                                     {want: Wait},
+		"a user's freeze":                             {guest: GuestFrozen, want: Wait},
+		"a new intent":                                {intent: openIntent, want: Write, writes: Record{ID: id, Deadline: late, Stage: Requested, FrozenAt: now}},
+		"an old intent":                               {intent: openIntent, late: true, want: Wait},
+		"a canceled intent":                           {intent: canceledIntent, want: Wait},
+		"an intent that has been served":              {intent: openIntent, record: ended(Thawed, false), want: Wait},
+		"a guest that is not frozen yet":              {intent: openIntent, record: at(Requested), guest: GuestThawed, want: Freeze},
+		"a guest that does not respond":               {intent: openIntent, record: at(Requested), want: Wait},
+		"a guest that is frozen":                      {intent: openIntent, record: at(Requested), guest: GuestFrozen, want: Write, writes: at(Frozen)},
+		"a guest that refused":                        {intent: openIntent, record: at(Requested), guest: GuestRefused, want: Write, writes: at(Failed)},
+		"a frozen guest":                              {intent: openIntent, record: at(Frozen), guest: GuestFrozen, want: Wait},
+		"a frozen guest without an agent":             {intent: openIntent, record: at(Frozen), want: Wait},
+		"a guest that was reset":                      {intent: openIntent, record: at(Frozen), guest: GuestThawed, want: Write, writes: ended(Thawed, false)},
+		"a frozen guest without an intent":            {record: at(Frozen), guest: GuestFrozen, want: Thaw, writes: ended(Thawed, false)},
+		"a frozen guest and a canceled intent":        {intent: canceledIntent, record: at(Frozen), guest: GuestFrozen, want: Thaw, writes: ended(Thawed, false)},
+		"a released guest":                            {intent: releasedIntent, record: at(Frozen), guest: GuestFrozen, want: Thaw, writes: ended(Thawed, true)},
+		"a released guest that does not respond":      {intent: releasedIntent, record: at(Frozen), want: Thaw, writes: ended(Thawed, true)},
+		"a guest that was thawed before it was found": {intent: releasedIntent, record: at(Frozen), guest: GuestThawed, want: Write, writes: ended(Thawed, false)},
+		"a freeze that was canceled":                  {intent: canceledIntent, record: at(Requested), guest: GuestFrozen, want: Thaw, writes: at(Failed)},
+		"a canceled freeze that may be pending":       {intent: canceledIntent, record: at(Requested), want: Thaw, writes: at(Failed)},
+		"a canceled freeze that never happened":       {intent: canceledIntent, record: at(Requested), guest: GuestThawed, want: Write, writes: at(Failed)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := AgentView{Now: now, Intent: tc.intent.value(), Record: tc.record, Guest: tc.guest}
+			if tc.late {
+				view.Now = late
+			}
+			action, record := DecideAgent(view)
+			if action != tc.want {
+				t.Errorf("got action %d, want %d", action, tc.want)
+			}
+			if action != Write && action != Thaw {
+				tc.writes = tc.record
+			}
+			if diff := cmp.Diff(tc.writes, record); diff != "" {
+				t.Errorf("record (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAGuestIsThawedAtTheDeadline(t *testing.T) {
+	for _, read := range []intent{noIntent, openIntent, releasedIntent, canceledIntent} {
+		record := Record{ID: id, Deadline: late, Stage: Frozen}
+		action, next := DecideAgent(AgentView{Now: late, Intent: read.value(), Record: record, Guest: GuestFrozen})
+		// A release proves that the snapshots had been taken, even if the agent reads it late.
+		if action != Thaw || next.Kept != (read == releasedIntent) {
+			t.Errorf("with intent %d: action %d, kept %t", read, action, next.Kept)
+		}
+	}
+}
+
+func TestAnotherIntentEndsTheFreeze(t *testing.T) {
+	another := &Intent{ID: "another", Deadline: late}
+	view := AgentView{Now: now, Intent: another, Record: Record{ID: id, Deadline: late, Stage: Frozen}, Guest: GuestFrozen}
+	action, record := DecideAgent(view)
+	if action != Thaw || record.Kept || record.ID != id {
+		t.Fatalf("action %d, record %+v", action, record)
+	}
+	view.Record, view.Guest = record, GuestThawed
+	if action, record = DecideAgent(view); action != Write || record.ID != "another" || record.Stage != Requested || record.Kept {
+		t.Errorf("action %d, record %+v", action, record)
+	}
+}
+
+func TestController(t *testing.T) {
+	record := func(stage Stage) Record { return Record{ID: id, Stage: stage} }
+	for name, tc := range map[string]struct {
+		intent    intent
+		record    Record
+		snapshots Snapshots
+		late      bool
+		abandoned bool
+		want      ControllerAction
+		end       End
+	}{
+		"nothing":                             {want: WriteIntent},
+		"the record of another snapshot":      {record: Record{ID: "x", Stage: Thawed}, want: WriteIntent},
+		"no freeze yet":                       {intent: openIntent, want: Await},
+		"a freeze that was requested":         {intent: openIntent, record: record(Requested), want: Await},
+		"the freeze of another snapshot":      {intent: openIntent, record: Record{ID: "x", Stage: Frozen}, want: Await},
+		"a frozen guest":                      {intent: openIntent, record: record(Frozen), want: Take},
+		"a frozen guest and a snapshot":       {intent: openIntent, record: record(Frozen), snapshots: SomeSnapshots, want: Take},
+		"all snapshots":                       {intent: openIntent, record: record(Frozen), snapshots: AllSnapshots, want: WriteIntent, end: Release},
+		"all snapshots, late":                 {intent: openIntent, record: record(Frozen), snapshots: AllSnapshots, late: true, want: WriteIntent, end: Release},
+		"a failed freeze":                     {intent: openIntent, record: record(Failed), want: WriteIntent, end: Cancel},
+		"a guest that was thawed":             {intent: openIntent, record: record(Thawed), snapshots: SomeSnapshots, want: WriteIntent, end: Cancel},
+		"a guest that was thawed in the end":  {intent: openIntent, record: record(Thawed), snapshots: AllSnapshots, want: WriteIntent, end: Cancel},
+		"an agent that is away":               {intent: openIntent, late: true, want: WriteIntent, end: Cancel},
+		"slow storage":                        {intent: openIntent, record: record(Frozen), snapshots: SomeSnapshots, late: true, want: WriteIntent, end: Cancel},
+		"a deleted snapshot":                  {intent: openIntent, record: record(Frozen), snapshots: SomeSnapshots, abandoned: true, want: WriteIntent, end: Cancel},
+		"a deleted snapshot after a cancel":   {intent: canceledIntent, record: record(Frozen), abandoned: true, want: Done},
+		"a deleted snapshot before a freeze":  {abandoned: true, want: Done},
+		"a cancel":                            {intent: canceledIntent, record: record(Failed), want: Take},
+		"a cancel and all snapshots":          {intent: canceledIntent, record: record(Failed), snapshots: AllSnapshots, want: Done},
+		"a release":                           {intent: releasedIntent, record: record(Frozen), snapshots: AllSnapshots, want: Await},
+		"a release and an agent that is away": {intent: releasedIntent, record: record(Frozen), snapshots: AllSnapshots, late: true, want: Done},
+		"a thaw":                              {intent: releasedIntent, record: record(Thawed), snapshots: AllSnapshots, want: Done},
+		"a new VMI":                           {snapshots: SomeSnapshots, want: Take},
+		"a new VMI after all snapshots":       {snapshots: AllSnapshots, want: Done},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := ControllerView{
+				Now: now, ID: id, Limit: limit, Intent: tc.intent.value(), Record: tc.record, Snapshots: tc.snapshots, Abandoned: tc.abandoned,
+			}
+			if tc.late {
+				view.Now = late
+			}
+			action, next := DecideController(view)
+			if action != tc.want {
+				t.Fatalf("got action %d, want %d", action, tc.want)
+			}
+			var want *Intent
+			if tc.want == WriteIntent {
+				want = &Intent{ID: id, Deadline: late, End: tc.end}
+				if tc.intent == noIntent {
+					want.Deadline = now.Add(limit)
+				}
+			}
+			if diff := cmp.Diff(want, next); diff != "" {
+				t.Errorf("intent (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLasted(t *testing.T) {
+	record := Record{Stage: Frozen, FrozenAt: early, ThawedAt: late}
+	if got := record.Lasted(); got != 0 {
+		t.Errorf("a frozen guest was frozen for %s", got)
+	}
+	record.Stage = Thawed
+	if got := record.Lasted(); got != limit {
+		t.Errorf("got %s, want %s", got, limit)
+	}
+}
