@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"fmt"
+
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+)
+
+// checkPlan returns an error if the restore could not be completed. KubeVirt notices some of this after it has deleted claims.
+func checkPlan(s *scope) (bool, error) {
+	switch policy := s.ownership(); policy {
+	case v1beta1.VolumeOwnershipPolicyVm, v1beta1.VolumeOwnershipPolicyNone:
+	default:
+		return false, fmt.Errorf("volume ownership policy %q doesn't exist", policy)
+	}
+	for i := range s.volumes {
+		if err := s.checkVolume(&s.volumes[i]); err != nil {
+			return false, err
+		}
+	}
+	for _, names := range Revisions(s.Restore, s.Content) {
+		if s.Revisions[names.From] == nil {
+			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot does not exist", s.Restore.Namespace, names.From)
+		}
+	}
+	if s.Target != nil {
+		return true, nil
+	}
+	_, err := s.newTarget()
+	return err == nil, err
+}
+
+func (s *scope) checkVolume(v *volume) error {
+	live := s.Claims[v.claim]
+	if live != nil && s.isOurs(live.Annotations) {
+		return nil
+	}
+	if s.VolumeSnapshots[*v.VolumeSnapshotName] == nil {
+		return fmt.Errorf("missing volumeSnapshot %s", *v.VolumeSnapshotName)
+	}
+	kind := ""
+	switch dv := s.DataVolumes[v.claim]; {
+	case s.replaces(v.VolumeBackup, v.claim):
+	case live != nil:
+		kind = "PersistentVolumeClaim" // KubeVirt lets the VM have this claim.
+	case dv != nil && v.template >= 0:
+		kind = "DataVolume"
+	}
+	if kind == "" {
+		return nil
+	}
+	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind, v.claim, v.VolumeName)
+}

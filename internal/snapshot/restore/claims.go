@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Annotations of the importer. Source: containerized-data-importer pkg/controller/common.
+const (
+	// populatedFor of a claim names the DataVolume that may own it as filled.
+	populatedFor = "cdi.kubevirt.io/storage.populatedFor"
+	// prePopulated of a DataVolume keeps the importer from making a claim for it.
+	prePopulated = "cdi.kubevirt.io/storage.prePopulated"
+	// claimAdoption of a DataVolume lets it own an existing claim.
+	claimAdoption = "cdi.kubevirt.io/allowClaimAdoption"
+)
+
+// describesVolume are the beginnings of annotations that describe the claim's volume, and not what is in it.
+var describesVolume = []string{
+	"pv.kubernetes.io", "volume.beta.kubernetes.io", "volume.kubernetes.io", "cdi.kubevirt.io", "k8s.io/CloneRequest", "k8s.io/CloneOf",
+}
+
+// contentType is the annotation with the format of what is in a claim. KubeVirt drops it with those of the importer.
+const contentType = "cdi.kubevirt.io/storage.contentType"
+
+// restoreClaims creates the restored claims. Claims that they replace are deleted before.
+func restoreClaims(s *scope) (bool, error) {
+	done := true
+	for i := range s.volumes {
+		ready, err := s.restoreClaim(&s.volumes[i])
+		if err != nil {
+			return false, err
+		}
+		done = done && ready
+	}
+	if !done {
+		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
+	}
+	return done, nil
+}
+
+func (s *scope) restoreClaim(v *volume) (bool, error) {
+	live := s.Claims[v.claim]
+	if live != nil && s.isOurs(live.Annotations) && live.DeletionTimestamp == nil {
+		return s.bound(live)
+	}
+	// Without a claim, the importer would make a new one for the DataVolume.
+	if dv := s.DataVolumes[v.claim]; dv != nil && s.replaces(v.VolumeBackup, v.claim) && !s.isKept(dv) {
+		s.step.Update = append(s.step.Update, s.kept(dv))
+		return false, nil
+	}
+	switch {
+	case live == nil:
+		s.step.Create = append(s.step.Create, s.newClaim(v))
+	case live.DeletionTimestamp == nil:
+		s.step.Delete = append(s.step.Delete, live)
+	}
+	return false, nil
+}
+
+// isKept reports whether the importer leaves the DataVolume without a claim, for this restore.
+func (s *scope) isKept(dv *cdi.DataVolume) bool {
+	return dv.Annotations[snapshot.RestoreNameAnnotation] == s.Restore.Name && dv.Annotations[prePopulated] != ""
+}
+
+func (s *scope) kept(dv *cdi.DataVolume) *cdi.DataVolume {
+	out := dv.DeepCopy()
+	metav1.SetMetaDataAnnotation(&out.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
+	metav1.SetMetaDataAnnotation(&out.ObjectMeta, prePopulated, "true")
+	return out
+}
+
+// bound reports whether a claim is bound, or will be when a Pod uses it.
+func (s *scope) bound(claim *corev1.PersistentVolumeClaim) (bool, error) {
+	switch claim.Status.Phase {
+	case corev1.ClaimBound:
+		return true, nil
+	case corev1.ClaimPending, "":
+		class := ptr.Deref(claim.Spec.StorageClassName, "")
+		mode, known := s.BindingModes[class]
+		if !known && class != "" {
+			return false, fmt.Errorf("StorageClass %s does not exist", class)
+		}
+		return mode == storagev1.VolumeBindingWaitForFirstConsumer, nil
+	default:
+		return false, fmt.Errorf("PVC %s/%s in status %q", claim.Namespace, claim.Name, claim.Status.Phase)
+	}
+}
+
+// newClaim returns the restored claim of a volume.
+func (s *scope) newClaim(v *volume) *corev1.PersistentVolumeClaim {
+	from := s.VolumeSnapshots[*v.VolumeSnapshotName]
+	old := &v.PersistentVolumeClaim
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Restore.Namespace, Name: v.claim,
+			Labels: maps.Clone(old.Labels), Annotations: maps.Clone(old.Annotations),
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:               slices.Clone(old.Spec.AccessModes),
+			Resources:                 *old.Spec.Resources.DeepCopy(),
+			StorageClassName:          old.Spec.StorageClassName,
+			VolumeAttributesClassName: old.Spec.VolumeAttributesClassName,
+			VolumeMode:                old.Spec.VolumeMode,
+			DataSource: &corev1.TypedLocalObjectReference{
+				APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: from.Name,
+			},
+			DataSourceRef: &corev1.TypedObjectReference{
+				APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: from.Name,
+			},
+		},
+	}
+	grow(claim, from)
+	s.describe(claim, v)
+	s.own(claim, v)
+	return claim
+}
+
+// grow requests at least the size that the snapshot needs.
+func grow(claim *corev1.PersistentVolumeClaim, from *csi.VolumeSnapshot) {
+	if from.Status == nil || from.Status.RestoreSize == nil {
+		return
+	}
+	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok && size.Cmp(*from.Status.RestoreSize) >= 0 {
+		return
+	}
+	if claim.Spec.Resources.Requests == nil {
+		claim.Spec.Resources.Requests = corev1.ResourceList{}
+	}
+	claim.Spec.Resources.Requests[corev1.ResourceStorage] = from.Status.RestoreSize.DeepCopy()
+}
+
+// describe sets the labels and annotations of a restored claim. An override changes those of the user only.
+func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
+	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
+		return key != contentType && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	})
+	if override := s.override(v.VolumeName); override != nil {
+		for key, value := range override.Labels {
+			metav1.SetMetaDataLabel(&claim.ObjectMeta, key, value)
+		}
+		for key, value := range override.Annotations {
+			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, key, value)
+		}
+	}
+	// The state claim gets this label when the VM is restored: a start uses the claim that has it.
+	delete(claim.Labels, v1.PersistentStateLabel)
+	delete(claim.Labels, snapshot.RestoreCleanupStateLabel)
+	delete(claim.Annotations, snapshot.RestoreOwnedByVMAnnotation)
+	metav1.SetMetaDataLabel(&claim.ObjectMeta, snapshot.RestoreSourceNameLabel, s.source().Name)
+	metav1.SetMetaDataLabel(&claim.ObjectMeta, snapshot.RestoreSourceNamespaceLabel, s.source().Namespace)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
+}
+
+// own makes the VM the owner of a restored claim, or lets the DataVolume own it. A VM that does not exist yet is made the owner
+// later.
+func (s *scope) own(claim *corev1.PersistentVolumeClaim, v *volume) {
+	switch {
+	case v.dataVolume != "":
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, populatedFor, v.dataVolume)
+	case s.ownership() == v1beta1.VolumeOwnershipPolicyNone:
+	case s.Target != nil:
+		claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)}
+	case s.owned(v):
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.RestoreOwnedByVMAnnotation, s.Restore.Name)
+	}
+}
+
+func (s *scope) ownership() v1beta1.VolumeOwnershipPolicy {
+	return ptr.Deref(s.Restore.Spec.VolumeOwnershipPolicy, v1beta1.VolumeOwnershipPolicyVm)
+}
+
+// owned reports whether the VM in the snapshot owned the claim of a volume.
+func (s *scope) owned(v *volume) bool {
+	return slices.ContainsFunc(v.PersistentVolumeClaim.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == v1.VirtualMachineGroupVersionKind.Kind && o.Name == s.source().Name && o.UID == s.source().UID
+	})
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// restoreDataVolumes creates the DataVolumes of the VM's templates around the restored claims, before the VM has the templates:
+// then, the VM reconciler would create them, and the importer would fill them.
+func restoreDataVolumes(s *scope) (bool, error) {
+	done, templates := true, s.templates()
+	for i := range s.volumes {
+		v := &s.volumes[i]
+		if v.template < 0 {
+			continue
+		}
+		live := s.DataVolumes[v.dataVolume]
+		switch {
+		case live == nil:
+			s.step.Create = append(s.step.Create, s.newDataVolume(&templates[v.template]))
+			done = false
+		case !filled(live):
+			done = false
+		}
+	}
+	if !done {
+		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
+	}
+	return done, nil
+}
+
+// filled reports whether the importer has accepted the claim of a DataVolume, or will when a Pod uses it.
+func filled(dv *cdi.DataVolume) bool {
+	switch dv.Status.Phase {
+	case cdi.DataVolumeSucceeded, cdi.DataVolumeWaitForFirstConsumer, cdi.DataVolumePendingPopulation:
+		return dv.DeletionTimestamp == nil
+	default:
+		return false
+	}
+}
+
+func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolume {
+	dv := &cdi.DataVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Restore.Namespace, Name: template.Name,
+			Labels: maps.Clone(template.Labels), Annotations: maps.Clone(template.Annotations),
+		},
+		Spec: cdi.DataVolumeSpec{DataVolumeSpec: *template.Spec.DeepCopy()},
+	}
+	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
+	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, prePopulated, "true")
+	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, claimAdoption, "true")
+	// The VM reconciler makes a new VM the owner.
+	if s.Target != nil {
+		metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.Target.UID))
+		dv.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)}
+	}
+	return dv
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParsePatches(t *testing.T) {
+	for name, tc := range map[string]struct{ patch, err string }{
+		"an address with colons": {patch: `{"op": "replace", "path": "/spec/template/spec/domain/devices/interfaces/0/macAddress", "value": "02:00:00:00:00:02"}`},
+		"a path with colons and commas": {
+			patch: `{"op": "add", "path": "/spec/template/metadata/annotations/example.com~1a:b,c", "value": "/status/x,y:z"}`,
+		},
+		"keys in another order":  {patch: `{"value": {"path": "/metadata"}, "path": "/spec/runStrategy", "op": "add"}`},
+		"a move within the spec": {patch: `{"op": "move", "from": "/spec/a", "path": "/spec/b"}`},
+		"labels":                 {`{"op": "add", "path": "/metadata/labels/a", "value": "b"}`, "patching is valid only for elements under /spec/ only: "},
+		"the whole spec":         {`{"op": "remove", "path": "/spec"}`, "patching is valid only for elements under /spec/ only: "},
+		"another field":          {`{"op": "add", "path": "/specification/x", "value": 1}`, "patching is valid only for elements under /spec/ only: "},
+		"a copy from elsewhere":  {`{"op": "copy", "from": "/metadata/uid", "path": "/spec/x"}`, "patching is valid only for elements under /spec/ only: "},
+		"a list":                 {`[{"op": "remove", "path": "/spec/x"}]`, "patch is not valid JSON"},
+		"no JSON":                {`op: remove`, "patch is not valid JSON"},
+		"no path":                {`{"op": "remove"}`, "has no path"},
+		"null":                   {`null`, "has no path"},
+		"a number as path":       {`{"op": "remove", "path": 1}`, "has no path"},
+		"a number as from":       {`{"op": "move", "path": "/spec/x", "from": 1}`, "has no valid from"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parsePatches([]string{tc.patch})
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("got %v, want %q", err, tc.err)
+			}
+		})
+	}
+}
+
+func TestPatchesOfANewTarget(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	c.Restore.Spec.Patches = []string{
+		`{"op": "replace", "path": "/spec/template/spec/domain/devices/interfaces/0/macAddress", "value": "02:00:00:00:00:02"}`,
+		`{"op": "add", "path": "/spec/template/metadata", "value": {"annotations": {}}}`,
+		`{"op": "add", "path": "/spec/template/metadata/annotations/example.com~1a:b,c", "value": "x:y,z"}`,
+	}
+	c.run(t, all)
+	template := c.Target.Spec.Template
+	if got := template.Spec.Domain.Devices.Interfaces[0].MacAddress; got != "02:00:00:00:00:02" {
+		t.Errorf("the address is %s", got)
+	}
+	if got := template.ObjectMeta.Annotations["example.com/a:b,c"]; got != "x:y,z" {
+		t.Errorf("the annotation is %q", got)
+	}
+	existing := newCluster()
+	existing.Restore.Spec.Patches = c.Restore.Spec.Patches
+	existing.run(t, all)
+	if got := existing.Target.Spec.Template.Spec.Domain.Devices.Interfaces[0].MacAddress; got != mac {
+		t.Errorf("an existing target was patched: %s", got)
+	}
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// World is what a restore depends on: the restore, and live objects of its namespace. Caches may be behind.
+type World struct {
+	// Now is the time.
+	Now time.Time
+	// Restore is the restore.
+	Restore *v1beta1.VirtualMachineRestore
+	// Snapshot and Content are what is restored. Nil if they do not exist.
+	Snapshot *v1beta1.VirtualMachineSnapshot
+	Content  *v1beta1.VirtualMachineSnapshotContent
+	// Target is the VM that the restore names. Nil if it does not exist.
+	Target *v1.VirtualMachine
+	// Running reports whether the target has a VMI, even a finished one.
+	Running bool
+	// Claims are the claims of the namespace by name.
+	Claims map[string]*corev1.PersistentVolumeClaim
+	// DataVolumes are the DataVolumes of the namespace by name.
+	DataVolumes map[string]*cdi.DataVolume
+	// VolumeSnapshots are those of the content by name.
+	VolumeSnapshots map[string]*csi.VolumeSnapshot
+	// Revisions are the ControllerRevisions that Revisions names, by name.
+	Revisions map[string]*appsv1.ControllerRevision
+	// BindingModes are those of the storage classes by name.
+	BindingModes map[string]storagev1.VolumeBindingMode
+}
+
+// Object is a Kubernetes object.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Step is what a restore does next. Its changes are independent of each other: they may be applied in any order, or only in part.
+type Step struct {
+	// Create are objects to create. One that exists already is not an error: a cache was behind.
+	Create []Object
+	// Update are changed copies of live objects, to write if the object still has their resource version.
+	Update []Object
+	// Delete are live objects, to delete if the object still has their UID.
+	Delete []Object
+	// Lock and Unlock set and remove restoreInProgress in the target's status. Unlock also removes memoryDumpRequest: the
+	// volume of a memory dump is not restored.
+	Lock, Unlock bool
+	// Stop stops the target, for good.
+	Stop bool
+	// Status is the restore's status, to be written before the changes are applied.
+	Status *v1beta1.VirtualMachineRestoreStatus
+	// Event is to be recorded if the status changes.
+	Event *Event
+	// RequeueAfter is when to call Next again even if nothing changes; zero means never.
+	RequeueAfter time.Duration
+}
+
+// Event is an event of the restore.
+type Event struct {
+	// Type is Normal or Warning.
+	Type string
+	// Reason and Note are its texts.
+	Reason, Note string
+}
+
+// retry is when a restore that reports an error tries again. Not all that it waits for is watched.
+const retry = 15 * time.Second
+
+// stages of a restore. Each returns false, or an error, until it is done.
+var stages = []func(*scope) (bool, error){
+	initialize,
+	awaitTarget,
+	checkSnapshot,
+	lock,
+	planVolumes,
+	// Before the first claim is deleted: whatever would make the restore fail afterwards.
+	checkPlan,
+	restoreClaims,
+	restoreDataVolumes,
+	restoreState,
+	restoreRevisions,
+	restoreTarget,
+}
+
+// finalStages follow once the target has been restored. It is restored once: later changes of it are the user's.
+var finalStages = []func(*scope) (bool, error){
+	initialize,
+	adopt,
+	deleteObsolete,
+	unlock,
+	complete,
+}
+
+// Next returns what a restore does next. Without a change, it waits for one of the objects, or it has finished. A step that
+// reports an error changes nothing.
+func Next(w World) Step {
+	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
+	if s.finished() {
+		return *s.step
+	}
+	list := stages
+	if w.Target != nil && s.isOurs(w.Target.Annotations) {
+		list = finalStages
+	}
+	for _, stage := range list {
+		done, err := stage(s)
+		if err != nil {
+			s.report(err)
+		}
+		if !done || err != nil {
+			break
+		}
+	}
+	return *s.step
+}
+
+// scope is what the stages work on.
+type scope struct {
+	World
+	step *Step
+	// volumes are those to restore.
+	volumes []volume
+}
+
+// finished reports whether the restore has finished. Only a target that runs makes it fail for good.
+func (s *scope) finished() bool {
+	status := s.step.Status
+	return status != nil && (ptr.Deref(status.Complete, false) || isTrue(status.Conditions, v1beta1.ConditionFailure))
+}
+
+// initialize writes the first status.
+func initialize(s *scope) (bool, error) {
+	if s.step.Status != nil {
+		return true, nil
+	}
+	s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
+	s.progress(corev1.ConditionTrue, reasonInitializing, reasonInitializing)
+	return false, nil
+}
+
+// checkSnapshot returns an error unless the snapshot can be restored to the target.
+func checkSnapshot(s *scope) (bool, error) {
+	name := s.Restore.Namespace + "/" + s.Restore.Spec.VirtualMachineSnapshotName
+	switch snap := s.Snapshot; {
+	case snap == nil:
+		return false, fmt.Errorf("VMSnapshot %s does not exist", name)
+	case snap.Status != nil && snap.Status.Phase == v1beta1.Failed:
+		return false, fmt.Errorf("VMSnapshot %s failed and is invalid to use", name)
+	case snap.Status == nil, !ptr.Deref(snap.Status.ReadyToUse, false):
+		return false, fmt.Errorf("VMSnapshot %s not ready", name)
+	case s.Target != nil && snap.Status.SourceUID != nil && *snap.Status.SourceUID != s.Target.UID:
+		return false, errors.New("restore source and restore target are different but restore target already exists")
+	}
+	content := s.Content
+	switch {
+	case content == nil:
+		return false, fmt.Errorf("VMSnapshotContent of VMSnapshot %s does not exist", name)
+	case content.Status == nil, !ptr.Deref(content.Status.ReadyToUse, false):
+		return false, fmt.Errorf("VMSnapshotContent %s/%s not ready", content.Namespace, content.Name)
+	case s.source() == nil, s.source().Spec.Template == nil:
+		return false, fmt.Errorf("VMSnapshotContent %s/%s contains no VirtualMachine", content.Namespace, content.Name)
+	}
+	return true, nil
+}
+
+// source is the VM in the snapshot.
+func (s *scope) source() *v1beta1.VirtualMachine { return s.Content.Spec.Source.VirtualMachine }
+
+// toSource reports whether the target has the name of the VM in the snapshot. It need not be the same object: the VM may have
+// been deleted since.
+func (s *scope) toSource() bool { return s.Restore.Spec.Target.Name == s.source().Name }
+
+// lock locks an existing target: it does not start, and no snapshot of it is taken.
+func lock(s *scope) (bool, error) {
+	if s.Target == nil {
+		return true, nil
+	}
+	switch by := s.Target.Status.RestoreInProgress; {
+	case by == nil && s.Target.Status.SnapshotInProgress != nil:
+		return false, fmt.Errorf("snapshot %q in progress", *s.Target.Status.SnapshotInProgress)
+	case by == nil:
+		s.step.Lock = true
+		return false, nil
+	case *by != s.Restore.Name:
+		return false, fmt.Errorf("vm restore %s in progress", *by)
+	default:
+		return true, nil
+	}
+}
+
+func unlock(s *scope) (bool, error) {
+	by := s.Target.Status.RestoreInProgress
+	s.step.Unlock = by != nil && *by == s.Restore.Name
+	return !s.step.Unlock, nil
+}

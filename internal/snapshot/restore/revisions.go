@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"bytes"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// Revisions returns the ControllerRevisions of a content with its VM's instance type and preference: From is the snapshot's, To
+// the one of the restored VM.
+func Revisions(of *v1beta1.VirtualMachineRestore, content *v1beta1.VirtualMachineSnapshotContent) []capture.RevisionCopy {
+	if content == nil || content.Spec.Source.VirtualMachine == nil {
+		return nil
+	}
+	var out []capture.RevisionCopy
+	for _, class := range reference.Classes {
+		if matcher := class.MatcherOf(&content.Spec.Source.VirtualMachine.Spec); matcher != nil && matcher.RevisionName != "" {
+			out = append(out, capture.RevisionCopy{From: matcher.RevisionName, To: restoredRevision(of, matcher.RevisionName)})
+		}
+	}
+	return out
+}
+
+func restoredRevision(of *v1beta1.VirtualMachineRestore, name string) string {
+	return capture.Rename(name, of.Spec.VirtualMachineSnapshotName, of.Spec.Target.Name)
+}
+
+// restoreRevisions creates the restored VM's revisions. Their data cannot be changed: one that differs is deleted before.
+func restoreRevisions(s *scope) (bool, error) {
+	done := true
+	for _, names := range Revisions(s.Restore, s.Content) {
+		from, live := s.Revisions[names.From], s.Revisions[names.To]
+		switch {
+		case live == nil:
+			var uid types.UID
+			var owner *metav1.OwnerReference
+			if s.Target != nil {
+				uid, owner = s.Target.UID, metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)
+			}
+			s.step.Create = append(s.step.Create, capture.CopyRevision(from, s.Restore.Namespace, names.To, uid, owner))
+			done = false
+		case live.DeletionTimestamp != nil:
+			done = false
+		case !sameData(from, live):
+			s.step.Delete, done = append(s.step.Delete, live), false
+		}
+	}
+	if !done {
+		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
+	}
+	return done, nil
+}
+
+// sameData reports whether two revisions have the same data, whatever the order of its keys.
+func sameData(a, b *appsv1.ControllerRevision) bool {
+	one, err := reference.SortKeys(a.Data.Raw)
+	if err != nil {
+		return bytes.Equal(a.Data.Raw, b.Data.Raw)
+	}
+	other, err := reference.SortKeys(b.Data.Raw)
+	return err == nil && bytes.Equal(one, other)
+}

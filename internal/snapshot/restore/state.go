@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// restoreState makes the restored claim with the state of TPM and EFI the VM's, and marks the one that it replaces for
+// deletion. The VM is locked, so no start can find both or none. Without such a claim in the snapshot, the VM keeps the one
+// that it has.
+func restoreState(s *scope) (bool, error) {
+	at := slices.IndexFunc(s.volumes, func(v volume) bool { return v.state })
+	if at < 0 {
+		return true, nil
+	}
+	target, done := s.Restore.Spec.Target.Name, true
+	for _, live := range s.sortedClaims() {
+		restored := live.Name == s.volumes[at].claim
+		if restored == (live.Labels[v1.PersistentStateLabel] == target) {
+			continue
+		}
+		changed := live.DeepCopy()
+		if restored {
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, v1.PersistentStateLabel, target)
+		} else {
+			delete(changed.Labels, v1.PersistentStateLabel)
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, snapshot.RestoreCleanupStateLabel, capture.StateVolume(target))
+		}
+		s.step.Update, done = append(s.step.Update, changed), false
+	}
+	if !done {
+		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
+	}
+	return done, nil
+}
+
+// sortedClaims returns the claims in a stable order.
+func (s *scope) sortedClaims() []*corev1.PersistentVolumeClaim {
+	out := make([]*corev1.PersistentVolumeClaim, 0, len(s.Claims))
+	for _, claim := range s.Claims {
+		out = append(out, claim)
+	}
+	slices.SortFunc(out, func(a, b *corev1.PersistentVolumeClaim) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/conditions"
+)
+
+// Reasons of the conditions of a restore.
+const (
+	reasonInitializing   = "Initializing VirtualMachineRestore"
+	reasonCreatingClaims = "Creating new PVCs"
+	reasonAwaitingClaims = "Waiting for new PVCs"
+	reasonUpdatingTarget = "Updating target spec"
+	reasonAwaitingTarget = "Waiting for target update"
+	reasonComplete       = "Operation complete"
+	reasonWaiting        = "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore"
+	reasonStopping       = "Automatically stopping restore target for restore operation"
+	reasonRunning        = "Restore target VMI must be powered off before restore operation"
+)
+
+var (
+	reasonWaitingInTime = fmt.Sprintf("%s, or the operation will fail after %s", reasonWaiting, v1beta1.DefaultGracePeriod)
+	reasonGraceExceeded = fmt.Sprintf(
+		"Restore target failed to be ready within %s. Please power off the target VM before attempting restore", v1beta1.DefaultGracePeriod)
+)
+
+// noteRunning is the note of the event about a target that runs.
+const noteRunning = "Restore target VMI still exists, please stop the restore target to proceed with restore"
+
+func isTrue(list []v1beta1.Condition, kind v1beta1.ConditionType) bool {
+	return conditions.IsTrue(list, kind)
+}
+
+func (s *scope) set(kind v1beta1.ConditionType, value corev1.ConditionStatus, reason string) {
+	now := metav1.NewTime(s.Now)
+	conditions.Set(&s.step.Status.Conditions, v1beta1.Condition{
+		Type: kind, Status: value, Reason: reason, LastProbeTime: now, LastTransitionTime: now,
+	})
+}
+
+// progress reports that the restore is not complete.
+func (s *scope) progress(value corev1.ConditionStatus, progressing, ready string) {
+	s.set(v1beta1.ConditionProgressing, value, progressing)
+	s.set(v1beta1.ConditionReady, corev1.ConditionFalse, ready)
+}
+
+func (s *scope) warn(reason, note string) {
+	s.step.Event = &Event{Type: corev1.EventTypeWarning, Reason: reason, Note: note}
+}
+
+// report reports an error. The restore goes on when its cause is gone.
+func (s *scope) report(err error) {
+	s.progress(corev1.ConditionFalse, err.Error(), err.Error())
+	s.warn(snapshot.RestoreErrorEvent, "VirtualMachineRestore encountered error "+err.Error())
+	s.step.Create, s.step.Update, s.step.Delete = nil, nil, nil
+	s.step.RequeueAfter = retry
+}
+
+// fail ends the restore.
+func (s *scope) fail(reason string) {
+	s.progress(corev1.ConditionFalse, reason, reason)
+	s.set(v1beta1.ConditionFailure, corev1.ConditionTrue, reason)
+	s.warn(snapshot.RestoreFailedEvent, "VirtualMachineRestore failed "+reason)
+}
+
+// awaitTarget waits until an existing target has no VMI.
+func awaitTarget(s *scope) (bool, error) {
+	if s.Target == nil || !s.Running {
+		return true, nil
+	}
+	switch policy := ptr.Deref(s.Restore.Spec.TargetReadinessPolicy, v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail); policy {
+	case v1beta1.VirtualMachineRestoreStopTarget:
+		s.step.Stop = true
+		s.progress(corev1.ConditionFalse, reasonStopping, reasonStopping)
+		s.warn(snapshot.RestoreTargetNotReadyEvent, reasonStopping)
+	case v1beta1.VirtualMachineRestoreFailImmediate:
+		s.fail(reasonRunning)
+	case v1beta1.VirtualMachineRestoreWaitEventually:
+		s.progress(corev1.ConditionFalse, reasonWaiting, reasonWaiting)
+		s.warn(snapshot.RestoreTargetNotReadyEvent, noteRunning)
+	case v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail:
+		left := s.Restore.CreationTimestamp.Add(v1beta1.DefaultGracePeriod).Sub(s.Now)
+		if left <= 0 {
+			s.fail(reasonGraceExceeded)
+			break
+		}
+		s.progress(corev1.ConditionFalse, reasonWaitingInTime, reasonWaitingInTime)
+		s.warn(snapshot.RestoreTargetNotReadyEvent, noteRunning)
+		s.step.RequeueAfter = left // KubeVirt fails with the next event only.
+	default:
+		return false, fmt.Errorf("unknown targetReadinessPolicy: %s", policy)
+	}
+	return false, nil
+}
+
+// complete ends the restore.
+func complete(s *scope) (bool, error) {
+	s.step.Status.Complete, s.step.Status.RestoreTime = ptr.To(true), ptr.To(metav1.NewTime(s.Now))
+	s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonComplete)
+	s.set(v1beta1.ConditionReady, corev1.ConditionTrue, reasonComplete)
+	s.step.Event = &Event{
+		Type: corev1.EventTypeNormal, Reason: snapshot.RestoreCompleteEvent,
+		Note: "Successfully completed VirtualMachineRestore " + s.Restore.Name,
+	}
+	return true, nil
+}

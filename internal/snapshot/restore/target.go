@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+)
+
+// restoreTarget writes the restored spec to the target, or creates it. The annotation that it writes at the same time ends this
+// stage.
+func restoreTarget(s *scope) (bool, error) {
+	s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
+	if s.Target != nil {
+		s.step.Update = append(s.step.Update, s.changedTarget())
+		return false, nil
+	}
+	vm, err := s.newTarget()
+	if err != nil {
+		return false, err
+	}
+	s.step.Create = append(s.step.Create, vm)
+	return false, nil
+}
+
+// changedTarget returns the target with the spec of the snapshot. Its metadata and its run strategy stay, except that running
+// becomes false: a VM that has been restored is started by the user.
+func (s *scope) changedTarget() *v1.VirtualMachine {
+	vm := s.Target.DeepCopy()
+	vm.Spec = s.spec()
+	vm.Spec.Running, vm.Spec.RunStrategy = s.Target.Spec.Running, s.Target.Spec.RunStrategy
+	if vm.Spec.Running != nil {
+		vm.Spec.Running = ptr.To(false)
+	}
+	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
+	return vm
+}
+
+// newTarget returns a VM that does not exist yet, halted, with the patches applied.
+func (s *scope) newTarget() (*v1.VirtualMachine, error) {
+	source := s.source()
+	vm := &v1.VirtualMachine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Restore.Namespace, Name: s.Restore.Spec.Target.Name,
+			Labels: maps.Clone(source.Labels), Annotations: maps.Clone(source.Annotations),
+		},
+		Spec: s.spec(),
+	}
+	vm.Spec.Running, vm.Spec.RunStrategy = nil, ptr.To(v1.RunStrategyHalted)
+	if source.Spec.Running != nil {
+		vm.Spec.Running, vm.Spec.RunStrategy = ptr.To(false), nil
+	}
+	// The next kubectl apply would change the VM of which the snapshot was taken to this one's name.
+	delete(vm.Annotations, corev1.LastAppliedConfigAnnotation)
+	delete(vm.Annotations, firmware.IdentityAnnotation)
+	s.identify(vm)
+	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
+	vm, err := patched(vm, s.Restore.Spec.Patches)
+	if err != nil {
+		return nil, err
+	}
+	return vm, s.checkShared(vm)
+}
+
+// identify gives a VM that is created again under its name the firmware UUID and serial number that its guest had. They are
+// derived from the UID of the VM, which is another one now. A VM of another name gets its own.
+func (s *scope) identify(vm *v1.VirtualMachine) {
+	if !s.toSource() {
+		delete(vm.Annotations, v1.ControllerAPIStorageVersionObservedAnnotation)
+		return
+	}
+	source := s.source()
+	from := firmware.FromName // A snapshot that KubeVirt has taken.
+	if firmware.Identity(source.Annotations[firmware.IdentityAnnotation]) == firmware.FromUID {
+		from = firmware.FromUID
+	}
+	firmware.SetIdentity(&vm.Spec.Template.Spec, source.Name, source.UID, from)
+}
+
+// spec returns the spec of the snapshot's VM with the restored volumes and revisions.
+func (s *scope) spec() v1.VirtualMachineSpec {
+	spec := *s.source().Spec.DeepCopy()
+	spec.DataVolumeTemplates = s.templates()
+	if len(spec.DataVolumeTemplates) == 0 {
+		spec.DataVolumeTemplates = nil
+	}
+	template := &spec.Template.Spec
+	template.Volumes = slices.DeleteFunc(template.Volumes, func(v v1.Volume) bool { return v.MemoryDump != nil })
+	for i := range template.Volumes {
+		s.restoreSource(&template.Volumes[i])
+	}
+	for _, class := range reference.Classes {
+		if matcher := class.MatcherOf(&spec); matcher != nil && matcher.RevisionName != "" {
+			matcher.RevisionName = restoredRevision(s.Restore, matcher.RevisionName)
+		}
+	}
+	return spec
+}
+
+// restoreSource lets a volume use the restored claim. A DataVolume that the VM has no template for is not restored: the volume
+// uses the claim itself then. KubeVirt does so even if the claim is restored in place, and the spec differs from the one in
+// git.
+func (s *scope) restoreSource(of *v1.Volume) {
+	at := slices.IndexFunc(s.volumes, func(v volume) bool { return v.VolumeName == of.Name && !v.state })
+	switch {
+	case at < 0:
+	case of.PersistentVolumeClaim != nil:
+		of.PersistentVolumeClaim.ClaimName = s.volumes[at].claim
+	case of.DataVolume != nil && s.volumes[at].dataVolume != "":
+		of.DataVolume.Name = s.volumes[at].dataVolume
+	case of.DataVolume != nil:
+		claim := &v1.PersistentVolumeClaimVolumeSource{Hotpluggable: of.DataVolume.Hotpluggable}
+		claim.ClaimName = s.volumes[at].claim
+		of.VolumeSource = v1.VolumeSource{PersistentVolumeClaim: claim}
+	}
+}
+
+// checkShared returns an error if a new VM of another name would write to a disk of the VM in the snapshot: to one that is not
+// in the snapshot. KubeVirt creates such a VM.
+func (s *scope) checkShared(vm *v1.VirtualMachine) error {
+	if s.toSource() || vm.Spec.Template == nil {
+		return nil
+	}
+	restored := map[string]bool{}
+	for i := range s.volumes {
+		restored[s.volumes[i].claim] = true
+	}
+	template := &vm.Spec.Template.Spec
+	for i := range template.Volumes {
+		of := &template.Volumes[i]
+		claim := of.WrittenClaim()
+		if claim == "" || restored[claim] || s.Claims[claim] == nil || !s.hasClaim(claim) || !writes(template, of.Name) {
+			continue
+		}
+		return fmt.Errorf("volume %s is not in the snapshot, and VirtualMachine %s would write to PersistentVolumeClaim %s of VirtualMachine %s: "+
+			"remove the volume and its disk in patches, or give it another claim", of.Name, vm.Name, claim, s.source().Name)
+	}
+	return nil
+}
+
+// hasClaim reports whether the VM in the snapshot has a claim.
+func (s *scope) hasClaim(claim string) bool {
+	return slices.ContainsFunc(s.source().Spec.Template.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == claim })
+}
+
+// writes reports whether the guest may write to a volume that is not meant to be shared.
+func writes(spec *v1.VirtualMachineInstanceSpec, name string) bool {
+	devices := &spec.Domain.Devices
+	if slices.ContainsFunc(devices.Filesystems, func(f v1.Filesystem) bool { return f.Name == name }) {
+		return false
+	}
+	at := slices.IndexFunc(devices.Disks, func(d v1.Disk) bool { return d.Name == name })
+	if at < 0 {
+		return true // A volume without a disk gets one.
+	}
+	disk := &devices.Disks[at]
+	return disk.CDRom == nil && !ptr.Deref(disk.Shareable, false) && (disk.Disk == nil || !disk.Disk.ReadOnly) &&
+		(disk.LUN == nil || !disk.LUN.ReadOnly)
+}
