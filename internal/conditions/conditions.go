@@ -70,6 +70,19 @@ func Set[C Condition[T], T ~string](list *[]C, condition C) bool {
 	return true
 }
 
+// SetProbed is Set for lists in which LastProbeTime is the time of the last change, also of one that keeps the status.
+func SetProbed[C Condition[T], T ~string](list *[]C, condition C) bool {
+	if !Set(list, condition) {
+		return false
+	}
+	wanted := fields[T](condition)
+	current := Find(*list, wanted.Type)
+	probed := fields[T](*current)
+	probed.LastProbeTime = wanted.LastProbeTime
+	*current = C(probed)
+	return true
+}
+
 // Remove removes the condition of a type and reports whether the list had it.
 func Remove[C Condition[T], T ~string](list *[]C, kind T) bool {
 	before := len(*list)

@@ -50,6 +50,21 @@ func TestSet(t *testing.T) {
 	}
 }
 
+func TestSetProbed(t *testing.T) {
+	condition := func(message string, probed, transition metav1.Time) v1.KubeVirtCondition {
+		return v1.KubeVirtCondition{
+			Type: v1.KubeVirtConditionAvailable, Status: corev1.ConditionTrue, Message: message, LastProbeTime: probed, LastTransitionTime: transition,
+		}
+	}
+	list := []v1.KubeVirtCondition{condition("a", then, then)}
+	if conditions.SetProbed(&list, condition("a", now, now)) || list[0] != condition("a", then, then) {
+		t.Errorf("the same has changed: %v", list)
+	}
+	if !conditions.SetProbed(&list, condition("b", now, now)) || list[0] != condition("b", now, then) {
+		t.Errorf("another message: %v", list)
+	}
+}
+
 func TestFindAndRemove(t *testing.T) {
 	list := []v1.VirtualMachineInstanceCondition{
 		{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue},

@@ -241,10 +241,7 @@ func (c *conditionList) set(kind v1.KubeVirtConditionType, value bool, reason, m
 	if value {
 		wanted.Status = corev1.ConditionTrue
 	}
-	if conditions.Set(&c.list, wanted) {
-		// A change of the message alone counts as a probe, too.
-		conditions.Find(c.list, kind).LastProbeTime = c.now
-	}
+	conditions.SetProbed(&c.list, wanted)
 }
 
 // only sets a condition that is present only while it is true.

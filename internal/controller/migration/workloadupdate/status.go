@@ -101,9 +101,7 @@ func setCondition(status *v1.KubeVirtStatus, wanted *v1.KubeVirtCondition, now t
 			return wait
 		}
 	}
-	if conditions.Set(&status.Conditions, *wanted) {
-		// A change of the message alone counts as a probe, too: the next one is delayed from now on.
-		conditions.Find(status.Conditions, wanted.Type).LastProbeTime = stamp
-	}
+	// The next change of the message alone is delayed from now on.
+	conditions.SetProbed(&status.Conditions, *wanted)
 	return 0
 }
