@@ -73,6 +73,19 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		GinkgoHelper()
 		change(func(s *v1.KubeVirtSpec) { s.ImageTag = tag })
 	}
+	createCanary := func(status corev1.PodStatus) {
+		GinkgoHelper()
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+				Annotations: agents().Spec.Template.Annotations,
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
+		}
+		ExpectCreated(pod)
+		pod.Status = status
+		ExpectStatus(pod)
+	}
 	degraded := func() v1.KubeVirtCondition {
 		GinkgoHelper()
 		for _, c := range ExpectExists(kv).Status.Conditions {
@@ -135,18 +148,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	It("stops when an updated agent cannot run, names it, and goes on after one change of the object", func() {
 		setTag("v1.2.0")
 		agentsRolled(1, 1)
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
-				Annotations: agents().Spec.Template.Annotations,
-			},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
-		}
-		ExpectCreated(pod)
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "virt-handler", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
-		}}}
-		ExpectStatus(pod)
+		}}})
 		for range 2 {
 			result, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
 			Expect(err).NotTo(HaveOccurred())
@@ -169,18 +173,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	It("names an updated agent that runs and does not become ready", func() {
 		setTag("v1.2.0")
 		agentsRolled(1, 1)
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
-				Annotations: agents().Spec.Template.Annotations,
-			},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
-		}
-		ExpectCreated(pod)
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
+		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
-		}}}
-		ExpectStatus(pod)
+		}}})
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonUpdateInProgress))
 		Expect(degraded().Message).To(And(ContainSubstring("updated on 1 of 2 nodes"), ContainSubstring(`"virt-handler-canary"`), ContainSubstring("not been ready")))
@@ -191,16 +186,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		ds := agents()
 		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 40, UpdatedNumberScheduled: 1, NumberReady: 40}
 		ExpectStatus(ds)
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
-				Annotations: ds.Spec.Template.Annotations},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
-		}
-		ExpectCreated(pod)
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
+		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
-		}}}
-		ExpectStatus(pod)
+		}}})
 		Expect(reconcile()).To(Succeed())
 		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(4))
 		template := agents().Spec.Template

@@ -134,13 +134,12 @@ func UnreadyOf(pod *corev1.Pod, now time.Time) string {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
 		return ""
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue && now.Sub(c.LastTransitionTime.Time) >= readinessTime {
-			since := c.LastTransitionTime.UTC().Format(time.RFC3339)
-			return crash(fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName), "it runs, but has not been ready since "+since, c.Message)
-		}
+	c := podstate.Condition(pod, corev1.PodReady)
+	if c == nil || c.Status == corev1.ConditionTrue || now.Sub(c.LastTransitionTime.Time) < readinessTime {
+		return ""
 	}
-	return ""
+	since := c.LastTransitionTime.UTC().Format(time.RFC3339)
+	return crash(fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName), "it runs, but has not been ready since "+since, c.Message)
 }
 
 func crash(pod, what string, causes ...string) string {
