@@ -6,9 +6,10 @@ package protocol
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
+
+	"github.com/vireo-project/vireo/test/model"
 )
 
 var protocol = rules{source: DecideSource, target: DecideTarget, controller: DecideController}
@@ -29,15 +30,6 @@ func variants(r rules) []variant {
 		}
 	}
 	return out
-}
-
-// explored has all reachable states, and how each was reached.
-type explored struct {
-	from  map[world]world
-	by    map[world]string
-	order []world
-	// calm maps a state to its predecessors by steps that are not faults.
-	calm map[world][]world
 }
 
 // violation describes the safety property that a state violates, empty if there is none.
@@ -72,109 +64,50 @@ func settled(w world) bool {
 }
 
 // explore enumerates all reachable states, and stops at the first one with a violation.
-func explore(r rules) (*explored, world, string) {
-	e := &explored{from: map[world]world{}, by: map[world]string{}, calm: map[world][]world{}}
-	start := world{}
-	e.by[start], e.order = "start", []world{start}
-	for at := 0; at < len(e.order); at++ {
-		w := e.order[at]
-		if what := violation(w); what != "" {
-			return e, w, what
-		}
+func explore(r rules) *model.Explored[world] {
+	return model.Explore(func(w world, add model.Add[world]) {
 		for _, s := range r.steps(w) {
-			if !s.fault {
-				e.calm[s.after] = append(e.calm[s.after], w)
-			}
-			if _, known := e.by[s.after]; !known {
-				e.from[s.after], e.by[s.after] = w, s.name
-				e.order = append(e.order, s.after)
-			}
+			add(s.name, s.fault, s.after)
 		}
-	}
-	return e, world{}, ""
-}
-
-// path lists the steps that lead to a state.
-func (e *explored) path(w world) string {
-	var lines []string
-	for w != (world{}) {
-		lines = append(lines, e.by[w])
-		w = e.from[w]
-	}
-	slices.Reverse(lines)
-	return strings.Join(lines, "\n  ")
+	}, violation)
 }
 
 // explorations are the results for the protocol itself. They are shared by the tests, as they take several seconds.
-var explorations = sync.OnceValue(func() map[string]exploration {
-	out := map[string]exploration{}
+var explorations = sync.OnceValue(func() map[string]*model.Explored[world] {
+	out := map[string]*model.Explored[world]{}
 	for _, r := range variants(protocol) {
-		e, w, what := explore(r.rules)
-		out[r.name] = exploration{e, w, what}
+		out[r.name] = explore(r.rules)
 	}
 	return out
 })
 
-// exploration is the result of explore.
-type exploration struct {
-	*explored
-	at   world
-	what string
-}
-
 func TestSafetyProperties(t *testing.T) {
 	for name, e := range explorations() {
-		if e.what != "" {
-			t.Errorf("%s: %s:\n  %s\n%+v", name, e.what, e.path(e.at), e.at)
+		if e.Violation != "" {
+			t.Errorf("%s: %s:\n  %s\n%+v", name, e.Violation, e.Path(e.At), e.At)
 		}
-		t.Logf("%s: %d states", name, len(e.order))
+		t.Logf("%s: %d states", name, len(e.States))
 	}
 }
 
 // TestSettledStateIsReachable checks that each reachable state has a path without further faults to a settled state.
 func TestSettledStateIsReachable(t *testing.T) {
 	for name, e := range explorations() {
-		if e.what != "" {
-			t.Errorf("%s: %s", name, e.what)
+		if e.Violation != "" {
+			t.Errorf("%s: %s", name, e.Violation)
 			continue
 		}
-		if w, ok := stuck(e.explored); ok {
-			t.Errorf("%s: no settled state can be reached:\n  %s\n%+v", name, e.path(w), w)
+		if w, ok := e.Stuck(settled); ok {
+			t.Errorf("%s: no settled state can be reached:\n  %s\n%+v", name, e.Path(w), w)
 		}
 		settledStates := 0
-		for _, w := range e.order {
+		for _, w := range e.States {
 			if settled(w) {
 				settledStates++
 			}
 		}
-		t.Logf("%s: %d states, %d of them settled", name, len(e.order), settledStates)
+		t.Logf("%s: %d states, %d of them settled", name, len(e.States), settledStates)
 	}
-}
-
-// stuck finds a state from which no settled state can be reached without further faults.
-func stuck(e *explored) (world, bool) {
-	ends := map[world]bool{}
-	var queue []world
-	for _, w := range e.order {
-		if settled(w) {
-			ends[w] = true
-			queue = append(queue, w)
-		}
-	}
-	for ; len(queue) > 0; queue = queue[1:] {
-		for _, before := range e.calm[queue[0]] {
-			if !ends[before] {
-				ends[before] = true
-				queue = append(queue, before)
-			}
-		}
-	}
-	for _, w := range e.order {
-		if !ends[w] {
-			return w, true
-		}
-	}
-	return world{}, false
 }
 
 // TestModelDetectsBrokenRules breaks one rule at a time, and expects the model to find a violation or a stuck state.
@@ -271,14 +204,15 @@ func TestModelDetectsBrokenRules(t *testing.T) {
 // firstProblem returns the first violation or stuck state in any variant of the rules, and the path to it.
 func firstProblem(r rules) (what, path string) {
 	for _, r := range variants(r) {
-		e, w, what := explore(r.rules)
+		e := explore(r.rules)
+		at, what := e.At, e.Violation
 		if what == "" {
-			if state, ok := stuck(e); ok {
-				what, w = "no settled state can be reached", state
+			if state, ok := e.Stuck(settled); ok {
+				what, at = "no settled state can be reached", state
 			}
 		}
 		if what != "" {
-			return what + " with " + r.name, e.path(w)
+			return what + " with " + r.name, e.Path(at)
 		}
 	}
 	return "", ""

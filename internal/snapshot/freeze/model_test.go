@@ -7,18 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vireo-project/vireo/test/model"
 )
 
 var protocol = rules{agent: DecideAgent, controller: DecideController}
-
-// explored has all reachable states, and how each was reached.
-type explored struct {
-	from  map[world]world
-	by    map[world]string
-	order []world
-	// calm maps a state to its predecessors by steps that are not faults.
-	calm map[world][]world
-}
 
 // violation describes the safety property that a state violates, empty if there is none.
 func violation(w world) string {
@@ -39,75 +32,25 @@ func settled(w world) bool {
 	return w.done && !w.frozen && !w.pending && w.record.value().Ended() && (w.taken == disks || w.abandoned)
 }
 
-func explore(r rules) (*explored, world, string) {
-	e := &explored{from: map[world]world{}, by: map[world]string{}, calm: map[world][]world{}}
-	start := world{}
-	e.by[start], e.order = "start", []world{start}
-	for at := 0; at < len(e.order); at++ {
-		w := e.order[at]
-		if what := violation(w); what != "" {
-			return e, w, what
-		}
+// explore enumerates all reachable states, and stops at the first one with a violation.
+func explore(r rules) *model.Explored[world] {
+	return model.Explore(func(w world, add model.Add[world]) {
 		for _, s := range r.steps(w) {
-			if !s.fault {
-				e.calm[s.after] = append(e.calm[s.after], w)
-			}
-			if _, known := e.by[s.after]; !known {
-				e.from[s.after], e.by[s.after] = w, s.name
-				e.order = append(e.order, s.after)
-			}
+			add(s.name, s.fault, s.after)
 		}
-	}
-	return e, world{}, ""
-}
-
-// path lists the steps that lead to a state.
-func (e *explored) path(w world) string {
-	var lines []string
-	for w != (world{}) {
-		lines = append(lines, e.by[w])
-		w = e.from[w]
-	}
-	slices.Reverse(lines)
-	return strings.Join(lines, "\n  ")
-}
-
-// stuck finds a state from which no settled state can be reached without further faults.
-func (e *explored) stuck() (world, bool) {
-	ends := map[world]bool{}
-	var queue []world
-	for _, w := range e.order {
-		if settled(w) {
-			ends[w] = true
-			queue = append(queue, w)
-		}
-	}
-	for ; len(queue) > 0; queue = queue[1:] {
-		for _, before := range e.calm[queue[0]] {
-			if !ends[before] {
-				ends[before] = true
-				queue = append(queue, before)
-			}
-		}
-	}
-	for _, w := range e.order {
-		if !ends[w] {
-			return w, true
-		}
-	}
-	return world{}, false
+	}, violation)
 }
 
 func TestModel(t *testing.T) {
-	e, at, what := explore(protocol)
-	if what != "" {
-		t.Fatalf("%s:\n  %s\n%+v", what, e.path(at), at)
+	e := explore(protocol)
+	if e.Violation != "" {
+		t.Fatalf("%s:\n  %s\n%+v", e.Violation, e.Path(e.At), e.At)
 	}
-	if w, found := e.stuck(); found {
-		t.Fatalf("no settled state can be reached:\n  %s\n%+v", e.path(w), w)
+	if w, found := e.Stuck(settled); found {
+		t.Fatalf("no settled state can be reached:\n  %s\n%+v", e.Path(w), w)
 	}
 	consistent := 0
-	for _, w := range e.order {
+	for _, w := range e.States {
 		if settled(w) && w.consistent {
 			consistent++
 		}
@@ -115,7 +58,7 @@ func TestModel(t *testing.T) {
 	if consistent == 0 {
 		t.Error("no snapshot is ever consistent")
 	}
-	t.Logf("%d states, %d consistent ends", len(e.order), consistent)
+	t.Logf("%d states, %d consistent ends", len(e.States), consistent)
 }
 
 // TestWithoutFaultsTheSnapshotIsConsistent checks that a freeze without faults and expired deadlines ends with a consistent
@@ -228,15 +171,16 @@ func TestModelDetectsBrokenRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			broken := protocol
 			change(&broken)
-			e, at, what := explore(broken)
+			e := explore(broken)
+			at, what := e.At, e.Violation
 			if what == "" {
 				var found bool
-				if at, found = e.stuck(); !found {
+				if at, found = e.Stuck(settled); !found {
 					t.Fatal("the model finds neither a violation nor a stuck state")
 				}
 				what = "no settled state can be reached"
 			}
-			t.Log(what + ":\n  " + e.path(at))
+			t.Log(what + ":\n  " + e.Path(at))
 		})
 	}
 }
