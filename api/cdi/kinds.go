@@ -12,6 +12,14 @@ import (
 	"github.com/vireo-project/vireo/api/cdi/v1beta1"
 )
 
+// Annotations of the importer. Source: containerized-data-importer pkg/controller/common/util.go.
+const (
+	// AllowClaimAdoptionAnnotation of a DataVolume with the value true lets it own an existing claim of its name, as after a restore.
+	AllowClaimAdoptionAnnotation = "cdi.kubevirt.io/allowClaimAdoption"
+	// ContentTypeAnnotation of a claim is the format of its content: kubevirt or archive.
+	ContentTypeAnnotation = "cdi.kubevirt.io/storage.contentType"
+)
+
 // DataVolume is a PersistentVolumeClaim of the same name and what it is filled with, by the importer.
 // +kubebuilder:object:root=true
 type DataVolume struct {

@@ -37,10 +37,6 @@ const (
 // actionProvision is the action of events about DataVolumes.
 const actionProvision = "CreateDataVolume"
 
-// allowClaimAdoption lets the importer use an existing claim of the DataVolume's name, as after a restore.
-// Source: kubevirt/kubevirt pkg/storage/types, allowClaimAdoptionAnnotation.
-const allowClaimAdoption = "cdi.kubevirt.io/allowClaimAdoption"
-
 // The delay before a retry if no watch triggers one: for a DataSource, a label or a permission that is missing. Each retry is a few
 // requests to the API server, and a tenant may have thousands of VMs that fail.
 const (
@@ -243,7 +239,7 @@ func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi
 		Spec: cdi.DataVolumeSpec{DataVolumeSpec: *template.Spec.DeepCopy()},
 	}
 	metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.VM.UID))
-	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, allowClaimAdoption, "true")
+	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, cdi.AllowClaimAdoptionAnnotation, "true")
 	delete(dv.Annotations, SourceArchitectureAnnotation) // Only virt-controller sets it.
 	if dv.Spec.PriorityClassName == "" {
 		dv.Spec.PriorityClassName = s.VM.Spec.Template.Spec.PriorityClassName

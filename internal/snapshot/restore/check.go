@@ -29,7 +29,8 @@ func checkPlan(s *scope) (bool, error) {
 	if s.Target != nil {
 		return true, nil
 	}
-	_, err := s.newTarget()
+	var err error
+	s.created, err = s.newTarget()
 	return err == nil, err
 }
 

@@ -27,17 +27,12 @@ const (
 	populatedFor = "cdi.kubevirt.io/storage.populatedFor"
 	// prePopulated of a DataVolume keeps the importer from making a claim for it.
 	prePopulated = "cdi.kubevirt.io/storage.prePopulated"
-	// claimAdoption of a DataVolume lets it own an existing claim.
-	claimAdoption = "cdi.kubevirt.io/allowClaimAdoption"
 )
 
 // describesVolume are the beginnings of annotations that describe the claim's volume, and not what is in it.
 var describesVolume = []string{
 	"pv.kubernetes.io", "volume.beta.kubernetes.io", "volume.kubernetes.io", "cdi.kubevirt.io", "k8s.io/CloneRequest", "k8s.io/CloneOf",
 }
-
-// contentType is the annotation with the format of what is in a claim. KubeVirt drops it with those of the importer.
-const contentType = "cdi.kubevirt.io/storage.contentType"
 
 // restoreClaims creates the restored claims. Claims that they replace are deleted before.
 func restoreClaims(s *scope) (bool, error) {
@@ -49,10 +44,7 @@ func restoreClaims(s *scope) (bool, error) {
 		}
 		done = done && ready
 	}
-	if !done {
-		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
-	}
-	return done, nil
+	return s.creatingClaims(done)
 }
 
 func (s *scope) restoreClaim(v *volume) (bool, error) {
@@ -148,8 +140,9 @@ func grow(claim *corev1.PersistentVolumeClaim, from *csi.VolumeSnapshot) {
 
 // describe sets the labels and annotations of a restored claim. An override changes those of the user only.
 func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
+	// KubeVirt drops the content type with the other annotations of the importer.
 	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
-		return key != contentType && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+		return key != cdi.ContentTypeAnnotation && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 	})
 	if override := s.override(v.VolumeName); override != nil {
 		for key, value := range override.Labels {

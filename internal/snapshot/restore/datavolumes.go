@@ -6,7 +6,6 @@ package restore
 import (
 	"maps"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -32,10 +31,7 @@ func restoreDataVolumes(s *scope) (bool, error) {
 			done = false
 		}
 	}
-	if !done {
-		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
-	}
-	return done, nil
+	return s.creatingClaims(done)
 }
 
 // filled reports whether the importer has accepted the claim of a DataVolume, or will when a Pod uses it.
@@ -58,7 +54,7 @@ func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolu
 	}
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, prePopulated, "true")
-	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, claimAdoption, "true")
+	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, cdi.AllowClaimAdoptionAnnotation, "true")
 	// The VM reconciler makes a new VM the owner.
 	if s.Target != nil {
 		metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.Target.UID))

@@ -6,7 +6,6 @@ package restore
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -39,10 +38,7 @@ func adopt(s *scope) (bool, error) {
 		metav1.SetMetaDataLabel(&owned.ObjectMeta, v1.CreatedByLabel, string(s.Target.UID))
 		s.step.Update, done = append(s.step.Update, owned), false
 	}
-	if !done {
-		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
-	}
-	return done, nil
+	return s.updatingTarget(done)
 }
 
 // deleteObsolete deletes what the restored target does not use any more: the DataVolumes of its former templates, with their
@@ -71,10 +67,7 @@ func deleteObsolete(s *scope) (bool, error) {
 			s.step.Delete = append(s.step.Delete, claim)
 		}
 	}
-	if !done {
-		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
-	}
-	return done, nil
+	return s.updatingTarget(done)
 }
 
 // isObsolete reports whether a DataVolume is the target's, and the target does not refer to it again: a user may have changed

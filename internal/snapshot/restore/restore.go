@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
 // World is what a restore depends on: the restore, and live objects of its namespace. Caches may be behind.
@@ -138,12 +139,14 @@ type scope struct {
 	step *Step
 	// volumes are those to restore.
 	volumes []volume
+	// created is the target to create. Nil if it exists.
+	created *v1.VirtualMachine
 }
 
 // finished reports whether the restore has finished. Only a target that runs makes it fail for good.
 func (s *scope) finished() bool {
 	status := s.step.Status
-	return status != nil && (ptr.Deref(status.Complete, false) || isTrue(status.Conditions, v1beta1.ConditionFailure))
+	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }
 
 // initialize writes the first status.

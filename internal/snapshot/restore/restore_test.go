@@ -205,7 +205,7 @@ func TestRestoredClaim(t *testing.T) {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	annotations := map[string]string{
-		"note": "mine", "more": "yes", contentType: "kubevirt",
+		"note": "mine", "more": "yes", cdi.ContentTypeAnnotation: "kubevirt",
 		"restore.kubevirt.io/name": "back", "restore.kubevirt.io/lastRestoreUID": "back-r1",
 	}
 	if diff := cmp.Diff(annotations, got.Annotations); diff != "" {

@@ -7,7 +7,6 @@ import (
 	"bytes"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -56,10 +55,7 @@ func restoreRevisions(s *scope) (bool, error) {
 			s.step.Delete, done = append(s.step.Delete, live), false
 		}
 	}
-	if !done {
-		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
-	}
-	return done, nil
+	return s.updatingTarget(done)
 }
 
 // sameData reports whether two revisions have the same data, whatever the order of its keys.

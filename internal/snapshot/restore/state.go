@@ -38,10 +38,7 @@ func restoreState(s *scope) (bool, error) {
 		}
 		s.step.Update, done = append(s.step.Update, changed), false
 	}
-	if !done {
-		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
-	}
-	return done, nil
+	return s.updatingTarget(done)
 }
 
 // sortedClaims returns the claims in a stable order.

@@ -37,10 +37,6 @@ var (
 // noteRunning is the note of the event about a target that runs.
 const noteRunning = "Restore target VMI still exists, please stop the restore target to proceed with restore"
 
-func isTrue(list []v1beta1.Condition, kind v1beta1.ConditionType) bool {
-	return conditions.IsTrue(list, kind)
-}
-
 func (s *scope) set(kind v1beta1.ConditionType, value corev1.ConditionStatus, reason string) {
 	now := metav1.NewTime(s.Now)
 	conditions.Set(&s.step.Status.Conditions, v1beta1.Condition{
@@ -52,6 +48,22 @@ func (s *scope) set(kind v1beta1.ConditionType, value corev1.ConditionStatus, re
 func (s *scope) progress(value corev1.ConditionStatus, progressing, ready string) {
 	s.set(v1beta1.ConditionProgressing, value, progressing)
 	s.set(v1beta1.ConditionReady, corev1.ConditionFalse, ready)
+}
+
+// creatingClaims ends a stage that creates claims, and updatingTarget one that updates the target: it reports what is awaited unless the
+// stage is done.
+func (s *scope) creatingClaims(done bool) (bool, error) {
+	if !done {
+		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
+	}
+	return done, nil
+}
+
+func (s *scope) updatingTarget(done bool) (bool, error) {
+	if !done {
+		s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
+	}
+	return done, nil
 }
 
 func (s *scope) warn(reason, note string) {

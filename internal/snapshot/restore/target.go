@@ -21,17 +21,12 @@ import (
 // restoreTarget writes the restored spec to the target, or creates it. The annotation that it writes at the same time ends this
 // stage.
 func restoreTarget(s *scope) (bool, error) {
-	s.progress(corev1.ConditionTrue, reasonUpdatingTarget, reasonAwaitingTarget)
 	if s.Target != nil {
 		s.step.Update = append(s.step.Update, s.changedTarget())
-		return false, nil
+	} else {
+		s.step.Create = append(s.step.Create, s.created)
 	}
-	vm, err := s.newTarget()
-	if err != nil {
-		return false, err
-	}
-	s.step.Create = append(s.step.Create, vm)
-	return false, nil
+	return s.updatingTarget(false)
 }
 
 // changedTarget returns the target with the spec of the snapshot. Its metadata and its run strategy stay, except that running

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 
@@ -53,8 +52,7 @@ func planVolumes(s *scope) (bool, error) {
 		return true, nil
 	}
 	status.Restores, status.DeletedDataVolumes = restores, obsolete
-	s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
-	return false, nil
+	return s.creatingClaims(false)
 }
 
 // volumeOf returns the volume of the VM that a backup is of, or nil for the persistent state.

@@ -25,8 +25,6 @@ import (
 const (
 	// annUploadTarget requests a Pod that receives an upload.
 	annUploadTarget = "cdi.kubevirt.io/storage.upload.target"
-	// annContentType is the content of the upload: kubevirt or archive.
-	annContentType = "cdi.kubevirt.io/storage.contentType"
 	// annBindImmediate requests binding although the storage class waits for a first consumer.
 	annBindImmediate = "cdi.kubevirt.io/storage.bind.immediate.requested"
 	// annPodPhase is the phase of the Pod that populates the claim. Succeeded means that the claim is populated.
@@ -104,8 +102,8 @@ func (u *upload) check(claim *corev1.PersistentVolumeClaim) error {
 		return fmt.Errorf("PVC %s already successfully imported/cloned/updated", u.name)
 	case !u.noCreate && !prepared:
 		return fmt.Errorf("PVC %s not available for upload: it was not created for one; use --no-create to overwrite it", u.name)
-	case u.isArchive() && claim.Annotations[annContentType] != string(v1beta1.DataVolumeArchive):
-		return fmt.Errorf("PVC %s doesn't have archive contentType annotation: it needs %s=%s", u.name, annContentType, v1beta1.DataVolumeArchive)
+	case u.isArchive() && claim.Annotations[cdi.ContentTypeAnnotation] != string(v1beta1.DataVolumeArchive):
+		return fmt.Errorf("PVC %s doesn't have archive contentType annotation: it needs %s=%s", u.name, cdi.ContentTypeAnnotation, v1beta1.DataVolumeArchive)
 	}
 	return nil
 }
@@ -162,7 +160,7 @@ func (u *upload) checkStorageClass(ctx context.Context) error {
 func (u *upload) newClaim(size resource.Quantity) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: u.metadata()}
 	claim.Annotations[annUploadTarget] = ""
-	claim.Annotations[annContentType] = string(u.contentType())
+	claim.Annotations[cdi.ContentTypeAnnotation] = string(u.contentType())
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size}
 	claim.Spec.StorageClassName, claim.Spec.VolumeMode = u.className(), u.mode()
 	if claim.Spec.AccessModes = u.accessModes(); claim.Spec.AccessModes == nil {
