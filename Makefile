@@ -216,7 +216,7 @@ bench-live: ## Migrate a busy guest between two nodes (COUNT=10), check that not
 
 .PHONY: build
 build: deps ## Build the components and virtctl into bin/
-	go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-handler ./cmd/virt-launcher ./cmd/virt-tail ./cmd/virt-freezer
+	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-handler ./cmd/virt-launcher ./cmd/virt-tail ./cmd/virt-freezer
 	@$(MAKE) virtctl
 	go build $(build_flags) -o bin/test-tools ./test/tools
 
