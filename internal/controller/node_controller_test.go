@@ -135,14 +135,17 @@ var _ = Describe("Node", func() {
 		Expect(host.Annotations).NotTo(HaveKey(node.UnresponsiveAnnotation))
 	})
 
-	It("records no event when the agent has released its Lease", func() {
+	It("keeps a node schedulable while its agent is replaced, and records no event if none follows", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		reconcile()
 		l := ExpectExists(lease())
 		l.Spec.HolderIdentity = ptr.To("")
 		Expect(k8sClient.Update(ctx, l)).To(Succeed())
-		reconcile()
+		Expect(reconcile().RequeueAfter).To(Equal(node.Timeout))
+		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "true"))
+		clock.SetTime(clock.Now().Add(node.Timeout))
+		Expect(reconcile()).To(BeZero())
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(host.Annotations).NotTo(HaveKey(node.UnresponsiveAnnotation))
 		Expect(recorder.Events).NotTo(Receive())

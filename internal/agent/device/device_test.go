@@ -25,25 +25,28 @@ type kubelet struct {
 	pluginapi.UnimplementedRegistrationServer
 	registered chan *pluginapi.RegisterRequest
 	server     *grpc.Server
+	// during is called by each registration.
+	during func()
 }
 
 func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	k.during()
 	k.registered <- r
 	return &pluginapi.Empty{}, nil
 }
 
-func startKubelet(t *testing.T, dir string) *kubelet {
+func startKubelet(t *testing.T, dir string, during func()) *kubelet {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveKubelet(t, listener)
+	return serveKubelet(t, listener, during)
 }
 
-func serveKubelet(t *testing.T, listener net.Listener) *kubelet {
+func serveKubelet(t *testing.T, listener net.Listener, during func()) *kubelet {
 	t.Helper()
-	k := &kubelet{registered: make(chan *pluginapi.RegisterRequest, 10), server: grpc.NewServer()}
+	k := &kubelet{registered: make(chan *pluginapi.RegisterRequest, 10), server: grpc.NewServer(), during: during}
 	pluginapi.RegisterRegistrationServer(k.server, k)
 	go func() { _ = k.server.Serve(listener) }()
 	t.Cleanup(k.server.Stop)
@@ -132,7 +135,7 @@ func (n *node) expectUsable(t *testing.T, usable, kvm bool) {
 	t.Helper()
 	deadline := time.After(timeout)
 	for {
-		if gotUsable, gotKVM := n.manager.Usable(); gotUsable == usable && gotKVM == kvm {
+		if gotUsable, gotKVM, known := n.manager.Usable(); known && gotUsable == usable && gotKVM == kvm {
 			return
 		}
 		select {
@@ -145,7 +148,7 @@ func (n *node) expectUsable(t *testing.T, usable, kvm bool) {
 
 func TestPresentDevicesAreAdvertised(t *testing.T) {
 	n := startNode(t, "net/tun")
-	k := startKubelet(t, n.plugins)
+	k := startKubelet(t, n.plugins, func() {})
 	n.start(t)
 	endpoints := k.expectRegistered(t, "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd")
 	n.expectUsable(t, true, false)
@@ -203,9 +206,10 @@ func expectDevices(t *testing.T, stream pluginapi.DevicePlugin_ListAndWatchClien
 func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	n := startNode(t, "net/tun", "kvm", "vhost-net")
 	all := []string{"devices.kubevirt.io/kvm", "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-net", "devices.kubevirt.io/userfaultfd"}
-	first := startKubelet(t, n.plugins)
+	first := startKubelet(t, n.plugins, func() {})
 	n.start(t)
 	first.expectRegistered(t, all...)
+	n.expectUsable(t, true, true)
 	first.server.Stop()
 	// A kubelet that starts removes every socket it finds.
 	sockets, err := filepath.Glob(filepath.Join(n.plugins, "*.sock"))
@@ -215,12 +219,34 @@ func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	for _, socket := range sockets {
 		_ = os.Remove(socket)
 	}
-	second := startKubelet(t, n.plugins)
+	// The Node's labels must not change while the kubelet admits the running guests' Pods again.
+	second := startKubelet(t, n.plugins, func() {
+		if usable, kvm, known := n.manager.Usable(); !usable || !kvm || !known {
+			t.Errorf("while the kubelet starts: usable %t, KVM %t, known %t", usable, kvm, known)
+		}
+	})
 	endpoints := second.expectRegistered(t, all...)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if _, err := n.client(t, endpoints[all[0]]).GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
 		t.Errorf("the new kubelet cannot call the plugin: %v", err)
+	}
+}
+
+func TestUsableIsUnknownBeforeTheFirstRegistration(t *testing.T) {
+	for name, c := range map[string]struct {
+		devices []string
+		known   bool
+	}{
+		"tun and KVM": {[]string{"net/tun", "kvm"}, false},
+		"KVM":         {[]string{"kvm"}, false},
+		"none":        {nil, true},
+	} {
+		n := startNode(t, c.devices...)
+		manager := NewManager(Options{PluginDir: n.plugins, DevDir: n.dev, Count: 3})
+		if usable, kvm, known := manager.Usable(); usable || kvm || known != c.known {
+			t.Errorf("%s: usable %t, KVM %t, known %t, want %t", name, usable, kvm, known, c.known)
+		}
 	}
 }
 
@@ -249,7 +275,7 @@ func TestRegistrationWaitsForTheKubelet(t *testing.T) {
 	if err := listener.SetDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	k := serveKubelet(t, listener)
+	k := serveKubelet(t, listener, func() {})
 	if err := <-registered; err != nil {
 		t.Fatal(err)
 	}

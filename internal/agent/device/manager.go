@@ -69,17 +69,22 @@ func NewManager(o Options) *Manager {
 // Changed receives a value when the result of Usable may have changed.
 func (m *Manager) Changed() <-chan struct{} { return m.changed }
 
-// Usable reports whether the device that every guest needs (tun) is available, and whether KVM is.
-func (m *Manager) Usable() (usable, kvm bool) {
+// Usable reports whether the device that every guest needs (tun) is available, and whether KVM is. Neither is known until the kubelet
+// has accepted those of them that the node has. A restart of the kubelet changes nothing: the Node's label
+// kubevirt.io/schedulable depends on the result, and a kubelet that finds another value when it admits its Pods again rejects
+// those of running guests (ADR 18). Meanwhile the kubelet itself allows no new ones.
+func (m *Manager) Usable() (usable, kvm, known bool) {
+	known = true
 	for _, p := range m.plugins {
+		available, isKnown := p.usable()
 		switch p.name {
 		case TUN:
-			usable = p.usable()
+			usable, known = available, known && isKnown
 		case KVM:
-			kvm = p.usable()
+			kvm, known = available, known && isKnown
 		}
 	}
-	return usable, kvm
+	return usable, kvm, known
 }
 
 func (m *Manager) notify() {

@@ -46,8 +46,10 @@ type plugin struct {
 	// notify is called when the device becomes usable or unusable.
 	notify func()
 
-	mu         sync.Mutex
-	healthy    bool
+	mu      sync.Mutex
+	healthy bool
+	// registered reports whether a kubelet has accepted the device since the agent started. A kubelet that restarts does not
+	// reset it: see Manager.Usable.
 	registered bool
 	// changed is closed and replaced when healthy changes.
 	changed chan struct{}
@@ -56,18 +58,22 @@ type plugin struct {
 // offered reports whether to advertise the device.
 func (p *plugin) offered() bool { return p.optional || p.present() }
 
-// usable reports whether the kubelet can allocate the device.
-func (p *plugin) usable() bool {
+// usable reports whether the kubelet can allocate the device. That is not known while the node has a device that no kubelet has
+// accepted yet.
+func (p *plugin) usable() (usable, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.healthy && p.registered
+	return p.healthy && p.registered, p.registered || !p.healthy
 }
 
-func (p *plugin) setRegistered(registered bool) {
+func (p *plugin) setRegistered() {
 	p.mu.Lock()
-	p.registered = registered
+	first := !p.registered
+	p.registered = true
 	p.mu.Unlock()
-	p.notify()
+	if first {
+		p.notify()
+	}
 }
 
 func (p *plugin) resource() string { return resourcePrefix + p.name }
@@ -122,8 +128,7 @@ func (p *plugin) serve(ctx context.Context) error {
 	if err := p.register(ctx); err != nil {
 		return err
 	}
-	p.setRegistered(true)
-	defer p.setRegistered(false)
+	p.setRegistered()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -132,11 +137,8 @@ func (p *plugin) serve(ctx context.Context) error {
 	}
 }
 
-// connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and a late registration can
-// stop guests: a restarted kubelet reports to the API server that the node has none of our devices, and when it then admits its
-// Pods again, it rejects those that have one and a node selector.
-// Source: k8s.io/kubernetes v1.36 pkg/kubelet/lifecycle/predicate.go (generalFilter reads the Node again and so loses the
-// corrections of UpdatePluginResources).
+// connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and the node gets no guests
+// until the devices are registered. A late registration can also stop guests: see ADR 18.
 var connectParams = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 	MinConnectTimeout: time.Second,

@@ -55,7 +55,7 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			// Without a holder the node gets no new guests. Running guests are not affected.
+			// Without a holder the Lease lasts until a successor has had time to start. Running guests are not affected.
 			release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 			defer cancel()
 			if err := h.write(release, ""); err != nil {

@@ -168,7 +168,8 @@ func (f *failure) load() error {
 
 func TestReporterWritesWhatChanged(t *testing.T) {
 	var writes atomic.Int32
-	var usable atomic.Bool
+	var usable, known atomic.Bool
+	known.Store(true)
 	var kubeletFails failure
 	c := server(&writes)
 	changed := make(chan struct{}, 1)
@@ -178,7 +179,7 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 		r := &Reporter{
 			Client: c, Reader: c, Namespace: "kubevirt", Node: "n", Changed: changed,
 			Capabilities:    nodecapabilities.Report{Arch: "amd64", CPUModels: []string{"EPYC"}},
-			Devices:         func() (bool, bool) { return usable.Load(), false },
+			Devices:         func() (bool, bool, bool) { return known.Load() && usable.Load(), false, known.Load() },
 			StaticCPUPolicy: func(context.Context) (bool, error) { return usable.Load(), kubeletFails.load() },
 			Realtime:        func() (bool, error) { return usable.Load(), nil },
 		}
@@ -209,8 +210,9 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 	if writes.Load() != 2 {
 		t.Errorf("%d writes, want 2", writes.Load())
 	}
-	// An agent that restarts does not write an unchanged report.
+	// An agent that restarts does not write an unchanged report, although it does not know everything yet.
 	kubeletFails.Store(true)
+	known.Store(false)
 	stop = start()
 	changed <- struct{}{}
 	eventually(t, "the change was processed", func() bool { return len(changed) == 0 })

@@ -35,8 +35,9 @@ type Reporter struct {
 	Node string
 	// Capabilities is what the launcher image's libvirt reported. The results of the functions below are added to it.
 	Capabilities nodecapabilities.Report
-	// Devices reports whether the node's devices are available to guests, and whether KVM is one of them.
-	Devices func() (usable, kvm bool)
+	// Devices reports whether the node's devices are available to guests, and whether KVM is one of them. While that is not known,
+	// as when the agent has just started, the report keeps the last results.
+	Devices func() (usable, kvm, known bool)
 	// StaticCPUPolicy reports whether the kubelet assigns exclusive CPUs, and Realtime whether the node can run realtime guests.
 	// While they fail, the report keeps their last results.
 	StaticCPUPolicy func(context.Context) (bool, error)
@@ -84,6 +85,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 func (r *Reporter) remember(written string) {
 	var last nodecapabilities.Report
 	if err := json.Unmarshal([]byte(written), &last); err == nil {
+		r.Capabilities.Devices, r.Capabilities.KVM = last.Devices, last.KVM
 		r.Capabilities.CPUManager, r.Capabilities.Realtime = last.CPUManager, last.Realtime
 	}
 }
@@ -91,7 +93,9 @@ func (r *Reporter) remember(written string) {
 // update updates the part of the report that can change.
 func (r *Reporter) update(ctx context.Context) error {
 	report := &r.Capabilities
-	report.Devices, report.KVM = r.Devices()
+	if usable, kvm, known := r.Devices(); known {
+		report.Devices, report.KVM = usable, kvm
+	}
 	whole, errCPUs := r.StaticCPUPolicy(ctx)
 	if errCPUs == nil {
 		report.CPUManager = whole

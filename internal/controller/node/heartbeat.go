@@ -12,7 +12,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Timeout is how long an agent may be silent if it released its Lease or if the Lease has no duration. KubeVirt's value.
+// Timeout is how long an agent may be silent if it released its Lease, as it does when it is replaced, or if the Lease has no duration.
+// KubeVirt's value.
 const Timeout = 5 * time.Minute
 
 // HeartbeatInterval is the shortest time between two updates of a Node's heartbeat annotation. KubeVirt's value.
@@ -33,7 +34,7 @@ type beat struct {
 
 // Pulse is the state of an agent.
 type Pulse struct {
-	// Alive reports whether the agent renews its Lease.
+	// Alive reports whether the agent renews its Lease, or released it less than Timeout ago.
 	Alive bool
 	// Expires is when the agent counts as not alive unless it renews its Lease.
 	Expires time.Time
@@ -43,8 +44,9 @@ type Pulse struct {
 	Released bool
 }
 
-// Observe returns the state of an agent from its Lease. It is not alive if the Lease is nil or has no holder: an agent that stops releases
-// its Lease.
+// Observe returns the state of an agent from its Lease. An agent that stops releases its Lease. It still counts as alive until Timeout,
+// because its successor usually follows at once: a Node whose labels changed meanwhile could lose its guests (ADR 18). The devices,
+// which end with the agent, keep new guests off.
 func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.Time) Pulse {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,15 +71,18 @@ func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.
 	}
 	h.seen[node] = last
 
-	pulse := Pulse{Last: last.at, Expires: last.at.Add(timeout(lease))}
-	pulse.Released = lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
-	pulse.Alive = !pulse.Released && now.Before(pulse.Expires)
+	pulse := Pulse{Last: last.at, Expires: last.at.Add(timeout(lease)), Released: released(lease)}
+	pulse.Alive = now.Before(pulse.Expires)
 	return pulse
+}
+
+func released(lease *coordinationv1.Lease) bool {
+	return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
 }
 
 // timeout is the Lease's duration, capped at Timeout because a node sets it.
 func timeout(lease *coordinationv1.Lease) time.Duration {
-	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 {
+	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 && !released(lease) {
 		return min(time.Duration(*seconds)*time.Second, Timeout)
 	}
 	return Timeout

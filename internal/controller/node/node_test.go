@@ -45,7 +45,8 @@ func TestHeartbeats(t *testing.T) {
 		{"renewed", lease(start, nil), lease(start.Add(time.Second), nil), 59 * time.Second, true},
 		{"clock ahead, not renewed", lease(ahead, nil), nil, 61 * time.Second, false},
 		{"clock behind, renewing", lease(start.Add(-time.Hour), nil), lease(start.Add(-time.Hour+time.Second), nil), 30 * time.Second, true},
-		{"released", lease(start, func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }), nil, 0, false},
+		{"released", lease(start, func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }), nil, Timeout - time.Second, true},
+		{"released long ago", lease(start, func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }), nil, Timeout, false},
 		{"boundless duration is capped", lease(start, func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](1 << 30) }), nil, Timeout, false},
 		{"never renewed", lease(start, func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), nil, 0, false},
 		{"no lease", nil, nil, 0, false},
@@ -155,7 +156,7 @@ func TestApply(t *testing.T) {
 			State{Known: true, Ready: true, Pulse: Pulse{Last: start}},
 		},
 		{
-			"released", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
+			"released long ago", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
 			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{"c": "d"}},
 			State{Known: true, Ready: true, Pulse: Pulse{Last: start, Released: true}},
 		},
