@@ -23,6 +23,10 @@ type onPurpose struct {
 // API server would drop the fields when a client reads or writes an object in the older version.
 const olderVersion = "KubeVirt's CRD has it in the older version as well"
 
+// ownField is why a VMI's status has fields that KubeVirt's has not: virt-controller and the agent have no other way to agree on
+// the freeze of a guest (ADR 86).
+const ownField = "a freeze for a snapshot, which KubeVirt requests by calls"
+
 // typeDifferences are the intended differences of the Go types.
 var typeDifferences = []onPurpose{
 	{"VirtualMachineRestore.spec.targetReadinessPolicy", addedField, olderVersion},
@@ -31,6 +35,8 @@ var typeDifferences = []onPurpose{
 	{"VirtualMachineRestore.spec.volumeRestorePolicy", addedField, olderVersion},
 	{"VirtualMachineClone.spec.patches", addedField, olderVersion},
 	{"VirtualMachineClone.spec.volumeNamePolicy", addedField, olderVersion},
+	{"VirtualMachineInstance.status.snapshotFreeze", addedField, ownField},
+	{"VirtualMachineInstance.status.snapshotFreezeRecord", addedField, ownField},
 }
 
 // accepted matches differences with a list and records which entries matched.
@@ -79,6 +85,8 @@ var schemaDifferences = []onPurpose{
 	{"VirtualMachineRestore.status.deletedDataVolumes", schemaList, olderVersion},
 	{"VirtualMachineClone.spec.patches", schemaAdded, olderVersion},
 	{"VirtualMachineClone.spec.volumeNamePolicy", schemaAdded, olderVersion},
+	{"VirtualMachineInstance.status.snapshotFreeze", schemaAdded, ownField},
+	{"VirtualMachineInstance.status.snapshotFreezeRecord", schemaAdded, ownField},
 	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook rejects any other value"},
 	{"selfSigned.caRotateInterval", schemaRule, durationWhy},
 	{"selfSigned.certRotateInterval", schemaRule, durationWhy},

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package freeze
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// stages are the names of the stages in the VMI's status and in the domain's metadata.
+var stages = map[Stage]v1.SnapshotFreezeStage{
+	Requested: v1.SnapshotFreezeRequested,
+	Frozen:    v1.SnapshotFreezeFrozen,
+	Thawed:    v1.SnapshotFreezeThawed,
+	Failed:    v1.SnapshotFreezeFailed,
+}
+
+// StageNamed returns the stage of a name, and false if there is none.
+func StageNamed(name v1.SnapshotFreezeStage) (Stage, bool) {
+	for stage, known := range stages {
+		if known == name {
+			return stage, true
+		}
+	}
+	return None, false
+}
+
+// Name returns the stage's name, empty for None.
+func (s Stage) Name() v1.SnapshotFreezeStage { return stages[s] }
+
+// IntentOf returns the intent of a VMI's status, or nil if there is none. An end that is not known cancels it.
+func IntentOf(status *v1.VirtualMachineInstanceStatus) *Intent {
+	f := status.SnapshotFreeze
+	if f == nil || f.ID == "" {
+		return nil
+	}
+	intent := &Intent{ID: f.ID, Deadline: f.Deadline.UTC(), End: Cancel}
+	switch f.End {
+	case v1.SnapshotFreezeOpen:
+		intent.End = Open
+	case v1.SnapshotFreezeRelease:
+		intent.End = Release
+	}
+	return intent
+}
+
+// Status returns an intent as it is in the VMI's status; nil if there is none.
+func (i *Intent) Status() *v1.SnapshotFreeze {
+	if i == nil {
+		return nil
+	}
+	f := &v1.SnapshotFreeze{ID: i.ID, Deadline: *moment(i.Deadline)}
+	switch i.End {
+	case Release:
+		f.End = v1.SnapshotFreezeRelease
+	case Cancel:
+		f.End = v1.SnapshotFreezeCancel
+	}
+	return f
+}
+
+// RecordOf returns the agent's record of a VMI's status. A stage that is not known is None.
+func RecordOf(status *v1.VirtualMachineInstanceStatus) Record {
+	r := status.SnapshotFreezeRecord
+	if r == nil {
+		return Record{}
+	}
+	stage, _ := StageNamed(r.Stage)
+	return Record{
+		ID: r.ID, Deadline: r.Deadline.UTC(), Stage: stage, Kept: r.Kept, Problem: r.Problem,
+		FrozenAt: utc(r.FrozenAt), ThawedAt: utc(r.ThawedAt),
+	}
+}
+
+// Status returns a record as it is in the VMI's status; nil if there has been no freeze.
+func (r Record) Status() *v1.SnapshotFreezeRecord {
+	if r.ID == "" || r.Stage == None {
+		return nil
+	}
+	return &v1.SnapshotFreezeRecord{
+		ID: r.ID, Deadline: *moment(r.Deadline), Stage: r.Stage.Name(), Kept: r.Kept, Problem: r.Problem,
+		FrozenAt: optional(r.FrozenAt), ThawedAt: optional(r.ThawedAt),
+	}
+}
+
+// moment returns a time with the precision that JSON keeps, so that equal times compare as equal.
+func moment(t time.Time) *metav1.Time {
+	rounded := metav1.NewTime(t).Rfc3339Copy()
+	return &rounded
+}
+
+func optional(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return moment(t)
+}
+
+func utc(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
