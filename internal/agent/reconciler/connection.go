@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
@@ -42,6 +43,7 @@ type Connection interface {
 	ioErrorRecoverer
 	diskGrower
 	probePauser
+	snapshotfreeze.Guest
 	migrationSource
 	migrationTarget
 }

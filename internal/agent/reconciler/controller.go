@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -33,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -107,6 +109,8 @@ type Reconciler struct {
 
 	// transfers are the migrations of which this node is the source.
 	transfers *migration.Transfers
+	// freezes are the freezes of guests for snapshots.
+	freezes *snapshotfreeze.Freezes
 	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait for it.
 	api *fairqueue.Queue
 	// syncs counts the reconciliations.
@@ -125,6 +129,7 @@ func New(o Options) *Reconciler {
 	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}
+	r.freezes = snapshotfreeze.New(o.Clock, o.Enqueue)
 	r.transfers = migration.NewTransfers(migration.Options{
 		Peer: o.Peer, Enqueue: o.Enqueue, RecordMode: r.recordMode, OnMigrated: r.transferOwnership, Checksum: o.Checksum,
 		RecordEvent:  r.recordMigrating,
@@ -145,8 +150,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
 	}
-	if err := mgr.Add(r.transfers); err != nil {
-		return err
+	for _, runnable := range []manager.Runnable{r.transfers, r.freezes} {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
 	}
 	incoming := source.Kind(r.Incoming, &v1.VirtualMachineInstance{}, &handler.TypedEnqueueRequestForObject[*v1.VirtualMachineInstance]{})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -228,6 +235,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
 		{"forward ports", func() error { return r.forwardPorts(ctx, s, c) }},
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
+		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
 		// 11. Last: if the node refuses the priority, that must prevent no other phase. It also applies to a guest that an
 		// earlier agent started.
 		{"set realtime priority", func() error { return r.setRealtime(ctx, s, c) }},

@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/ratelimit"
+	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 )
@@ -120,6 +121,8 @@ type podCache struct {
 	migrated bool
 	// outgoing is the UID of the last migration of which the Pod is the source.
 	outgoing types.UID
+	// freeze freezes the guest for snapshots.
+	freeze snapshotfreeze.Keeper
 	// lastShutdown is when the guest was last requested to shut down.
 	lastShutdown time.Time
 	// monitored is the guest if it runs and has metrics. Scrapes read it.

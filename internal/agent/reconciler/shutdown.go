@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 )
 
 const (
@@ -28,6 +29,7 @@ const (
 // guestStopper stops a guest.
 type guestStopper interface {
 	domainReader
+	snapshotfreeze.Guest
 	// Shutdown requests the guest to power off and returns at once.
 	Shutdown(ctx context.Context, name string) error
 	// Destroy ends QEMU.
@@ -54,6 +56,7 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope, guest guestStopper)
 		// A guest with frozen file systems cannot shut down.
 		guest.KeepThaw(s.domainName(), &hypervisor.Freeze{Thaw: since})
 	}
+	r.syncFreeze(s, guest, nil)
 	destroyAt := since.Add(s.grace() + destroySlack)
 	if !s.now.Before(destroyAt) {
 		if err := guest.Destroy(ctx, s.domainName()); err != nil {

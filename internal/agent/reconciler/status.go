@@ -29,7 +29,8 @@ func computeStatus(s *scope, phaseErr error) {
 		setPhase(status, s.domain, now)
 		setPaused(s, now)
 		setAgentConnected(status, s.report(), now)
-		setFrozen(status, s.domain)
+		setFrozen(s)
+		setSnapshotFreeze(s)
 	}
 	if s.domain.Active() {
 		setMachine(status, s.domain.XML)
@@ -154,16 +155,6 @@ func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestRepo
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceAgentConnected, Status: corev1.ConditionTrue,
 	}, now)
-}
-
-// frozen is the value of fsFreezeStatus while the guest's file systems are frozen. KubeVirt's (pkg/virt-launcher/virtwrap/api).
-const frozen = "frozen"
-
-func setFrozen(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain) {
-	status.FSFreezeStatus = ""
-	if d.Freeze() != nil {
-		status.FSFreezeStatus = frozen
-	}
 }
 
 // setSynchronized sets the condition Synchronized to what prevents the agent from satisfying the spec, or removes it.

@@ -29,6 +29,10 @@ func noteWaiting(s *scope) {
 	if freeze := s.domain.Freeze(); freeze != nil {
 		waiting.Thaw = freeze.Thaw
 	}
+	if record, err := s.domain.SnapshotFreeze(); err == nil && record != nil && !record.Ended() &&
+		(waiting.Thaw.IsZero() || record.Deadline.Before(waiting.Thaw)) {
+		waiting.Thaw = record.Deadline
+	}
 	if waiting.Thaw.IsZero() && !waiting.Owner {
 		s.cache.waiting.Store(nil)
 		return

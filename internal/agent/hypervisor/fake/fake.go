@@ -103,6 +103,7 @@ type Launcher struct {
 	console         net.Conn
 	agent           *hypervisor.GuestAgent
 	thawAt          time.Time
+	frozen          bool
 	screen          []byte
 	resets          int
 	reboots         int
@@ -134,7 +135,7 @@ func (l *Launcher) change(do func()) {
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
 // "credentials", "console", "graphics", "pause", "unpause",
-// "reset", "reboot", "screenshot", "agent", "freeze", "thaw", or one of a migration: "begin", "prepare", "perform", "finish",
+// "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze, or one of a migration: "begin", "prepare", "perform", "finish",
 // "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()

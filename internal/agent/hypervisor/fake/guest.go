@@ -35,7 +35,7 @@ func (l *Launcher) guestAgent(ctx context.Context, call, name string) (*hypervis
 		return nil, hypervisor.ErrGuestSilent
 	}
 	agent := *l.agent
-	agent.Frozen = l.domain.Freeze() != nil
+	agent.Frozen = l.frozen
 	return &agent, nil
 }
 
@@ -71,14 +71,18 @@ func (l *Launcher) Freeze(ctx context.Context, name string, limit time.Duration)
 	if limit > 0 {
 		freeze.Thaw = time.Now().Add(limit)
 	}
+	l.SetFrozen(true)
 	l.note(&freeze)
 	return nil
 }
 
-// Thaw removes the freeze.
+// Thaw removes the freeze. The guest stays frozen during a snapshot.
 func (l *Launcher) Thaw(ctx context.Context, name string) error {
 	if _, err := l.guestAgent(ctx, "thaw", name); err != nil {
 		return err
+	}
+	if d := l.Snapshot(); d.Freeze() == nil || !d.FrozenForSnapshot() {
+		l.SetFrozen(false)
 	}
 	l.note(nil)
 	return nil

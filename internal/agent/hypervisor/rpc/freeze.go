@@ -63,25 +63,37 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 	}
 }
 
-// Thaw thaws the guest's file systems. It does nothing if they are not frozen, because the guest's hooks must not run twice.
+// Thaw thaws the guest's file systems after a freeze on a user's request. It does nothing if they are not frozen, because the
+// guest's hooks must not run twice. If the guest is frozen for a snapshot, too, only the note of the user's freeze is removed, and the
+// guest is thawed after the snapshot. Without such a note, it is thawed, and the snapshot is not consistent.
 func (c *Conn) Thaw(ctx context.Context, domain string) error {
 	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
 	}
 	defer c.thaw.lock.Release(1)
-	err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
-		if frozen, err := g.frozen(ctx); err == nil && !frozen {
-			return nil
+	byUser, record, err := c.freezes(ctx, domain)
+	unreadable := isUnreadable(err)
+	if err != nil && !unreadable {
+		return err
+	}
+	if stay := byUser && (unreadable || record != nil && !record.Ended()); !stay {
+		err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
+			if frozen, err := g.frozen(ctx); err == nil && !frozen {
+				return nil
+			}
+			_, err := g.execute(ctx, "guest-fsfreeze-thaw", freezeWait)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		_, err := g.execute(ctx, "guest-fsfreeze-thaw", freezeWait)
-		return err
-	})
-	if err != nil {
-		return err
 	}
 	defer c.notify()
 	return c.recordFreeze(ctx, domain, nil)
 }
+
+// isUnreadable reports whether only the record of a snapshot's freeze could not be read.
+func isUnreadable(err error) bool { return errors.Is(err, hypervisor.ErrFreezeRecord) }
 
 // recordFreeze writes a freeze to the running domain's metadata; nil removes it.
 func (c *Conn) recordFreeze(ctx context.Context, domain string, note *hypervisor.Freeze) error {

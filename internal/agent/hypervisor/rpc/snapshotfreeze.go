@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+)
+
+// windowsID is what a guest agent reports as the ID of Windows. Source: QEMU qga/qapi-schema.json, GuestOSInfo.
+const windowsID = "mswindows"
+
+// freezes reads from the running domain's metadata whether the guest was frozen on a user's request, and the record of a
+// snapshot's freeze. If only the record cannot be read, the error is hypervisor.ErrFreezeRecord.
+func (c *Conn) freezes(ctx context.Context, domain string) (byUser bool, record *freeze.Record, err error) {
+	ctx, end := c.startConversation(ctx)
+	defer end()
+	d, err := c.Domain(ctx, domain)
+	if err != nil {
+		return false, nil, err
+	}
+	if !d.Active() {
+		return false, nil, fmt.Errorf("read the freezes of the guest: %w", hypervisor.ErrNotRunning)
+	}
+	record, err = d.SnapshotFreeze()
+	return d.Freeze() != nil, record, err
+}
+
+// SnapshotFreeze returns the record of a snapshot's freeze in the running domain's metadata, or nil.
+func (c *Conn) SnapshotFreeze(ctx context.Context, domain string) (*freeze.Record, error) {
+	_, record, err := c.freezes(ctx, domain)
+	return record, err
+}
+
+// RecordSnapshotFreeze writes the record of a snapshot's freeze to the running domain's metadata. It waits for a thaw on a user's
+// request, which depends on the record.
+func (c *Conn) RecordSnapshotFreeze(ctx context.Context, domain string, record freeze.Record) error {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	}
+	defer c.thaw.lock.Release(1)
+	return c.writeSnapshotFreeze(ctx, domain, record)
+}
+
+func (c *Conn) writeSnapshotFreeze(ctx context.Context, domain string, record freeze.Record) error {
+	return c.setMetadata(ctx, domain, "write the freeze for a snapshot to the domain's metadata",
+		hypervisor.SnapshotFreezeNote(record), hypervisor.SnapshotFreezePrefix, hypervisor.SnapshotFreezeURI)
+}
+
+// Frozen reports whether the guest agent reports the guest's file systems as frozen.
+func (c *Conn) Frozen(ctx context.Context, domain string) (frozen bool, err error) {
+	err = c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
+		frozen, err = g.frozen(ctx)
+		return err
+	})
+	return frozen, err
+}
+
+// FreezeForSnapshot freezes the guest's file systems, unless they are frozen.
+func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	}
+	defer c.thaw.lock.Release(1)
+	return c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
+		if frozen, err := g.frozen(ctx); err != nil || frozen {
+			return err
+		}
+		count, err := g.count(ctx, "guest-fsfreeze-freeze")
+		if err == nil && count == 0 {
+			return fmt.Errorf("%w: it has no file systems that can be frozen", hypervisor.ErrGuestRefused)
+		}
+		return err
+	})
+}
+
+// ThawAfterSnapshot thaws the guest's file systems, unless they are frozen on a user's request, too. If the guest agent reports
+// that they were frozen until then, it writes the record and returns true. Both are done while no other freeze or thaw is, because
+// a thaw on a user's request leaves a guest frozen whose record has not ended.
+func (c *Conn) ThawAfterSnapshot(ctx context.Context, domain string, record freeze.Record) (ended bool, err error) {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return false, fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	}
+	defer c.thaw.lock.Release(1)
+	byUser, _, err := c.freezes(ctx, domain)
+	if err != nil && !isUnreadable(err) {
+		return false, err
+	}
+	frozen, err := c.thawUnless(ctx, domain, byUser)
+	if err != nil || !frozen {
+		return false, err
+	}
+	if record.Stage == freeze.Thawed {
+		record.ThawedAt = time.Now()
+	}
+	if byUser && record.Kept && !c.reportsThaws() {
+		record.Kept = false
+		record.Problem = "the guest stays frozen on a user's request, and only a thaw shows whether Windows kept it frozen"
+	}
+	return true, c.writeSnapshotFreeze(ctx, domain, record)
+}
+
+// thawUnless thaws the guest's file systems unless they are to stay frozen, and returns whether they were frozen.
+func (c *Conn) thawUnless(ctx context.Context, domain string, stay bool) (frozen bool, err error) {
+	err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
+		var err error
+		if frozen, err = g.frozen(ctx); stay || err == nil && !frozen {
+			return err
+		}
+		count, err := g.count(ctx, "guest-fsfreeze-thaw")
+		frozen = count > 0
+		return err
+	})
+	return frozen && err == nil, err
+}
+
+// reportsThaws reports whether the guest's freeze status shows that the guest has thawed by itself. Windows' does not. That the
+// operating system is not known counts as no: the guest agent does not report it while it is frozen.
+func (c *Conn) reportsThaws() bool {
+	info := c.guest.info.Load()
+	return info != nil && info.OS.ID != "" && !strings.EqualFold(info.OS.ID, windowsID)
+}
+
+// count executes a freeze or thaw and returns the number of file systems.
+func (g guest) count(ctx context.Context, command string) (count int, err error) {
+	response, err := g.execute(ctx, command, freezeWait)
+	if err != nil {
+		return 0, err
+	}
+	return count, parseResponse(response, &count)
+}
