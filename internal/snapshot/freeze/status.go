@@ -87,6 +87,21 @@ func (r Record) Status() *v1.SnapshotFreezeRecord {
 	}
 }
 
+// Remaining returns how long a migration of the guest has to wait for a freeze at most; zero if it need not. After the deadline, it
+// does not wait for a guest that does not respond, because nothing relies on the freeze any more: the target's agent continues from
+// the domain's metadata.
+func Remaining(status *v1.VirtualMachineInstanceStatus, now time.Time) time.Duration {
+	intent, record := IntentOf(status), RecordOf(status)
+	switch {
+	case intent == nil,
+		record.ID == intent.ID && record.Ended(),
+		record.ID != intent.ID && intent.End != Open:
+		return 0
+	default:
+		return max(intent.Deadline.Sub(now), 0)
+	}
+}
+
 // moment returns a time with the precision that JSON keeps, so that equal times compare as equal.
 func moment(t time.Time) *metav1.Time {
 	rounded := metav1.NewTime(t).Rfc3339Copy()

@@ -67,6 +67,33 @@ func TestRecordInTheStatus(t *testing.T) {
 	}
 }
 
+func TestMigrationWaitsForAFreeze(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	intent := func(end End) *Intent { return &Intent{ID: "a", Deadline: now.Add(time.Minute), End: end} }
+	for name, c := range map[string]struct {
+		intent *Intent
+		record Record
+		want   time.Duration
+	}{
+		"none":                             {nil, Record{}, 0},
+		"a record whose intent is gone":    {nil, Record{ID: "a", Stage: Frozen, Deadline: now.Add(time.Hour)}, 0},
+		"open":                             {intent(Open), Record{}, time.Minute},
+		"open, after another one":          {intent(Open), Record{ID: "b", Stage: Thawed}, time.Minute},
+		"requested":                        {intent(Open), Record{ID: "a", Stage: Requested}, time.Minute},
+		"frozen, with a deadline":          {intent(Open), Record{ID: "a", Stage: Frozen, Deadline: now.Add(time.Hour)}, time.Minute},
+		"open, and failed":                 {intent(Open), Record{ID: "a", Stage: Failed}, 0},
+		"canceled, and frozen":             {intent(Cancel), Record{ID: "a", Stage: Frozen}, time.Minute},
+		"released, and thawed":             {intent(Release), Record{ID: "a", Stage: Thawed}, 0},
+		"canceled before the agent has it": {intent(Cancel), Record{}, 0},
+		"frozen after the deadline":        {&Intent{ID: "a", Deadline: now}, Record{ID: "a", Stage: Frozen}, 0},
+	} {
+		status := &v1.VirtualMachineInstanceStatus{SnapshotFreeze: c.intent.Status(), SnapshotFreezeRecord: c.record.Status()}
+		if got := Remaining(status, now); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
 // The status in memory is that which the API server returns: otherwise each reconciliation would write it again.
 func TestStatusHasThePrecisionOfJSON(t *testing.T) {
 	at := time.Now()

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -56,6 +57,9 @@ func admit(ctx context.Context, s *Scope) error {
 
 // ready reports whether only the queue keeps the migration from starting.
 func (s *Scope) ready(ctx context.Context) (bool, error) {
+	if s.waitsForSnapshot() {
+		return false, nil
+	}
 	blocked, wait, err := s.isBlocked(ctx, s.Migration, s.VMI, s.Siblings)
 	if wait > 0 {
 		s.RequeueAfter = wait
@@ -64,12 +68,28 @@ func (s *Scope) ready(ctx context.Context) (bool, error) {
 	return err == nil && !blocked, err
 }
 
+// waitsForSnapshot reports whether the guest is, or is to be, frozen for a snapshot. libvirt does not change the domain's metadata during a
+// migration, in which the agent has to record the freeze.
+func (s *Scope) waitsForSnapshot() bool {
+	wait := freeze.Remaining(&s.VMI.Status, s.Now)
+	if wait == 0 {
+		return false
+	}
+	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
+		s.RequeueAfter = wait
+	}
+	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForSnapshot, actionWait,
+		"The migration %s waits until the guest is not frozen for a VirtualMachineSnapshot any more", s.Migration.Name)
+	return true
+}
+
 // isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if it is only a delay. Siblings
 // are the migrations of its VMI.
 func (s *Scope) isBlocked(
 	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
-	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) {
+	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) ||
+		freeze.Remaining(&vmi.Status, s.Now) > 0 {
 		return true, 0, nil
 	}
 	if wait := backoff(m, siblings, s.Now); wait > 0 {

@@ -29,6 +29,9 @@ func assign(ctx context.Context, s *Scope) error {
 	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
+	if s.waitsForSnapshot() {
+		return nil
+	}
 	// Assigning replaces status.migrationState: the cache must not decide whether the earlier migration is cleaned up.
 	if settled, err := settled(ctx, s.APIReader, s.VMI, s.Own); err != nil || !settled {
 		return err

@@ -42,6 +42,8 @@ const (
 	ReasonSuccessfulAbort     = "SuccessfulAbortMigration"
 	ReasonBackoff             = "MigrationBackoff"
 	ReasonUnschedulable       = "migrationTargetPodUnschedulable"
+	// ReasonWaitsForSnapshot is ours: KubeVirt migrates a guest during a snapshot.
+	ReasonWaitsForSnapshot = "MigrationWaitsForSnapshot"
 	// ReasonNotOnNetwork is ours: in KubeVirt the agents are on the network, and not the Pods.
 	ReasonNotOnNetwork    = "NotOnMigrationNetwork"
 	ReasonNoSuitableNodes = "NoSuitableNodesForHostModelMigration"

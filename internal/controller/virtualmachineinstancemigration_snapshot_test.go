@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("A migration during a snapshot", func() {
+	var (
+		m    *migrations
+		vmi  *v1.VirtualMachineInstance
+		vmim *v1.VirtualMachineInstanceMigration
+	)
+
+	// intend writes an intent and a record.
+	intend := func(end freeze.End, record freeze.Record) {
+		GinkgoHelper()
+		before := ExpectExists(vmi).DeepCopy()
+		vmi.Status.SnapshotFreeze = (&freeze.Intent{ID: "a", Deadline: m.clock.Now().Add(time.Minute), End: end}).Status()
+		vmi.Status.SnapshotFreezeRecord = record.Status()
+		Expect(k8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+	}
+	frozen := func() freeze.Record {
+		return freeze.Record{ID: "a", Deadline: m.clock.Now().Add(time.Minute), Stage: freeze.Frozen, FrozenAt: m.clock.Now()}
+	}
+	thawed := func() freeze.Record {
+		record := frozen()
+		record.Stage, record.ThawedAt = freeze.Thawed, m.clock.Now()
+		return record
+	}
+
+	BeforeEach(func() {
+		m = newMigrations()
+		vmi = m.running("a", "vm")
+		vmim = m.request(builder.MakeMigration("go", "vm"))
+	})
+
+	It("waits until the guest is thawed, and says why", func() {
+		intend(freeze.Open, freeze.Record{})
+		m.reconcileAll(vmim)
+		ExpectGone(m.target(vmi, vmim))
+		Expect(m.recorded.take()).To(ContainElement(
+			"Normal MigrationWaitsForSnapshot: The migration go waits until the guest is not frozen for a VirtualMachineSnapshot any more"))
+		intend(freeze.Release, frozen())
+		m.reconcileAll(vmim)
+		ExpectGone(m.target(vmi, vmim))
+		intend(freeze.Release, thawed())
+		m.reconcileAll(vmim)
+		ExpectExists(m.target(vmi, vmim))
+	})
+
+	It("waits no longer than until the deadline", func() {
+		intend(freeze.Open, frozen())
+		m.reconcileAll(vmim)
+		wait := m.reconcileOnce(vmim).RequeueAfter
+		Expect(wait).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
+		m.clock.SetTime(m.clock.Now().Add(wait))
+		m.reconcileAll(vmim)
+		ExpectExists(m.target(vmi, vmim))
+	})
+
+	It("is not assigned to the agents if the snapshot starts after the target's Pod was created", func() {
+		m.reconcileAll(vmim)
+		intend(freeze.Open, freeze.Record{})
+		m.setPodStatus(m.target(vmi, vmim), m.node("b"), builder.MakePodStatus().Running())
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())
+		intend(freeze.Cancel, thawed())
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(vmi).Status.MigrationState).NotTo(BeNil())
+	})
+})
