@@ -141,6 +141,41 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(write(agentOf("n1"), vmi, machine)).To(Succeed())
 	})
 
+	It("permits an agent to write the record of a snapshot's freeze, within limits, and denies it the intent", func() {
+		vmi := onNode("freezes", "n1")
+		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+			v.Status.SnapshotFreeze = &v1.SnapshotFreeze{ID: "a", Deadline: metav1.Now()}
+		})).To(Succeed())
+		ExpectExists(vmi)
+		record := func(change func(*v1.SnapshotFreezeRecord)) func(*v1.VirtualMachineInstance) {
+			return func(v *v1.VirtualMachineInstance) {
+				v.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "a", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
+				change(v.Status.SnapshotFreezeRecord)
+			}
+		}
+		for what, change := range map[string]func(*v1.SnapshotFreezeRecord){
+			"a long ID":        func(r *v1.SnapshotFreezeRecord) { r.ID = strings.Repeat("a", 64) },
+			"no ID":            func(r *v1.SnapshotFreezeRecord) { r.ID = "" },
+			"an unknown stage": func(r *v1.SnapshotFreezeRecord) { r.Stage = "Molten" },
+			"a long problem":   func(r *v1.SnapshotFreezeRecord) { r.Problem = strings.Repeat("a", 1025) },
+		} {
+			Expect(write(agentOf("n1"), vmi, record(change))).To(MatchError(apierrors.IsInvalid, "is invalid"), what)
+		}
+		asItIs := func(*v1.SnapshotFreezeRecord) {}
+		Expect(write(agentOf("n2"), vmi, record(asItIs))).To(MatchError(ContainSubstring("of another node")))
+		Expect(write(agentOf("n1"), vmi, record(asItIs))).To(Succeed())
+		for what, change := range map[string]func(*v1.VirtualMachineInstance){
+			"a release": func(v *v1.VirtualMachineInstance) { v.Status.SnapshotFreeze.End = v1.SnapshotFreezeRelease },
+			"more time": func(v *v1.VirtualMachineInstance) {
+				v.Status.SnapshotFreeze.Deadline = metav1.NewTime(time.Now().Add(time.Hour))
+			},
+			"another snapshot": func(v *v1.VirtualMachineInstance) { v.Status.SnapshotFreeze.ID = "b" },
+			"no intent":        func(v *v1.VirtualMachineInstance) { v.Status.SnapshotFreeze = nil },
+		} {
+			Expect(write(agentOf("n1"), ExpectExists(vmi), change)).To(MatchError(ContainSubstring("may only write what it observes of its guests")), what)
+		}
+	})
+
 	It("denies an agent VMIs of other nodes", func() {
 		vmi := onNode("theirs", "n2")
 		Expect(write(agentOf("n1"), vmi, machine)).To(MatchError(ContainSubstring("of another node")))
