@@ -30,10 +30,11 @@ const (
 // Freeze freezes the guest's file systems until Thaw is called, or at most for limit unless that is zero. If they are frozen
 // already, the limit starts again.
 func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) error {
-	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	release, err := c.lockFreezes(ctx)
+	if err != nil {
+		return err
 	}
-	defer c.thaw.lock.Release(1)
+	defer release()
 	note := hypervisor.Freeze{}
 	if limit > 0 {
 		note.Thaw = time.Now().Add(limit).Truncate(time.Second)
@@ -45,7 +46,7 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 	defer c.notify()
 	// The timer of an earlier freeze is canceled before the lock is released, so that it cannot thaw this one.
 	c.KeepThaw(domain, &note)
-	err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
+	err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 		if frozen, err := g.frozen(ctx); err != nil || frozen {
 			return err
 		}
@@ -67,16 +68,17 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 // guest's hooks must not run twice. If the guest is frozen for a snapshot, too, only the note of the user's freeze is removed, and the
 // guest is thawed after the snapshot. Without such a note, it is thawed, and the snapshot is not consistent.
 func (c *Conn) Thaw(ctx context.Context, domain string) error {
-	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
-	}
-	defer c.thaw.lock.Release(1)
-	byUser, record, err := c.freezes(ctx, domain)
-	unreadable := isUnreadable(err)
-	if err != nil && !unreadable {
+	release, err := c.lockFreezes(ctx)
+	if err != nil {
 		return err
 	}
-	if stay := byUser && (unreadable || record != nil && !record.Ended()); !stay {
+	defer release()
+	var stays bool
+	err = c.readFreezes(ctx, domain, func(d *hypervisor.Domain) { stays = d.Freeze() != nil && d.FrozenForSnapshot() })
+	if err != nil {
+		return err
+	}
+	if !stays {
 		err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 			if frozen, err := g.frozen(ctx); err == nil && !frozen {
 				return nil
@@ -92,8 +94,28 @@ func (c *Conn) Thaw(ctx context.Context, domain string) error {
 	return c.recordFreeze(ctx, domain, nil)
 }
 
-// isUnreadable reports whether only the record of a snapshot's freeze could not be read.
-func isUnreadable(err error) bool { return errors.Is(err, hypervisor.ErrFreezeRecord) }
+// lockFreezes waits until no other freeze or thaw of the guest is in progress, and prevents them until release is called.
+func (c *Conn) lockFreezes(ctx context.Context) (release func(), err error) {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	}
+	return func() { c.thaw.lock.Release(1) }, nil
+}
+
+// readFreezes calls a function with the running domain, whose metadata name the freezes of the guest.
+func (c *Conn) readFreezes(ctx context.Context, domain string, read func(*hypervisor.Domain)) error {
+	ctx, end := c.startConversation(ctx)
+	defer end()
+	d, err := c.Domain(ctx, domain)
+	if err != nil {
+		return err
+	}
+	if !d.Active() {
+		return fmt.Errorf("read the freezes of the guest: %w", hypervisor.ErrNotRunning)
+	}
+	read(d)
+	return nil
+}
 
 // recordFreeze writes a freeze to the running domain's metadata; nil removes it.
 func (c *Conn) recordFreeze(ctx context.Context, domain string, note *hypervisor.Freeze) error {
@@ -201,16 +223,12 @@ func (c *Conn) thawAt(ctx context.Context, domain string, at time.Time) {
 
 // dropStaleFreeze removes the note of a guest that is not frozen any more, for example because it rebooted.
 func (c *Conn) dropStaleFreeze(ctx context.Context, domain string) error {
-	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+	release, err := c.lockFreezes(ctx)
+	if err != nil {
 		return err
 	}
-	defer c.thaw.lock.Release(1)
-	var frozen bool
-	err := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
-		frozen, err = g.frozen(ctx)
-		return err
-	})
-	if err != nil || frozen {
+	defer release()
+	if frozen, err := c.Frozen(ctx, domain); err != nil || frozen {
 		return err
 	}
 	defer c.notify()

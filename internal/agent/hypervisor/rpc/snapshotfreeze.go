@@ -4,6 +4,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -16,35 +17,23 @@ import (
 // windowsID is what a guest agent reports as the ID of Windows. Source: QEMU qga/qapi-schema.json, GuestOSInfo.
 const windowsID = "mswindows"
 
-// freezes reads from the running domain's metadata whether the guest was frozen on a user's request, and the record of a
-// snapshot's freeze. If only the record cannot be read, the error is hypervisor.ErrFreezeRecord.
-func (c *Conn) freezes(ctx context.Context, domain string) (byUser bool, record *freeze.Record, err error) {
-	ctx, end := c.startConversation(ctx)
-	defer end()
-	d, err := c.Domain(ctx, domain)
-	if err != nil {
-		return false, nil, err
-	}
-	if !d.Active() {
-		return false, nil, fmt.Errorf("read the freezes of the guest: %w", hypervisor.ErrNotRunning)
-	}
-	record, err = d.SnapshotFreeze()
-	return d.Freeze() != nil, record, err
-}
-
-// SnapshotFreeze returns the record of a snapshot's freeze in the running domain's metadata, or nil.
+// SnapshotFreeze returns the record of a snapshot's freeze in the running domain's metadata, or nil. If only the record cannot be
+// read, the error is hypervisor.ErrFreezeRecord.
 func (c *Conn) SnapshotFreeze(ctx context.Context, domain string) (*freeze.Record, error) {
-	_, record, err := c.freezes(ctx, domain)
-	return record, err
+	var record *freeze.Record
+	var invalid error
+	err := c.readFreezes(ctx, domain, func(d *hypervisor.Domain) { record, invalid = d.SnapshotFreeze() })
+	return record, cmp.Or(err, invalid)
 }
 
 // RecordSnapshotFreeze writes the record of a snapshot's freeze to the running domain's metadata. It waits for a thaw on a user's
 // request, which depends on the record.
 func (c *Conn) RecordSnapshotFreeze(ctx context.Context, domain string, record freeze.Record) error {
-	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	release, err := c.lockFreezes(ctx)
+	if err != nil {
+		return err
 	}
-	defer c.thaw.lock.Release(1)
+	defer release()
 	return c.writeSnapshotFreeze(ctx, domain, record)
 }
 
@@ -64,10 +53,11 @@ func (c *Conn) Frozen(ctx context.Context, domain string) (frozen bool, err erro
 
 // FreezeForSnapshot freezes the guest's file systems, unless they are frozen.
 func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
-	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	release, err := c.lockFreezes(ctx)
+	if err != nil {
+		return err
 	}
-	defer c.thaw.lock.Release(1)
+	defer release()
 	return c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 		if frozen, err := g.frozen(ctx); err != nil || frozen {
 			return err
@@ -84,12 +74,13 @@ func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
 // that they were frozen until then, it writes the record and returns true. Both are done while no other freeze or thaw is, because
 // a thaw on a user's request leaves a guest frozen whose record has not ended.
 func (c *Conn) ThawAfterSnapshot(ctx context.Context, domain string, record freeze.Record) (ended bool, err error) {
-	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
-		return false, fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	release, err := c.lockFreezes(ctx)
+	if err != nil {
+		return false, err
 	}
-	defer c.thaw.lock.Release(1)
-	byUser, _, err := c.freezes(ctx, domain)
-	if err != nil && !isUnreadable(err) {
+	defer release()
+	var byUser bool
+	if err := c.readFreezes(ctx, domain, func(d *hypervisor.Domain) { byUser = d.Freeze() != nil }); err != nil {
 		return false, err
 	}
 	frozen, err := c.thawUnless(ctx, domain, byUser)
