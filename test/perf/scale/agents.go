@@ -157,7 +157,7 @@ func reporter(mgr ctrl.Manager, node string) *observe.Reporter {
 	}
 	return &observe.Reporter{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: rights.Namespace, Node: node, Capabilities: report,
-		Devices:         func() (usable, kvm bool) { return true, true },
+		Devices:         func() (usable, kvm, known bool) { return true, true, true },
 		StaticCPUPolicy: func(context.Context) (bool, error) { return false, nil },
 		Realtime:        func() (bool, error) { return false, nil },
 	}
