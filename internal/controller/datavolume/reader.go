@@ -9,11 +9,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/internal/controller/optional"
 )
 
 // CRD is the name of the CustomResourceDefinition of DataVolumes.
@@ -27,6 +31,32 @@ var ErrNotInstalled = errors.New("the cluster has no DataVolumes (there is no Cu
 type Reader interface {
 	// Get reads a DataVolume. It returns ErrNotInstalled if the cluster has no DataVolumes, and NotFound if this one does not exist.
 	Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error)
+}
+
+// Change is the key of a DataVolume that was created, changed or deleted. It is empty if the CustomResourceDefinition of DataVolumes
+// was installed or removed.
+type Change = optional.Change
+
+// Source enqueues objects when DataVolumes change.
+type Source = optional.Source
+
+// Store caches the cluster's DataVolumes. Make one with NewStore and add it to the manager.
+type Store struct{ *optional.Store }
+
+// NewStore makes a Store. The scheme needs the kinds of package cdi.
+func NewStore(config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme) *Store {
+	return &Store{optional.NewStore(config, httpClient, scheme, optional.Kind{
+		CRD: CRD, New: func() client.Object { return &cdi.DataVolume{} },
+	})}
+}
+
+// Get implements Reader.
+func (s *Store) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error) {
+	reader, err := s.Reader()
+	if err != nil {
+		return nil, ErrNotInstalled
+	}
+	return clientReader{reader}.Get(ctx, key)
 }
 
 type clientReader struct{ client.Reader }

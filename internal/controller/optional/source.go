@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package datavolume
+package optional
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Source enqueues objects when DataVolumes change.
+// Source enqueues objects when those of an optional kind change.
 type Source struct {
 	store *Store
 	users func(context.Context, Change) []reconcile.Request
@@ -24,8 +24,8 @@ func (s *Store) Source(users func(context.Context, Change) []reconcile.Request) 
 	return &Source{store: s, users: users}
 }
 
-// Start subscribes the queue until the context ends. The users of a DataVolume are looked up in a separate goroutine: the lookup may
-// wait for a cache, and a subscriber must not block.
+// Start subscribes the queue until the context ends. The users of an object are looked up in a separate goroutine: the lookup may wait
+// for a cache, and a subscriber must not block.
 func (s *Source) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	changes := workqueue.NewTyped[Change]()
 	unsubscribe := s.store.subscribe(changes.Add)
@@ -49,7 +49,7 @@ func (s *Source) Start(ctx context.Context, queue workqueue.TypedRateLimitingInt
 	return nil
 }
 
-// WaitForSync waits until the Store has determined whether the cluster has DataVolumes.
+// WaitForSync waits until the Store has determined whether the cluster has the kind.
 func (s *Source) WaitForSync(ctx context.Context) error {
 	select {
 	case <-s.store.settled:

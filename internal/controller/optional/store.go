@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package datavolume
+// Package optional caches the objects of kinds that the cluster may not have, or may get and lose while virt-controller runs.
+package optional
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -20,27 +22,40 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-
-	"github.com/vireo-project/vireo/api/cdi"
 )
 
-// syncTimeout is how long the first list of DataVolumes may delay the start of the controllers that use them. After it they run as
+var (
+	// ErrAbsent is returned while it is known that the cluster does not have the kind.
+	ErrAbsent = errors.New("the cluster does not have the kind")
+	// ErrUnknown is returned until it is known whether the cluster has the kind, and until its objects have been listed.
+	ErrUnknown = errors.New("it is not known yet whether the cluster has the kind")
+)
+
+// syncTimeout is how long the first list of objects may delay the start of the controllers that use them. After it they run as
 // if there were none, until the list succeeds.
 const syncTimeout = 10 * time.Second
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// Store caches the cluster's DataVolumes. It watches them only while their CustomResourceDefinition exists, so that no informer
+// Kind is a kind that the cluster may not have.
+type Kind struct {
+	// CRD is the name of its CustomResourceDefinition.
+	CRD string
+	// New returns an empty object.
+	New func() client.Object
+}
+
+// Store caches the cluster's objects of a kind. It watches them only while their CustomResourceDefinition exists, so that no informer
 // retries a kind that is not served. Make one with NewStore and add it to the manager.
 type Store struct {
+	kind   Kind
 	config *rest.Config
 	client *http.Client
 	scheme *runtime.Scheme
 
-	// current is nil while the cluster has no DataVolumes.
-	current    atomic.Pointer[clientReader]
+	current    atomic.Pointer[state]
 	publishing sync.Mutex
-	// settled is closed once the Store has determined whether the cluster has DataVolumes, or after syncTimeout.
+	// settled is closed once the Store has determined whether the cluster has the kind, or after syncTimeout.
 	settled chan struct{}
 	settle  sync.Once
 
@@ -49,25 +64,30 @@ type Store struct {
 	next        int
 }
 
-// Change is the key of a DataVolume that was created, changed or deleted. It is empty if the CustomResourceDefinition of DataVolumes
-// was installed or removed.
-type Change client.ObjectKey
-
-// NewStore makes a Store. The scheme needs the kinds of package cdi.
-func NewStore(config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme) *Store {
-	return &Store{
-		config: config, client: httpClient, scheme: scheme,
-		settled: make(chan struct{}), subscribers: map[int]func(Change){},
-	}
+// state is the reader of the objects, or why there is none.
+type state struct {
+	reader client.Reader
+	err    error
 }
 
-// Get implements Reader.
-func (s *Store) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error) {
-	current := s.current.Load()
-	if current == nil {
-		return nil, ErrNotInstalled
+// Change is the key of an object that was created, changed or deleted. It is empty if the CustomResourceDefinition was installed or
+// removed.
+type Change client.ObjectKey
+
+// NewStore makes a Store. The scheme needs the kind.
+func NewStore(config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme, kind Kind) *Store {
+	s := &Store{
+		kind: kind, config: config, client: httpClient, scheme: scheme,
+		settled: make(chan struct{}), subscribers: map[int]func(Change){},
 	}
-	return current.Get(ctx, key)
+	s.current.Store(&state{err: ErrUnknown})
+	return s
+}
+
+// Reader returns a reader of the cached objects, or else ErrAbsent or ErrUnknown.
+func (s *Store) Reader() (client.Reader, error) {
+	current := s.current.Load()
+	return current.reader, current.err
 }
 
 // NeedLeaderElection is false, so that a newly elected replica has its cache already.
@@ -78,14 +98,14 @@ func (s *Store) Start(ctx context.Context) error {
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(crdKind)
 	definitions, err := s.newCache(map[client.Object]cache.ByObject{
-		kind: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, CRD)},
+		kind: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, s.kind.CRD)},
 	})
 	if err != nil {
 		return err
 	}
 	informer, err := definitions.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
-		return fmt.Errorf("watch CustomResourceDefinition %s: %w", CRD, err)
+		return fmt.Errorf("watch CustomResourceDefinition %s: %w", s.kind.CRD, err)
 	}
 	// One pending change is enough: follow reads the CustomResourceDefinition.
 	changes := make(chan struct{}, 1)
@@ -98,7 +118,7 @@ func (s *Store) Start(ctx context.Context) error {
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { trigger() }, DeleteFunc: func(any) { trigger() },
 	}); err != nil {
-		return fmt.Errorf("watch CustomResourceDefinition %s: %w", CRD, err)
+		return fmt.Errorf("watch CustomResourceDefinition %s: %w", s.kind.CRD, err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- definitions.Start(ctx) }()
@@ -108,28 +128,33 @@ func (s *Store) Start(ctx context.Context) error {
 	return <-done
 }
 
-// follow watches DataVolumes while their CustomResourceDefinition exists.
+// follow watches the objects while their CustomResourceDefinition exists.
 func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client.Object, changes <-chan struct{}) {
 	defer s.settle.Do(func() { close(s.settled) })
 	var stop context.CancelFunc
 	var uid string
 	for {
-		err := definitions.Get(ctx, client.ObjectKey{Name: CRD}, kind)
+		err := definitions.Get(ctx, client.ObjectKey{Name: s.kind.CRD}, kind)
 		there := err == nil && kind.GetDeletionTimestamp() == nil
-		// Another UID means that the CustomResourceDefinition was deleted and created again, and its DataVolumes with it.
-		if stop != nil && (!there || string(kind.GetUID()) != uid) {
+		// Another UID means that the CustomResourceDefinition was deleted and created again, and its objects with it.
+		gone := stop != nil && (!there || string(kind.GetUID()) != uid)
+		if gone {
 			stop()
 			stop = nil
-			s.publish(ctx, nil)
-			log.FromContext(ctx).Info("DataVolumes are gone: volumes that need them wait", "crd", CRD)
+			log.FromContext(ctx).Info("An optional kind is gone", "crd", s.kind.CRD)
 		}
 		switch {
 		case there && stop == nil:
 			uid = string(kind.GetUID())
+			s.publish(ctx, state{err: ErrUnknown})
 			var watching context.Context
 			watching, stop = context.WithCancel(ctx)
 			go s.watch(watching)
 		case !there:
+			s.publish(ctx, state{err: ErrAbsent})
+			if gone {
+				s.notify(Change{})
+			}
 			s.settle.Do(func() { close(s.settled) })
 		}
 		select {
@@ -143,20 +168,20 @@ func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client
 	}
 }
 
-// watch caches DataVolumes until the context ends.
+// watch caches the objects until the context ends.
 func (s *Store) watch(ctx context.Context) {
 	logger := log.FromContext(ctx)
 	late := time.AfterFunc(syncTimeout, func() { s.settle.Do(func() { close(s.settled) }) })
 	defer late.Stop()
-	volumes, err := s.newCache(nil)
+	objects, err := s.newCache(nil)
 	if err != nil {
-		logger.Error(err, "Cannot watch DataVolumes")
+		logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
 		return
 	}
-	informer, err := s.informer(ctx, volumes)
+	informer, err := s.informer(ctx, objects)
 	if err != nil {
 		if ctx.Err() == nil {
-			logger.Error(err, "Cannot watch DataVolumes")
+			logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
 		}
 		return
 	}
@@ -164,37 +189,38 @@ func (s *Store) watch(ctx context.Context) {
 		if tombstone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 			o = tombstone.Obj
 		}
-		if dv, ok := o.(*cdi.DataVolume); ok {
-			s.notify(Change(client.ObjectKeyFromObject(dv)))
+		if object, ok := o.(client.Object); ok {
+			s.notify(Change(client.ObjectKeyFromObject(object)))
 		}
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed,
 	}); err != nil {
-		logger.Error(err, "Cannot watch DataVolumes")
+		logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
 		return
 	}
 	go func() {
 		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			logger.Info("DataVolumes are there", "crd", CRD)
-			s.publish(ctx, &clientReader{volumes})
+			logger.Info("An optional kind is there", "crd", s.kind.CRD)
+			s.publish(ctx, state{reader: objects})
+			s.notify(Change{})
 			s.settle.Do(func() { close(s.settled) })
 		}
 	}()
-	if err := volumes.Start(ctx); err != nil {
-		logger.Error(err, "Cannot watch DataVolumes")
+	if err := objects.Start(ctx); err != nil {
+		logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
 	}
 }
 
-// informer waits until the API server serves DataVolumes.
-func (s *Store) informer(ctx context.Context, volumes cache.Cache) (cache.Informer, error) {
+// informer waits until the API server serves the kind.
+func (s *Store) informer(ctx context.Context, objects cache.Cache) (cache.Informer, error) {
 	const pause = 200 * time.Millisecond
 	for {
-		informer, err := volumes.GetInformer(ctx, &cdi.DataVolume{}, cache.BlockUntilSynced(false))
+		informer, err := objects.GetInformer(ctx, s.kind.New(), cache.BlockUntilSynced(false))
 		if err == nil || ctx.Err() != nil {
 			return informer, err
 		}
-		log.FromContext(ctx).V(1).Info("DataVolumes are not served yet", "error", err.Error())
+		log.FromContext(ctx).V(1).Info("An optional kind is not served yet", "crd", s.kind.CRD, "error", err.Error())
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -214,15 +240,13 @@ func (s *Store) newCache(by map[client.Object]cache.ByObject) (cache.Cache, erro
 	return c, nil
 }
 
-// publish sets the current reader, unless the reader's context has ended.
-func (s *Store) publish(ctx context.Context, r *clientReader) {
+// publish sets the current state, unless it is a reader whose context has ended.
+func (s *Store) publish(ctx context.Context, next state) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	if r != nil && ctx.Err() != nil {
-		return
+	if next.reader == nil || ctx.Err() == nil {
+		s.current.Store(&next)
 	}
-	s.current.Store(r)
-	s.notify(Change{})
 }
 
 func (s *Store) notify(c Change) {
