@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package cdi contains the kinds of cdi.kubevirt.io/v1beta1 that VMs need: DataVolumes, of which a VM has templates, and
-// DataSources, which those name. They belong to the Containerized Data Importer, which installs their CRDs: none are
+// Package cdi contains the kinds of cdi.kubevirt.io/v1beta1 that VMs need: DataVolumes, of which a VM has templates,
+// DataSources, which those name, and StorageProfiles, which describe storage classes. They belong to the Containerized Data Importer, which installs their CRDs: none are
 // generated from here.
 // +kubebuilder:skip
 // +kubebuilder:object:generate=true
@@ -26,7 +26,8 @@ var (
 )
 
 func addKnownTypes(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &DataVolume{}, &DataVolumeList{}, &DataSource{}, &DataSourceList{})
+	s.AddKnownTypes(GroupVersion, &DataVolume{}, &DataVolumeList{}, &DataSource{}, &DataSourceList{},
+		&StorageProfile{}, &StorageProfileList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

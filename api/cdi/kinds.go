@@ -174,3 +174,29 @@ type DataSourceStatus struct {
 	// source is a claim or a snapshot.
 	Source DataSourceSource `json:"source,omitempty"`
 }
+
+// StorageProfile is what the importer knows about the storage class of its name.
+// +kubebuilder:object:root=true
+type StorageProfile struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// status is what the importer knows.
+	// +optional
+	Status StorageProfileStatus `json:"status,omitempty"`
+}
+
+// StorageProfileStatus is the part of a profile's status that matters to snapshots.
+type StorageProfileStatus struct {
+	// snapshotClass names the VolumeSnapshotClass for the storage class.
+	// +optional
+	SnapshotClass *string `json:"snapshotClass,omitempty"`
+}
+
+// StorageProfileList is a list of StorageProfiles.
+// +kubebuilder:object:root=true
+type StorageProfileList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	// items are the StorageProfiles.
+	Items []StorageProfile `json:"items"`
+}

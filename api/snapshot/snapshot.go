@@ -28,6 +28,9 @@ const (
 	SourceNameLabel = "snapshot.kubevirt.io/source-vm-name"
 	// SourceNamespaceLabel is on a VolumeSnapshot and is that VM's namespace.
 	SourceNamespaceLabel = "snapshot.kubevirt.io/source-vm-namespace"
+	// GuestAnnotation is on a VirtualMachineSnapshotContent and is how the guest was when the snapshot was taken, from which the
+	// indications of the VirtualMachineSnapshot follow. The annotation is Vireo's own.
+	GuestAnnotation = "snapshot.kubevirt.io/guest"
 	// RestoreNameAnnotation is on a restored PersistentVolumeClaim and names the VirtualMachineRestore.
 	RestoreNameAnnotation = "restore.kubevirt.io/name"
 	// LastRestoreAnnotation is on a VM and on restored PersistentVolumeClaims, and contains name and UID of the last restore
@@ -53,6 +56,8 @@ const (
 	VolumeSnapshotCreatedEvent = "SuccessfulVolumeSnapshotCreate"
 	// VolumeSnapshotMissingEvent: the snapshot of one volume is gone.
 	VolumeSnapshotMissingEvent = "VolumeSnapshotMissing"
+	// FreezeErrorEvent, on the VMI: its file systems could not be frozen, or not long enough.
+	FreezeErrorEvent = "FreezeError"
 	// RestoreCompleteEvent: a restore is complete.
 	RestoreCompleteEvent = "VirtualMachineRestoreComplete"
 	// RestoreErrorEvent: a restore could not go on.

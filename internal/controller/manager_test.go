@@ -34,6 +34,9 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
@@ -43,6 +46,7 @@ import (
 var _ = Describe("Manager", Ordered, func() {
 	var store *clusterconfig.Store
 	BeforeAll(func() {
+		installVolumeSnapshots()
 		mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
 		})
@@ -52,6 +56,8 @@ var _ = Describe("Manager", Ordered, func() {
 		}))
 		imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 		Expect(mgr.Add(imports)).To(Succeed())
+		snapshots := volumesnapshot.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+		Expect(snapshots.AddTo(mgr)).To(Succeed())
 		recorded, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-controller"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect((&virtualmachineinstance.Reconciler{
@@ -63,7 +69,13 @@ var _ = Describe("Manager", Ordered, func() {
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachine.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
-			DataVolumes: imports,
+			DataVolumes: imports, VolumeSnapshots: snapshots,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&virtualmachinesnapshot.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, VolumeSnapshots: snapshots, DataVolumes: imports,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&virtualmachinesnapshotcontent.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, VolumeSnapshots: snapshots,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineinstancereplicaset.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
@@ -266,6 +278,28 @@ var _ = Describe("Manager", Ordered, func() {
 		fill(dv, cdi.DataVolumeSucceeded)
 		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
 			Should(Succeed())
+	})
+
+	It("takes a snapshot when its VM and its claim are there, and the storage has taken it", func() {
+		w := newSnapshots()
+		of := w.request("snap")
+		phase := func() string { return describe(of) }
+		Eventually(phase, time.Minute).Should(ContainSubstring("Source does not exist"))
+		vm := w.vm(func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
+		Eventually(func() error {
+			return k8sClient.Get(ctx, client.ObjectKeyFromObject(volumeSnapshotOf(of, "root")), volumeSnapshotOf(of, "root"))
+		},
+			time.Minute).Should(Succeed())
+		Expect(isLocked(vm)).To(BeTrue())
+		w.report(of, "root", false)
+		Eventually(phase, time.Minute).Should(Equal(snapshotTaken))
+		w.report(of, "root", true)
+		Eventually(phase, time.Minute).Should(Equal(snapshotReady))
+		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(vm).Status.VolumeSnapshotStatuses }, time.Minute).
+			Should(ConsistOf(v1.VolumeSnapshotStatus{Name: "root", Enabled: true}))
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(contentOf(of)), contentOf(of)) }, time.Minute).
+			ShouldNot(Succeed())
 	})
 
 	It("starts a VM when its instance type and its preference are created", func() {

@@ -12,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -69,6 +71,10 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	}
 
 	It("waits for a snapshot in a cluster without snapshots, until there is one", func() {
+		uninstallVolumeSnapshots()
+		var err error
+		m.APIReader, err = client.New(controllerConfig, client.Options{Scheme: scheme.Scheme}) // which does not know the kind
+		Expect(err).NotTo(HaveOccurred())
 		ExpectCreated(anInstancetype(m.ns, "small", 2))
 		vm := inferring(of(m.ns))
 		missing := "get VolumeSnapshot " + m.ns + `/golden: volumesnapshots.snapshot.storage.k8s.io "golden" not found`
@@ -76,7 +82,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		options := apiserver.Install()
 		options.ErrorIfPathMissing = false
 		options.CRDs = []*apiextensionsv1.CustomResourceDefinition{volumeSnapshots()}
-		_, err := envtest.InstallCRDs(cfg, options)
+		_, err = envtest.InstallCRDs(cfg, options)
 		Expect(err).NotTo(HaveOccurred())
 		expectWaits(vm, missing)
 		snapshot(m.ns, labels)
@@ -142,6 +148,7 @@ func volumeSnapshots() *apiextensionsv1.CustomResourceDefinition {
 			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 					Type: "object", XPreserveUnknownFields: ptr.To(true),
 				}},

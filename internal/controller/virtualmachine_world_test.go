@@ -43,7 +43,7 @@ func newVMHarness() *vmHarness {
 	m := &vmHarness{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
 		Client: m.writes, APIReader: asController, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{k8sClient},
+		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{k8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
 	}
 	return m
 }

@@ -33,7 +33,6 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"ReservedOverheadMemlock":         "locked memory is not implemented yet",
 	"Root":                            "launchers never run as root",
 	"Sidecar":                         "hook sidecars are not implemented yet",
-	"Snapshot":                        "snapshots are not implemented yet",
 	"Template":                        "templates are not implemented yet",
 	"UtilityVolumes":                  "volumes without a disk are not implemented yet",
 	"VGPULiveMigration":               "passing devices through is not implemented yet",

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -159,6 +160,10 @@ type world struct{ client.Reader }
 func (world) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	now := metav1.NewTime(time.Unix(1000, 0))
 	switch list := list.(type) {
+	case *snapshotv1beta1.VirtualMachineSnapshotList:
+		list.Items = []snapshotv1beta1.VirtualMachineSnapshot{{Status: &snapshotv1beta1.VirtualMachineSnapshotStatus{
+			Phase: snapshotv1beta1.Succeeded, CreationTime: &metav1.Time{},
+		}}}
 	case *v1.VirtualMachineList:
 		list.Items = []v1.VirtualMachine{*builder.MakeVM("vm").Namespace("ns").Label("app", "web").
 			Template(builder.MakeVMI("").Masquerade().PVC("root", "claim").Guest("1Gi").Limit(corev1.ResourceMemory, "2Gi")).Obj()}

@@ -39,6 +39,9 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -177,6 +180,10 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	if err := mgr.Add(imports); err != nil {
 		return nil, err
 	}
+	snapshots := volumesnapshot.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	if err := snapshots.AddTo(mgr); err != nil {
+		return nil, err
+	}
 	installation := &kubevirt.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
@@ -194,7 +201,15 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		&certificatesigningrequest.Reconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store, Clock: o.Clock},
 		&virtualmachine.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
-			DataVolumes: imports,
+			DataVolumes: imports, VolumeSnapshots: snapshots,
+		},
+		&virtualmachinesnapshot.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("snapshot-controller"), VolumeSnapshots: snapshots,
+			DataVolumes: imports, Clock: o.Clock,
+		},
+		&virtualmachinesnapshotcontent.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("snapshot-controller"), VolumeSnapshots: snapshots,
+			Clock: o.Clock,
 		},
 		&virtualmachineinstancereplicaset.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),

@@ -32,6 +32,8 @@ var queues = map[string]string{
 	"virtualmachineinstance":           "virt-controller-vmi",
 	"virtualmachineinstancereplicaset": "virt-controller-replicaset",
 	"virtualmachinepool":               "virt-controller-pool",
+	"virtualmachinesnapshot":           "virt-controller-snapshot-vmsnapshot",
+	"virtualmachinesnapshotcontent":    "virt-controller-snapshot-vmsnapshotcontent",
 	"virtualmachineinstancemigration":  "virt-controller-migration",
 	"evacuation":                       "virt-controller-evacuation",
 	"workloadupdate":                   "virt-controller-workload-update",

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
@@ -76,6 +77,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		c.resources.collect(&w, vm, to)
 	}
 	c.resources.forget(w.machines.Items)
+	collectSnapshots(w.snapshots.Items, to)
 	now := reconciler.Now(c.Clock)
 	collectAuthorities(&w, c.WebhookSecret, now, to)
 	collectSilence(&w, now, to)
@@ -87,6 +89,7 @@ type world struct {
 	machines   v1.VirtualMachineList
 	instances  v1.VirtualMachineInstanceList
 	migrations v1.VirtualMachineInstanceMigrationList
+	snapshots  snapshotv1beta1.VirtualMachineSnapshotList
 	// kubevirts are the KubeVirt objects of the install namespace, secrets the Secrets with authorities, and nodes the metadata of Nodes.
 	kubevirts v1.KubeVirtList
 	secrets   corev1.SecretList
@@ -109,7 +112,7 @@ func (c *Collector) read(ctx context.Context) (world, error) {
 		&v1beta1.VirtualMachineInstancetypeList{}, &v1beta1.VirtualMachineClusterInstancetypeList{},
 		&v1beta1.VirtualMachinePreferenceList{}, &v1beta1.VirtualMachineClusterPreferenceList{},
 	}
-	for _, list := range append(types, &w.machines, &w.instances, &w.migrations, &w.secrets, &w.nodes, pods, claims) {
+	for _, list := range append(types, &w.machines, &w.instances, &w.migrations, &w.snapshots, &w.secrets, &w.nodes, pods, claims) {
 		if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return w, fmt.Errorf("list %T: %w", list, err)
 		}

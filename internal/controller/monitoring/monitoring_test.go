@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
@@ -43,6 +44,7 @@ type cached struct {
 	migrations []v1.VirtualMachineInstanceMigration
 	instances  []v1.VirtualMachineInstance
 	machines   []v1.VirtualMachine
+	snapshots  []snapshotv1beta1.VirtualMachineSnapshot
 	pods       []corev1.Pod
 	claims     []corev1.PersistentVolumeClaim
 	types      []v1beta1.VirtualMachineClusterInstancetype
@@ -60,6 +62,8 @@ func (c *cached) List(_ context.Context, list client.ObjectList, options ...clie
 		list.Items = c.migrations
 	case *v1.VirtualMachineInstanceList:
 		list.Items = c.instances
+	case *snapshotv1beta1.VirtualMachineSnapshotList:
+		list.Items = c.snapshots
 	case *v1.VirtualMachineList:
 		list.Items = c.machines
 	case *corev1.PodList:

@@ -7,9 +7,12 @@ import (
 	"context"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
 
 // ConfigSource gives the cluster's current configuration. clusterconfig.Store is one.
@@ -29,4 +32,13 @@ type DataVolumes interface {
 	datavolume.Reader
 	// Source enqueues what users returns for a change.
 	Source(users func(context.Context, datavolume.Change) []ctrl.Request) *datavolume.Source
+}
+
+// VolumeSnapshots reads VolumeSnapshots and their classes, and enqueues the objects that depend on them. volumesnapshot.Store is one.
+type VolumeSnapshots interface {
+	volumesnapshot.Reader
+	// OnSnapshot enqueues what users returns when a VolumeSnapshot changes.
+	OnSnapshot(users func(context.Context, client.ObjectKey) []ctrl.Request) source.Source
+	// OnClass enqueues what all returns when the choice of classes may change.
+	OnClass(all func(context.Context) []ctrl.Request) source.Source
 }

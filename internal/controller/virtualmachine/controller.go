@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -37,6 +38,8 @@ type Reconciler struct {
 	Config reconciler.ConfigFeed
 	// DataVolumes are those of the importer, where the cluster has one.
 	DataVolumes reconciler.DataVolumes
+	// VolumeSnapshots are read to report which volumes a snapshot can include.
+	VolumeSnapshots reconciler.VolumeSnapshots
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
 }
@@ -50,6 +53,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes/source,verbs=create
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datasources,verbs=get
 // +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=get
+// +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshotclasses,verbs=list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=datavolumes.cdi.kubevirt.io,verbs=list;watch
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
@@ -71,6 +76,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToExpand)).
+		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
+		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
+			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(classChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers})
 	for _, class := range reference.Classes {
 		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {
@@ -85,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	vm, config := &v1.VirtualMachine{}, r.Config.Current()
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
-		DataVolumes:  r.DataVolumes,
+		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy,
 	}

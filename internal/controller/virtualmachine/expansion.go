@@ -43,7 +43,7 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 	if hasReferences(&s.VM.Spec) && !s.resolved {
 		return nil, s.VM.Spec.Template, nil
 	}
-	started, err := startedSpec(ctx, s)
+	started, err := StartedSpec(ctx, s)
 	if err != nil || started == nil {
 		return nil, s.VM.Spec.Template, err
 	}

@@ -126,8 +126,14 @@ func startedFrom(s *Scope) string {
 	return ""
 }
 
-// startedSpec returns the spec that the instance was made from, or nil if it is unknown, as for an adopted instance.
-func startedSpec(ctx context.Context, s *Scope) (*v1.VirtualMachineSpec, error) {
+// StoredIdentity returns what the VM's firmware UUID and serial number are derived from.
+func StoredIdentity(ctx context.Context, s *Scope) (firmware.Identity, error) {
+	revisions, err := listStartRevisions(ctx, s)
+	return identityOf(s.VM, revisions), err
+}
+
+// StartedSpec returns the spec that the instance was made from, or nil if it is unknown, as for an adopted instance.
+func StartedSpec(ctx context.Context, s *Scope) (*v1.VirtualMachineSpec, error) {
 	name := startedFrom(s)
 	if name == "" {
 		return nil, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -36,6 +37,8 @@ type Scope struct {
 	Recorder events.EventRecorder
 	// DataVolumes reads the importer's DataVolumes.
 	DataVolumes datavolume.Reader
+	// VolumeSnapshots reads the classes of VolumeSnapshots.
+	VolumeSnapshots volumesnapshot.Reader
 	// Now is the time of the reconciliation.
 	Now time.Time
 
@@ -103,6 +106,7 @@ func Run(ctx context.Context, s *Scope) error {
 	if err != nil && s.Failure == nil && !apierrors.IsConflict(err) {
 		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: err.Error()}
 	}
+	err = errors.Join(err, setSnapshotStatuses(ctx, s))
 	// 1. The status is written even if a phase failed: it reports the failure.
 	computeStatus(s)
 	if statusErr := writeStatus(ctx, s); statusErr != nil {

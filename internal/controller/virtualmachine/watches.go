@@ -85,6 +85,9 @@ var specChanged = predicate.Funcs{
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
+// classChanged passes storage classes that appear or disappear: the provisioner of one does not change.
+var classChanged = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+
 // claimPhaseChanged selects claims that are new or whose phase changed.
 var claimPhaseChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {

@@ -4,9 +4,13 @@
 package capture
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 )
 
@@ -69,4 +73,36 @@ func (g Guest) indications() []v1beta1.SourceIndication {
 		broken.Message = g.Problem + ". Snapshot is crash-consistent and may not be application-consistent."
 	}
 	return []v1beta1.SourceIndication{agent, online, broken}
+}
+
+// Quiesced reports whether the guest's file systems are to be frozen while snapshots are taken.
+func (g Guest) Quiesced() bool { return g.Online && g.Agent && !g.Paused }
+
+// storedGuest is a Guest in the annotation of a content.
+type storedGuest struct {
+	Online  bool          `json:"online,omitempty"`
+	Paused  bool          `json:"paused,omitempty"`
+	Agent   bool          `json:"agent,omitempty"`
+	Frozen  time.Duration `json:"frozen,omitempty"`
+	Broken  bool          `json:"broken,omitempty"`
+	Problem string        `json:"problem,omitempty"`
+}
+
+// GuestOf returns the guest that is stored in a content; one that is not online if none is, or if it cannot be read.
+func GuestOf(content *v1beta1.VirtualMachineSnapshotContent) Guest {
+	var stored storedGuest
+	if json.Unmarshal([]byte(content.Annotations[snapshot.GuestAnnotation]), &stored) != nil {
+		return Guest{}
+	}
+	return Guest(stored)
+}
+
+// SetGuest stores a guest in a content, because the VMI may be gone when the status of the snapshot is computed.
+func SetGuest(content *v1beta1.VirtualMachineSnapshotContent, guest Guest) error {
+	raw, err := json.Marshal(storedGuest(guest))
+	if err != nil {
+		return fmt.Errorf("encode the state of the guest: %w", err)
+	}
+	metav1.SetMetaDataAnnotation(&content.ObjectMeta, snapshot.GuestAnnotation, string(raw))
+	return nil
 }

@@ -63,7 +63,7 @@ func Status(of *v1beta1.VirtualMachineSnapshot, seen Observed) *v1beta1.VirtualM
 		status = &v1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(false)}
 	}
 	s := &statusWriter{status: status, now: metav1.NewTime(seen.Now)}
-	if vm := seen.Source.VM; vm != nil && status.SourceUID == nil {
+	if vm := seen.Source.VM; vm != nil && (status.SourceUID == nil || seen.Content == nil && !final(status)) {
 		status.SourceUID = ptr.To(vm.UID)
 	}
 	if content := seen.Content; content != nil && content.Status != nil {
@@ -101,6 +101,10 @@ func Status(of *v1beta1.VirtualMachineSnapshot, seen Observed) *v1beta1.VirtualM
 		conditions.Set(&status.Conditions, s.conditions[i])
 	}
 	return status
+}
+
+func final(status *v1beta1.VirtualMachineSnapshotStatus) bool {
+	return status.Phase == v1beta1.Succeeded || status.Phase == v1beta1.Failed
 }
 
 // statusWriter changes the status of a snapshot.
@@ -175,6 +179,8 @@ type Taken struct {
 	Thawed bool
 	// Abandoned reports whether the VirtualMachineSnapshot is deleted.
 	Abandoned bool
+	// Problem is why the missing VolumeSnapshots cannot be requested now.
+	Problem string
 }
 
 // All reports whether the storage has taken all snapshots of a content: the guest may write again.
@@ -222,6 +228,8 @@ func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) 
 		problem = fmt.Sprintf("VolumeSnapshots (%s) missing", names)
 	case names != "" && taken.Abandoned:
 		problem = fmt.Sprintf("VolumeSnapshots (%s) skipped because vm snapshot is deleted", names)
+	case names != "" && taken.Problem != "":
+		problem = taken.Problem
 	}
 	if status.CreationTime == nil && taken.Thawed && taken.All(content) {
 		if latest.IsZero() {

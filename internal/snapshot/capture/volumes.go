@@ -56,7 +56,7 @@ func Volumes(vm *v1.VirtualMachine, storage Storage) []Volume {
 	spec := &vm.Spec.Template.Spec
 	out := make([]Volume, 0, len(spec.Volumes)+1)
 	for i := range spec.Volumes {
-		volume := Volume{Name: spec.Volumes[i].Name, ClaimName: claimName(&spec.Volumes[i])}
+		volume := Volume{Name: spec.Volumes[i].Name, ClaimName: ClaimName(&spec.Volumes[i])}
 		volume.Claim = storage.Claims[volume.ClaimName]
 		out = append(out, volume)
 	}
@@ -73,8 +73,8 @@ func Volumes(vm *v1.VirtualMachine, storage Storage) []Volume {
 	return out
 }
 
-// claimName returns the name of the claim that a snapshot includes, or "" for a volume of another type.
-func claimName(volume *v1.Volume) string {
+// ClaimName returns the name of the claim that a snapshot includes, or "" for a volume of another type.
+func ClaimName(volume *v1.Volume) string {
 	if volume.MemoryDump != nil {
 		return volume.MemoryDump.ClaimName
 	}
@@ -92,7 +92,7 @@ func (v *Volume) choose(storage Storage) {
 		return
 	}
 	storageClass := ptr.Deref(v.Claim.Spec.StorageClassName, "")
-	class, err := storage.snapshotClass(storageClass)
+	class, err := storage.SnapshotClass(storageClass)
 	switch {
 	case err != nil:
 		v.Reason, v.Undecided = err.Error(), true
@@ -103,9 +103,9 @@ func (v *Volume) choose(storage Storage) {
 	}
 }
 
-// snapshotClass returns the VolumeSnapshotClass for a storage class, or "". A profile that names one that does not exist leaves the
+// SnapshotClass returns the VolumeSnapshotClass for a storage class, or "". A profile that names one that does not exist leaves the
 // storage class without one: the administrator wants no other.
-func (s Storage) snapshotClass(storageClass string) (string, error) {
+func (s Storage) SnapshotClass(storageClass string) (string, error) {
 	driver := s.Drivers[storageClass]
 	if driver == "" {
 		return "", nil
@@ -173,7 +173,7 @@ func lists(content *v1beta1.VirtualMachineSnapshotContent) (out *v1beta1.Snapsho
 	}
 	spec := &vm.Spec.Template.Spec
 	for i := range spec.Volumes {
-		add(spec.Volumes[i].Name, claimName(&spec.Volumes[i]) != "")
+		add(spec.Volumes[i].Name, ClaimName(&spec.Volumes[i]) != "")
 	}
 	// A TPM that a preference adds is not in this spec.
 	if state := StateVolume(vm.Name); spec.HasPersistentState() || included[state] {

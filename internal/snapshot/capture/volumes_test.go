@@ -130,7 +130,7 @@ func TestSnapshotClass(t *testing.T) {
 			if tc.noDriver {
 				storage.Drivers = nil
 			}
-			got, err := storage.snapshotClass("fast")
+			got, err := storage.SnapshotClass("fast")
 			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && err.Error() != tc.err {
 				t.Errorf("got %q, %v; want %q, %q", got, err, tc.want, tc.err)
 			}

@@ -70,6 +70,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/virtualmachinereplicaset-validate": admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
 		"/virtualmachinepool-validate":       admission.WithValidator(scheme, &poolValidator{config: options.Config}),
 
+		"/virtualmachinesnapshots-validate": admission.WithValidator(scheme, &snapshotValidator{config: options.Config}),
+
 		"/virtualmachineinstances-mutate":          withBoundedQuantities(admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}), &v1.VirtualMachineInstance{}),
 		"/virtualmachineinstances-validate-create": vmi,
 		"/virtualmachineinstances-validate-update": vmi,

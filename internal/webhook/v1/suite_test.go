@@ -27,6 +27,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/apiserver"
@@ -76,6 +77,7 @@ var _ = BeforeSuite(func() {
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 	Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(poolv1.AddToScheme(scheme)).To(Succeed())
+	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
 
 	k8s, err = client.New(cfg, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())

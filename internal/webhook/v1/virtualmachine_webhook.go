@@ -90,7 +90,34 @@ func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.Virt
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
+	if errs := validateSnapshotLock(field.NewPath("spec"), before, after); len(errs) > 0 {
+		return nil, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), after.Name, errs)
+	}
 	return v.validate(ctx, before, after)
+}
+
+// validateSnapshotLock refuses changes of what is in a snapshot while it is being taken, with KubeVirt's messages.
+func validateSnapshotLock(path *field.Path, before, after *v1.VirtualMachine) field.ErrorList {
+	locked := after.Status.SnapshotInProgress
+	if locked == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if !equality.Semantic.DeepEqual(volumesOf(before), volumesOf(after)) {
+		errs = append(errs, field.Forbidden(path, fmt.Sprintf("Cannot update vm disks or volumes until snapshot %q completes", *locked)))
+	}
+	had, err := before.RunStrategy()
+	if has, newErr := after.RunStrategy(); err == nil && newErr == nil && had != has {
+		errs = append(errs, field.Forbidden(path, fmt.Sprintf("Cannot update vm running state until snapshot %q completes", *locked)))
+	}
+	return errs
+}
+
+func volumesOf(vm *v1.VirtualMachine) []v1.Volume {
+	if vm.Spec.Template == nil {
+		return nil
+	}
+	return vm.Spec.Template.Spec.Volumes
 }
 
 // ValidateDelete implements admission.Validator. It admits every deletion.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshot
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// actionCreate is the action of the event about a new content.
+const actionCreate = "Create"
+
+// createContent stores the locked VM.
+func (s *scope) createContent(ctx context.Context) error {
+	// The cache may be behind and not show the VMI: its guest would not be frozen.
+	var err error
+	if s.vmi, err = read(ctx, s.apiReader, s.sourceKey(), &v1.VirtualMachineInstance{}); err != nil {
+		return err
+	}
+	stored, err := s.stored(ctx)
+	if err != nil {
+		return err
+	}
+	content, copies := capture.Content(s.snapshot, stored)
+	if err := capture.SetGuest(content, guestOf(s.vmi)); err != nil {
+		return err
+	}
+	// The content names the copies, which must exist then.
+	for _, revision := range copies {
+		if err := s.copyRevision(ctx, revision); err != nil {
+			return err
+		}
+	}
+	key := client.ObjectKeyFromObject(content)
+	err = s.client.Create(ctx, content)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return s.loadContent(ctx, s.apiReader) // The cache was behind.
+	case err != nil:
+		return fmt.Errorf("create VirtualMachineSnapshotContent %s: %w", key, err)
+	}
+	s.setContent(content)
+	s.recorder.Eventf(s.snapshot, nil, corev1.EventTypeNormal, snapshot.ContentCreatedEvent, actionCreate,
+		"Successfully created VirtualMachineSnapshotContent %s", content.Name)
+	return nil
+}
+
+// stored returns what is stored of the VM.
+func (s *scope) stored(ctx context.Context) (capture.Stored, error) {
+	vm := s.seen.Source.VM
+	out := capture.Stored{VM: vm, Volumes: s.seen.Source.Volumes}
+	scope := &virtualmachine.Scope{Client: s.client, APIReader: s.apiReader, VM: vm, VMI: s.vmi}
+	var err error
+	if out.Identity, err = virtualmachine.StoredIdentity(ctx, scope); err != nil {
+		return out, err
+	}
+	if s.vmi != nil && metav1.IsControlledBy(s.vmi, vm) {
+		out.Started, err = virtualmachine.StartedSpec(ctx, scope)
+	}
+	return out, err
+}
+
+// copyRevision copies a ControllerRevision with the VM's instance type or preference.
+func (s *scope) copyRevision(ctx context.Context, revision capture.RevisionCopy) error {
+	from := &appsv1.ControllerRevision{}
+	key := client.ObjectKey{Namespace: s.snapshot.Namespace, Name: revision.From}
+	if err := s.apiReader.Get(ctx, key, from); err != nil {
+		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
+	}
+	err := s.client.Create(ctx, capture.Revision(s.snapshot, from, revision.To))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ControllerRevision %s/%s: %w", s.snapshot.Namespace, revision.To, err)
+	}
+	return nil
+}
+
+// deleteContent deletes the content, unless it has changed since it was read: it may have been completed.
+func (s *scope) deleteContent(ctx context.Context) error {
+	content := s.seen.Content
+	if content.DeletionTimestamp != nil {
+		return nil
+	}
+	err := s.client.Delete(ctx, content, client.Preconditions{UID: &content.UID, ResourceVersion: &content.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete VirtualMachineSnapshotContent %s: %w", client.ObjectKeyFromObject(content), err)
+	}
+	return nil
+}
+
+// writeStatus writes the status if it changed.
+func (s *scope) writeStatus(ctx context.Context) error {
+	status := capture.Status(s.snapshot, s.seen)
+	if equality.Semantic.DeepEqual(s.snapshot.Status, status) {
+		return nil
+	}
+	changed := s.snapshot.DeepCopy()
+	changed.Status = status
+	if err := s.client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.snapshot)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("patch status of VirtualMachineSnapshot %s: %w", client.ObjectKeyFromObject(s.snapshot), err))
+	}
+	s.snapshot = changed
+	return nil
+}

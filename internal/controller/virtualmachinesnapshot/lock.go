@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// readSource reads what decides whether the VM can be locked.
+func (s *scope) readSource(ctx context.Context) error {
+	source := &s.seen.Source
+	expanded, err := s.expanded(ctx)
+	if err != nil {
+		return err
+	}
+	if source.Volumes, err = volumesnapshot.Volumes(ctx, s.client, s.volumeSnapshots, expanded); err != nil {
+		return err
+	}
+	source.Online, source.Unfilled = s.vmi != nil, map[string]bool{}
+	for i := range source.Volumes {
+		claim := source.Volumes[i].Claim
+		if claim == nil {
+			continue
+		}
+		filled, err := s.isFilled(ctx, claim)
+		if err != nil {
+			return err
+		}
+		source.Unfilled[claim.Name] = !filled
+	}
+	if source.Online || source.Obstacle(s.snapshot.Name) != "" {
+		return nil
+	}
+	source.Pods, err = s.countPods(ctx)
+	return err
+}
+
+// expanded returns the VM with its instance type and preference, which may add a TPM. As in KubeVirt, a VM whose references are missing
+// or contradict it is stored as it is: it cannot run.
+func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
+	vm := s.seen.Source.VM
+	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
+		return vm, nil
+	}
+	specs, err := reference.Finder{Objects: s.client, Revisions: s.apiReader}.Find(ctx, vm)
+	switch {
+	case apierrors.IsNotFound(err):
+		return vm, nil
+	case err != nil:
+		return nil, fmt.Errorf("instance type and preference of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+	}
+	expanded, _ := reference.ExpandVM(vm, specs)
+	return expanded, nil
+}
+
+// isFilled reports whether the importer does not fill a claim any more.
+func (s *scope) isFilled(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
+		return true, nil
+	}
+	dv, err := s.dataVolumes.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
+	switch {
+	case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
+		return false, nil // The cache is behind, or the claim is about to be deleted with its owner.
+	case err != nil:
+		return false, err
+	default:
+		return dv.Status.Phase == cdi.DataVolumeSucceeded, nil
+	}
+}
+
+// countPods counts the unfinished Pods that use a claim of the VM. The cache has launcher Pods only.
+func (s *scope) countPods(ctx context.Context) (int, error) {
+	pods := &corev1.PodList{}
+	if err := s.apiReader.List(ctx, pods, client.InNamespace(s.snapshot.Namespace)); err != nil {
+		return 0, fmt.Errorf("list the Pods of namespace %s: %w", s.snapshot.Namespace, err)
+	}
+	claims := map[string]bool{}
+	for i := range s.seen.Source.Volumes {
+		claims[s.seen.Source.Volumes[i].ClaimName] = true
+	}
+	count := 0
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		uses := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && claims[v.PersistentVolumeClaim.ClaimName]
+		})
+		if uses && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			count++
+		}
+	}
+	return count, nil
+}
+
+// lock locks the VM with two writes, each of which is repeated if it is missing.
+func (s *scope) lock(ctx context.Context) error {
+	vm := s.seen.Source.VM
+	if vm.Status.SnapshotInProgress == nil {
+		if err := s.setInProgress(ctx, vm, ptr.To(s.snapshot.Name)); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.seen.Source.VM.Finalizers, snapshot.SourceFinalizer) {
+		return nil
+	}
+	return s.patchVM(ctx, func(vm *v1.VirtualMachine) { vm.Finalizers = append(vm.Finalizers, snapshot.SourceFinalizer) })
+}
+
+// unlock unlocks the VM if it is locked for this snapshot. The status is written last: it says whose the finalizer is.
+func (s *scope) unlock(ctx context.Context) error {
+	return s.unlockFrom(ctx, s.snapshot.Name)
+}
+
+func (s *scope) unlockFrom(ctx context.Context, name string) error {
+	vm := s.seen.Source.VM
+	if vm == nil || vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != name {
+		return nil
+	}
+	if slices.Contains(vm.Finalizers, snapshot.SourceFinalizer) {
+		if err := s.patchVM(ctx, func(vm *v1.VirtualMachine) {
+			vm.Finalizers = slices.DeleteFunc(vm.Finalizers, func(f string) bool { return f == snapshot.SourceFinalizer })
+		}); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	return client.IgnoreNotFound(s.setInProgress(ctx, s.seen.Source.VM, nil))
+}
+
+// unlockWithoutSnapshot unlocks the VM of a snapshot that was removed by force.
+func (s *scope) unlockWithoutSnapshot(ctx context.Context, key client.ObjectKey) error {
+	vms := &v1.VirtualMachineList{}
+	if err := s.client.List(ctx, vms, client.InNamespace(key.Namespace)); err != nil {
+		return fmt.Errorf("list VirtualMachines of namespace %s: %w", key.Namespace, err)
+	}
+	for i := range vms.Items {
+		vm := &vms.Items[i]
+		if vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != key.Name {
+			continue
+		}
+		// The cache may be behind and not show the snapshot.
+		if found, err := read(ctx, s.apiReader, key, &v1beta1.VirtualMachineSnapshot{}); err != nil || found != nil {
+			return err
+		}
+		s.seen.Source.VM = vm
+		if err := s.unlockFrom(ctx, key.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scope) setInProgress(ctx context.Context, vm *v1.VirtualMachine, name *string) error {
+	changed := vm.DeepCopy()
+	changed.Status.SnapshotInProgress = name
+	if err := s.client.Status().Patch(ctx, changed, optimistic.MergeFrom(vm)); err != nil {
+		return fmt.Errorf("patch status.snapshotInProgress of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+	}
+	s.seen.Source.VM = changed
+	return nil
+}
+
+func (s *scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {
+	changed, err := optimistic.Patch(ctx, s.client, s.seen.Source.VM, change)
+	if err != nil {
+		return fmt.Errorf("patch the finalizers of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.seen.Source.VM), err)
+	}
+	s.seen.Source.VM = changed
+	return nil
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachinesnapshot locks the VM of a VirtualMachineSnapshot, stores it in a VirtualMachineSnapshotContent, and unlocks it
+// when the snapshot has been taken, has failed or is deleted. What is in a snapshot, and its status, is decided by package capture. The
+// reconciler of contents takes the snapshots of the disks.
+package virtualmachinesnapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// lockRetry is when to try again to lock a VM: not all that may prevent it is watched. KubeVirt's value.
+const lockRetry = 5 * time.Second
+
+// scope is one reconciliation of one snapshot.
+type scope struct {
+	// client reads from the cache and writes to the API server. apiReader reads from the API server.
+	client    client.Client
+	apiReader client.Reader
+	// recorder records events, each after what it reports has happened.
+	recorder events.EventRecorder
+	// volumeSnapshots and dataVolumes read kinds that the cluster may not have.
+	volumeSnapshots volumesnapshot.Reader
+	dataVolumes     datavolume.Reader
+	// now is the time of the reconciliation.
+	now time.Time
+
+	// snapshot is the snapshot as read. Writes of metadata refresh it; its status changes only when the status is written.
+	snapshot *v1beta1.VirtualMachineSnapshot
+	// vmi is the VMI of the VM's name, or nil.
+	vmi *v1.VirtualMachineInstance
+	// seen is what was observed, and changes with each write.
+	seen capture.Observed
+	// requeueAfter is when to reconcile again even if nothing changes, or 0.
+	requeueAfter time.Duration
+}
+
+// run reconciles the snapshot.
+func (s *scope) run(ctx context.Context) error {
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	err := s.act(ctx)
+	if apierrors.IsConflict(err) {
+		return err // What was observed has changed: the content may be complete.
+	}
+	// 1. The status is written even if a step failed: the next one may never succeed.
+	if statusErr := s.writeStatus(ctx); statusErr != nil {
+		return errors.Join(err, statusErr)
+	}
+	if err != nil {
+		return err
+	}
+	// 2. The finalizer is removed last.
+	return s.removeFinalizer(ctx)
+}
+
+// act does the next step.
+func (s *scope) act(ctx context.Context) error {
+	switch s.phase() {
+	case v1beta1.Succeeded:
+		return s.complete(ctx)
+	case v1beta1.Failed, v1beta1.Deleting:
+		return s.abandon(ctx)
+	default:
+		return s.take(ctx)
+	}
+}
+
+// phase returns the phase that follows from what was observed.
+func (s *scope) phase() v1beta1.VirtualMachineSnapshotPhase {
+	return capture.Status(s.snapshot, s.seen).Phase
+}
+
+// load reads the VM, its VMI and the content.
+func (s *scope) load(ctx context.Context) error {
+	s.seen.Now = s.now
+	var err error
+	if s.seen.Source.VM, err = read(ctx, s.client, s.sourceKey(), &v1.VirtualMachine{}); err != nil {
+		return err
+	}
+	if s.vmi, err = read(ctx, s.client, s.sourceKey(), &v1.VirtualMachineInstance{}); err != nil {
+		return err
+	}
+	return s.loadContent(ctx, s.client)
+}
+
+func (s *scope) sourceKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: s.snapshot.Namespace, Name: s.snapshot.Spec.Source.Name}
+}
+
+func (s *scope) loadContent(ctx context.Context, from client.Reader) error {
+	key := client.ObjectKey{Namespace: s.snapshot.Namespace, Name: capture.ContentName(s.snapshot)}
+	content, err := read(ctx, from, key, &v1beta1.VirtualMachineSnapshotContent{})
+	if err != nil {
+		return err
+	}
+	s.setContent(content)
+	return nil
+}
+
+// setContent sets the content and the guest, which is stored in the content.
+func (s *scope) setContent(content *v1beta1.VirtualMachineSnapshotContent) {
+	s.seen.Content = content
+	if content != nil {
+		s.seen.Guest = capture.GuestOf(content)
+		return
+	}
+	s.seen.Guest = guestOf(s.vmi)
+}
+
+// guestOf returns the guest of a VMI, which may be nil.
+func guestOf(vmi *v1.VirtualMachineInstance) capture.Guest {
+	if vmi == nil {
+		return capture.Guest{}
+	}
+	return capture.Guest{
+		Online: true, Paused: vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstancePaused),
+		Agent: !vmi.IsFinal() && vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceAgentConnected) != nil,
+	}
+}
+
+// read reads an object. It returns nil if there is none.
+func read[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, object T) (T, error) {
+	var none T
+	switch err := from.Get(ctx, key, object); {
+	case apierrors.IsNotFound(err):
+		return none, nil
+	case err != nil:
+		return none, fmt.Errorf("get %T %s: %w", object, key, err)
+	default:
+		return object, nil
+	}
+}
+
+// requeue reconciles again after a time, unless that is to happen earlier anyway.
+func (s *scope) requeue(after time.Duration) {
+	if s.requeueAfter == 0 || after < s.requeueAfter {
+		s.requeueAfter = after
+	}
+}
+
+// take locks the VM, and then stores it.
+func (s *scope) take(ctx context.Context) error {
+	if deadline := capture.Deadline(s.snapshot); !deadline.IsZero() {
+		s.requeue(deadline.Sub(s.now) + time.Millisecond) // It fails after the deadline.
+	}
+	if err := s.addFinalizer(ctx); err != nil {
+		return err
+	}
+	locked := s.seen.Source.Locked(s.snapshot.Name)
+	if vm := s.seen.Source.VM; vm != nil && vm.DeletionTimestamp != nil && !locked {
+		s.seen.Source.VM = nil // It cannot be locked any more.
+	}
+	if s.seen.Source.VM == nil || s.seen.Content != nil {
+		return nil
+	}
+	if err := s.readSource(ctx); err != nil {
+		return err
+	}
+	if !locked {
+		if s.seen.Source.Obstacle(s.snapshot.Name) != "" {
+			s.requeue(lockRetry)
+			return nil
+		}
+		if err := s.lock(ctx); err != nil {
+			return err
+		}
+	}
+	return s.createContent(ctx)
+}
+
+// complete unlocks the VM of a snapshot that was taken, and deletes the content with the snapshot.
+func (s *scope) complete(ctx context.Context) error {
+	if err := s.unlock(ctx); err != nil {
+		return err
+	}
+	content := s.seen.Content
+	if s.snapshot.DeletionTimestamp == nil || content == nil || content.DeletionTimestamp != nil {
+		return nil
+	}
+	keep := s.snapshot.Spec.DeletionPolicy != nil && *s.snapshot.Spec.DeletionPolicy == v1beta1.VirtualMachineSnapshotContentRetain
+	if keep && content.Status != nil && content.Status.ReadyToUse != nil && *content.Status.ReadyToUse {
+		return nil
+	}
+	return s.deleteContent(ctx)
+}
+
+// abandon ends a snapshot that was not taken. The VM stays locked until the content is gone, which is when its guest is thawed.
+func (s *scope) abandon(ctx context.Context) error {
+	settled := s.seen.Content == nil && !s.seen.Source.Locked(s.snapshot.Name) && s.snapshot.DeletionTimestamp == nil &&
+		s.snapshot.Status != nil && s.snapshot.Status.Phase == v1beta1.Failed
+	if settled {
+		return nil
+	}
+	// The cache may not show that the snapshot was taken in time, that the content exists, or that the VM is locked.
+	if err := s.loadContent(ctx, s.apiReader); err != nil {
+		return err
+	}
+	if s.phase() == v1beta1.Succeeded {
+		return s.complete(ctx)
+	}
+	if s.seen.Content != nil {
+		return s.deleteContent(ctx)
+	}
+	var err error
+	if s.seen.Source.VM, err = read(ctx, s.apiReader, s.sourceKey(), &v1.VirtualMachine{}); err != nil {
+		return err
+	}
+	return s.unlock(ctx)
+}
+
+func (s *scope) addFinalizer(ctx context.Context) error {
+	if slices.Contains(s.snapshot.Finalizers, snapshot.VirtualMachineSnapshotFinalizer) {
+		return nil
+	}
+	return s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshot) {
+		o.Finalizers = append(o.Finalizers, snapshot.VirtualMachineSnapshotFinalizer)
+	})
+}
+
+// removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content is gone, or was taken.
+func (s *scope) removeFinalizer(ctx context.Context) error {
+	if s.snapshot.DeletionTimestamp == nil || !slices.Contains(s.snapshot.Finalizers, snapshot.VirtualMachineSnapshotFinalizer) ||
+		s.phase() != v1beta1.Succeeded && s.seen.Content != nil {
+		return nil
+	}
+	// The cache may be behind and not show the lock.
+	vm, err := read(ctx, s.apiReader, s.sourceKey(), &v1.VirtualMachine{})
+	if err != nil {
+		return err
+	}
+	s.seen.Source.VM = vm
+	if err := s.unlock(ctx); err != nil {
+		return err
+	}
+	return client.IgnoreNotFound(s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshot) {
+		o.Finalizers = slices.DeleteFunc(o.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineSnapshotFinalizer })
+	}))
+}
+
+func (s *scope) patch(ctx context.Context, change func(*v1beta1.VirtualMachineSnapshot)) error {
+	changed, err := optimistic.Patch(ctx, s.client, s.snapshot, change)
+	if err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachineSnapshot %s: %w", client.ObjectKeyFromObject(s.snapshot), err)
+	}
+	s.snapshot = changed
+	return nil
+}

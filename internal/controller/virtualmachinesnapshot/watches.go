@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshot
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// unfinishedIndex finds the snapshots that are neither taken nor have failed, and those that are being deleted, by the name of the VM.
+const unfinishedIndex = "unfinished-of-virtualmachine"
+
+func indexSnapshots(indexer client.FieldIndexer) error {
+	return reconciler.AddIndexes(indexer, reconciler.IndexBy(&v1beta1.VirtualMachineSnapshot{}, unfinishedIndex,
+		func(s *v1beta1.VirtualMachineSnapshot) []string {
+			if s.DeletionTimestamp == nil && s.Status != nil && (s.Status.Phase == v1beta1.Succeeded || s.Status.Phase == v1beta1.Failed) {
+				return nil
+			}
+			return []string{s.Spec.Source.Name}
+		}))
+}
+
+// snapshotOf returns the snapshot of a content.
+func snapshotOf(_ context.Context, object client.Object) []ctrl.Request {
+	content, ok := object.(*v1beta1.VirtualMachineSnapshotContent)
+	if !ok || content.Spec.VirtualMachineSnapshotName == nil {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: content.Namespace, Name: *content.Spec.VirtualMachineSnapshotName}}}
+}
+
+// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, which may be gone.
+func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []ctrl.Request {
+	requests := r.unfinishedOf(ctx, object)
+	if vm, ok := object.(*v1.VirtualMachine); ok && vm.Status.SnapshotInProgress != nil {
+		requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: vm.Namespace, Name: *vm.Status.SnapshotInProgress}})
+	}
+	return requests
+}
+
+// unfinishedOf returns the unfinished snapshots of the VM that an object has the name of.
+func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotList{}, client.InNamespace(object.GetNamespace()),
+		client.MatchingFields{unfinishedIndex: object.GetName()})
+}
+
+// guestChanged passes the VMIs whose guest a snapshot describes differently than before. Agents update many other fields.
+var guestChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
+	return !ok || !is || guestOf(before) != guestOf(after)
+}}

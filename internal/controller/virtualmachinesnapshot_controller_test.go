@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+const (
+	snapshotTakes  = "InProgress; Progressing=True Source locked and operation in progress; Ready=False Not ready"
+	snapshotTaken  = "Succeeded; Progressing=False Operation complete; Ready=False Not ready"
+	snapshotReady  = "Succeeded; Progressing=False Operation complete; Ready=True Ready"
+	snapshotFailed = "Failed; Progressing=False Operation failed; Ready=False Not ready; Failure=True snapshot deadline exceeded"
+)
+
+var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
+	var w *snapshots
+	BeforeEach(func() { w = newSnapshots() })
+
+	It("is taken while the VM is locked, becomes ready, and follows its VolumeSnapshots", func() {
+		vm := w.vm()
+		of := w.request("snap")
+		result := w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, 2*time.Second), "the deadline")
+		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
+			"Successfully created VirtualMachineSnapshotContent " + contentOf(of).Name))
+		Expect(describe(of)).To(Equal(snapshotTakes))
+		Expect(isLocked(vm)).To(BeTrue())
+		content := ExpectExists(contentOf(of))
+		Expect(content.Spec.VolumeBackups).To(HaveLen(1))
+		Expect(content.Spec.Source.VirtualMachine.Name).To(Equal("vm"))
+		w.expectReconciled(of)
+
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate: ")))
+		w.expectContentReconciled(of)
+		made := ExpectExists(volumeSnapshotOf(of, "root"))
+		Expect(made.Spec.VolumeSnapshotClassName).To(HaveValue(Equal(w.ns)))
+		Expect(metav1.IsControlledBy(made, ExpectExists(contentOf(of)))).To(BeTrue())
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(isLocked(vm)).To(BeTrue())
+
+		w.report(of, "root", false)
+		w.expectContentReconciled(of, patchContentStatus)
+		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotTaken))
+		Expect(of.Status.SnapshotVolumes.IncludedVolumes).To(ConsistOf("root"))
+		Expect(isLocked(vm)).To(BeFalse())
+		w.settle(of)
+
+		w.report(of, "root", true)
+		w.expectContentReconciled(of, patchContentStatus)
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotReady))
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
+		w.expectContentReconciled(of)
+
+		Expect(k8sClient.Delete(ctx, ExpectExists(volumeSnapshotOf(of, "root")))).To(Succeed())
+		w.expectContentReconciled(of, patchContentStatus)
+		w.expectContentReconciled(of)
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning VolumeSnapshotMissing: ")))
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal("Succeeded; Progressing=False In error state; Ready=False Not ready"))
+	})
+
+	DescribeTable("waits for its VM",
+		func(prepare func(vm *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim), reason string) {
+			vm := w.vm()
+			prepare(vm, ExpectExists(builder.MakePVC("root").Namespace(w.ns).Obj()))
+			of := w.request("snap")
+			result := w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+			Expect(result.RequeueAfter).To(Equal(5 * time.Second))
+			Expect(describe(of)).To(Equal("InProgress; Progressing=False Source not locked " +
+				strings.ReplaceAll(reason, "NS", w.ns) + "; Ready=False Not ready"))
+			w.expectReconciled(of)
+		},
+		Entry("no claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = nil
+			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, claim)).To(Succeed())
+		}, "source NS/vm volume doesnt exist: root"),
+		Entry("deleted claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = []string{"example.com/keep"}
+			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, claim)).To(Succeed())
+		}, "source NS/vm volume is being deleted: root"),
+		Entry("unbound claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
+			claim.Status.Phase = corev1.ClaimPending
+			ExpectStatus(claim)
+		}, "source NS/vm volume not bound: root"),
+		Entry("claim that the importer fills", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
+			dv := dataVolume(claim.Namespace, "root")
+			ExpectCreated(dv)
+			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
+			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
+		}, "source NS/vm volume not populated: root"),
+		Entry("Pod of a user", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
+			ExpectCreated(&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "user"},
+				Spec: corev1.PodSpec{
+					Containers: []corev1.Container{{Name: "c", Image: "registry.example/c"}},
+					Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "root"},
+					}}},
+				},
+			})
+		}, "source is offline but 1 pods using PVCs [root]"),
+		Entry("another snapshot", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
+			vm.Status.SnapshotInProgress = ptr.To("other")
+			ExpectStatus(vm)
+		}, `snapshot "other" in progress`),
+		Entry("a restore", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
+			vm.Status.RestoreInProgress = ptr.To("restore")
+			ExpectStatus(vm)
+		}, `restore "restore" in progress`),
+		Entry("two classes", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
+			ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: vm.Namespace + "-2"}, Driver: vm.Namespace + ".csi.example"})
+		}, "source NS/vm 2 matching VolumeSnapshotClasses for NS: root"),
+	)
+
+	It("waits for a VM that does not exist, and takes a VM that was created again", func() {
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal("InProgress; Progressing=False Source does not exist; Ready=False Not ready"))
+		vm := w.vm(func(vm *v1.VirtualMachine) { vm.Finalizers = []string{"example.com/keep"} })
+		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+		w.expectReconciled(of) // A VM that is being deleted cannot be locked.
+		vm = ExpectExists(vm)
+		vm.Finalizers = nil
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		again := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Obj()
+		ExpectCreated(again)
+		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		Expect(ExpectExists(of).Status.SourceUID).To(HaveValue(Equal(again.UID)))
+	})
+
+	It("stores only the VM if the cluster has no VolumeSnapshots, and says that disks are missing", func() {
+		w.VolumeSnapshots, w.contents.VolumeSnapshots = volumeSnapshotsOf{absent: true}, volumeSnapshotsOf{absent: true}
+		w.vm()
+		of := w.request("snap")
+		w.settle(of)
+		Expect(describe(of)).To(Equal(snapshotReady + "; PartialSnapshot"))
+		Expect(of.Status.SnapshotVolumes.ExcludedVolumes).To(ConsistOf("root"))
+	})
+
+	It("reports that VolumeSnapshots have been uninstalled, and goes on when they are there again", func() {
+		w.vm()
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.contents.VolumeSnapshots = volumeSnapshotsOf{absent: true}
+		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal("InProgress; Progressing=False In error state; Ready=False Not ready"))
+		Expect(of.Status.Error.Message).To(HaveValue(ContainSubstring("install Kubernetes' external-snapshotter")))
+		w.contents.VolumeSnapshots = volumeSnapshotsOf{}
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotTakes))
+	})
+
+	It("fails after its deadline, and unlocks the VM when the content is gone", func() {
+		vm := w.vm()
+		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: time.Minute} })
+		w.settle(of)
+		w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
+		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotFailed))
+		Expect(isLocked(vm)).To(BeTrue())
+		w.expectContentReconciled(of, patchContent)
+		ExpectGone(contentOf(of))
+		w.expectReconciled(of, patchVM, patchVMStatus)
+		Expect(isLocked(vm)).To(BeFalse())
+		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
+		Expect(describe(of)).To(Equal(snapshotFailed))
+	})
+
+	It("does not fail if its content is complete, whatever the cache shows", func() {
+		w.vm()
+		of := w.request("snap")
+		w.settle(of)
+		stale := ExpectExists(contentOf(of)).DeepCopy()
+		w.report(of, "root", true)
+		w.expectContentReconciled(of, patchContentStatus)
+		w.writes.Stale = stale
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotReady))
+	})
+
+	It("waits for ever with a deadline of 0", func() {
+		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{} })
+		w.clock.SetTime(w.clock.Now().Add(24 * time.Hour))
+		Expect(w.expectReconciled(of, patchSnapshot, patchSnapshotStatus).RequeueAfter).To(BeZero())
+		Expect(ExpectExists(of).Status.Phase).To(Equal(snapshotv1beta1.InProgress))
+	})
+})

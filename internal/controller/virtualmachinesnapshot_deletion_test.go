@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+func retained(s *vmSnapshot) {
+	s.Spec.DeletionPolicy = ptr.To(snapshotv1beta1.VirtualMachineSnapshotContentRetain)
+}
+
+var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
+	var w *snapshots
+	BeforeEach(func() { w = newSnapshots() })
+
+	// Each prepares a snapshot up to a point.
+	locked := func(of *vmSnapshot) {
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+	}
+	requested := func(of *vmSnapshot) { w.settle(of) }
+	ready := func(of *vmSnapshot) {
+		w.settle(of)
+		w.report(of, "root", true)
+		w.settle(of)
+	}
+	failed := func(of *vmSnapshot) {
+		w.settle(of)
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.settle(of)
+	}
+	DescribeTable("leaves the VM unlocked",
+		func(prepare func(*vmSnapshot), change func(*vmSnapshot), kept bool) {
+			vm := w.vm()
+			of := w.request("snap", change)
+			prepare(of)
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			w.settle(of)
+			ExpectGone(of)
+			Expect(isLocked(vm)).To(BeFalse())
+			if !kept {
+				ExpectGone(contentOf(of))
+				return
+			}
+			Expect(ExpectExists(contentOf(of)).Finalizers).To(BeEmpty())
+			Expect(contentOf(of).DeletionTimestamp).To(BeNil())
+		},
+		Entry("locked", locked, func(*vmSnapshot) {}, false),
+		Entry("locked, retained", locked, retained, false),
+		Entry("requested", requested, func(*vmSnapshot) {}, false),
+		Entry("ready", ready, func(*vmSnapshot) {}, false),
+		Entry("ready, retained", ready, retained, true),
+		Entry("failed", failed, func(*vmSnapshot) {}, false),
+		Entry("waiting for another snapshot", func(of *vmSnapshot) {
+			vm := ExpectExists(&v1.VirtualMachine{ObjectMeta: metaOf(w.ns, "vm")})
+			vm.Status.SnapshotInProgress = ptr.To("other")
+			ExpectStatus(vm)
+			w.settle(of)
+			vm.Status.SnapshotInProgress = nil
+			ExpectStatus(vm)
+		}, func(*vmSnapshot) {}, false),
+	)
+
+	It("keeps the VM locked until its content is gone", func() {
+		vm := w.vm()
+		of := w.request("snap")
+		w.settle(of)
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
+		Expect(describe(of)).To(HavePrefix("Deleting; Progressing=False VM snapshot is deleting"))
+		w.expectReconciled(of)
+		Expect(isLocked(vm)).To(BeTrue())
+		w.expectContentReconciled(of, patchContent)
+		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshot)
+		ExpectGone(of)
+		Expect(isLocked(vm)).To(BeFalse())
+	})
+
+	It("unlocks the VM though the cache does not show the lock", func() {
+		vm := w.vm()
+		stale := ExpectExists(vm).DeepCopy()
+		of := w.request("snap")
+		w.settle(of)
+		w.writes.Stale = stale
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		w.settle(of)
+		ExpectGone(of)
+		Expect(isLocked(vm)).To(BeFalse())
+	})
+
+	It("unlocks a VM whose snapshot was removed by force", func() {
+		vm := w.vm()
+		of := w.request("snap")
+		w.settle(of)
+		ExpectExists(of).Finalizers = nil
+		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		w.settle(of)
+		Expect(isLocked(vm)).To(BeFalse())
+	})
+
+	DescribeTable("survives a failure of each write",
+		func(run func(of *vmSnapshot), expect func(of *vmSnapshot)) {
+			vm := w.vm()
+			for fail := 1; ; fail++ {
+				of := w.request("snap")
+				count, injected := 0, false
+				w.writes.Fail = func(string) error {
+					if count++; count == fail {
+						injected = true
+						return ErrInjected
+					}
+					return nil
+				}
+				run(of)
+				w.writes.Fail = nil
+				expect(of)
+				Expect(isLocked(vm)).To(BeFalse(), "write %d failed", fail)
+				Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, of))).To(Succeed())
+				w.settle(of)
+				ExpectGone(of)
+				if !injected {
+					Expect(fail).To(BeNumerically(">", 8))
+					return
+				}
+			}
+		},
+		Entry("when it is taken", func(of *vmSnapshot) {
+			w.settle(of)
+			w.report(of, "root", true)
+			w.settle(of)
+		}, func(of *vmSnapshot) { Expect(describe(of)).To(Equal(snapshotReady)) }),
+		Entry("when it is deleted", func(of *vmSnapshot) {
+			w.settle(of)
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			w.settle(of)
+		}, func(of *vmSnapshot) {
+			ExpectGone(of)
+			ExpectGone(contentOf(of))
+		}),
+	)
+
+	It("is not deleted from under a reconciliation that reads a stale snapshot", func() {
+		w.vm()
+		of := w.request("snap")
+		w.settle(of)
+		w.writes.Stale = ExpectExists(of).DeepCopy()
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		_, err := w.Reconcile(ctx, requestOf(of))
+		Expect(err).NotTo(HaveOccurred())
+		w.writes.Stale = nil
+		w.settle(of)
+		ExpectGone(of)
+	})
+})

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+func metaOf(ns, name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: ns, Name: name} }
+
+const indicatesAgent = "; GuestAgent; Online"
+
+var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
+	var w *snapshots
+	var vm *v1.VirtualMachine
+	BeforeEach(func() {
+		w = newSnapshots()
+		vm = w.vm()
+	})
+
+	// record writes the record of a freeze, as the agent does.
+	record := func(vmi *v1.VirtualMachineInstance, stage v1.SnapshotFreezeStage, change func(*v1.SnapshotFreezeRecord)) {
+		GinkgoHelper()
+		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+			r := &v1.SnapshotFreezeRecord{ID: status.SnapshotFreeze.ID, Deadline: status.SnapshotFreeze.Deadline, Stage: stage}
+			r.FrozenAt = ptr.To(metav1.NewTime(w.clock.Now()).Rfc3339Copy())
+			change(r)
+			status.SnapshotFreezeRecord = r
+		})
+	}
+	asItIs := func(*v1.SnapshotFreezeRecord) {}
+	intent := func(vmi *v1.VirtualMachineInstance) *v1.SnapshotFreeze {
+		return ExpectExists(vmi).Status.SnapshotFreeze
+	}
+	begin := func(vmi *v1.VirtualMachineInstance) *vmSnapshot {
+		GinkgoHelper()
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
+		w.events.take()
+		return of
+	}
+	thawed := func(kept bool) func(*v1.SnapshotFreezeRecord) {
+		return func(r *v1.SnapshotFreezeRecord) {
+			r.Kept, r.ThawedAt = kept, ptr.To(metav1.NewTime(r.FrozenAt.Add(2*time.Second)))
+		}
+	}
+
+	It("is taken while the guest is frozen, and waits for the agent's word that it was kept", func() {
+		vmi := w.guest(vm, withAgent)
+		of := begin(vmi)
+		w.expectContentReconciled(of) // The guest is not frozen yet.
+		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.expectContentReconciled(of)
+		w.report(of, "root", true)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeRelease))
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
+		w.expectContentReconciled(of)
+
+		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
+		w.expectContentReconciled(of, patchContent, patchContentStatus)
+		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
+		Expect(of.Status.SourceIndications[0].Message).To(HaveSuffix("frozen for 2s."))
+		w.settle(of)
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate")))
+	})
+
+	It("is the same when the VMI is gone before its status is written", func() {
+		vmi := w.guest(vm, withAgent)
+		of := begin(vmi)
+		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.report(of, "root", true)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
+		w.expectContentReconciled(of, patchContent, patchContentStatus)
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		w.settle(of)
+		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
+	})
+
+	DescribeTable("is taken all the same, and says that it is not consistent",
+		func(fault func(of *vmSnapshot, vmi *v1.VirtualMachineInstance), problem string) {
+			vmi := w.guest(vm, withAgent)
+			of := begin(vmi)
+			fault(of, vmi)
+			w.settle(of)
+			w.report(of, "root", true)
+			w.settle(of)
+			Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent + "; QuiesceTimeout"))
+			Expect(of.Status.SourceIndications[2].Message).To(HavePrefix(problem))
+			Expect(isLocked(vm)).To(BeFalse())
+		},
+		Entry("the freeze failed", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
+			record(vmi, v1.SnapshotFreezeFailed, func(r *v1.SnapshotFreezeRecord) { r.Problem = "The guest refused" })
+		}, "The guest refused. "),
+		Entry("the guest thawed by itself", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
+			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+			record(vmi, v1.SnapshotFreezeThawed, thawed(false))
+		}, "The guest's file systems were not frozen until"),
+		Entry("the agent does not respond until the freeze's deadline", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
+			w.clock.SetTime(intent(vmi).Deadline.Time)
+		}, "The guest's file systems were not frozen until"),
+		Entry("the guest ends before it is frozen", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
+			setStatus(vmi, v1.Succeeded)
+		}, "The guest ended while"),
+		Entry("the guest is replaced after the snapshot was requested", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
+			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			w.guest(vm, withAgent)
+		}, "The guest's file systems were not frozen until"),
+	)
+
+	DescribeTable("is not frozen",
+		func(indications string, changes ...func(*v1.VirtualMachineInstanceStatus)) {
+			vmi := w.guest(vm, changes...)
+			of := w.request("snap")
+			w.settle(of)
+			w.report(of, "root", true)
+			w.settle(of)
+			Expect(describe(of)).To(Equal(snapshotReady + indications))
+			Expect(intent(vmi)).To(BeNil())
+		},
+		Entry("without a guest agent", "; NoGuestAgent; Online"),
+		Entry("while it is paused", "; Online; Paused", withAgent,
+			condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, "PausedByUser", "")),
+	)
+
+	DescribeTable("thaws the guest before the VM is unlocked",
+		func(end func(of *vmSnapshot)) {
+			vmi := w.guest(vm, withAgent)
+			of := begin(vmi)
+			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+			end(of)
+			_, err := w.Reconcile(ctx, requestOf(of))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(isLocked(vm)).To(BeTrue())
+			w.writes.Take()
+			w.expectContentReconciled(of, patchVMIStatus)
+			Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
+			w.settle(of)
+			ExpectGone(contentOf(of))
+			Expect(isLocked(vm)).To(BeFalse())
+		},
+		Entry("when it is deleted", func(of *vmSnapshot) { Expect(k8sClient.Delete(ctx, of)).To(Succeed()) }),
+		Entry("when it fails", func(*vmSnapshot) { w.clock.SetTime(w.clock.Now().Add(time.Hour)) }),
+	)
+
+	It("does not write an intent to a VMI that has changed", func() {
+		vmi := w.guest(vm, withAgent)
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.writes.Fail = func(request string) error {
+			if request == patchVMIStatus {
+				setStatus(vmi, v1.Running, condition("Changed", corev1.ConditionTrue, "", ""))
+			}
+			return nil
+		}
+		w.expectContentReconciled(of, patchVMIStatus)
+		Expect(intent(vmi)).To(BeNil())
+	})
+
+	It("stores the VM that the guest was started with", func() {
+		m := newVMHarness()
+		m.ns = w.ns
+		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
+		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 1}
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		ExpectExists(vm).Spec.Template.Spec.Domain.CPU.Cores = 4
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		of := w.request("snap")
+		w.settle(of)
+		stored := ExpectExists(contentOf(of)).Spec.Source.VirtualMachine
+		Expect(stored.Spec.Template.Spec.Domain.CPU.Cores).To(BeEquivalentTo(1))
+		Expect(stored.Annotations).To(HaveKeyWithValue("kubevirt.io/firmware-identity", "vm-uid"))
+	})
+})

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/vireo-project/vireo/api/csi"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// Writes of a snapshot's reconciliation.
+const (
+	patchSnapshot       = "patch VirtualMachineSnapshot"
+	patchSnapshotStatus = "patch VirtualMachineSnapshot/status"
+	createContent       = "create VirtualMachineSnapshotContent"
+	patchContent        = "patch VirtualMachineSnapshotContent"
+	patchContentStatus  = "patch VirtualMachineSnapshotContent/status"
+	deleteContent       = "delete VirtualMachineSnapshotContent"
+	createVolumeSnap    = "create VolumeSnapshot"
+	patchVMStatus       = "patch VirtualMachine/status"
+	patchVMIStatus      = "patch VirtualMachineInstance/status"
+)
+
+type (
+	vmSnapshot        = snapshotv1beta1.VirtualMachineSnapshot
+	vmSnapshotContent = snapshotv1beta1.VirtualMachineSnapshotContent
+)
+
+// volumeSnapshotsOf reads VolumeSnapshots from the suite's API server. It triggers no reconciliation.
+type volumeSnapshotsOf struct{ absent bool }
+
+func (v volumeSnapshotsOf) Get(ctx context.Context, key client.ObjectKey) (*csi.VolumeSnapshot, error) {
+	found := &csi.VolumeSnapshot{}
+	if v.absent {
+		return nil, volumesnapshot.ErrNotInstalled
+	}
+	return found, k8sClient.Get(ctx, key, found)
+}
+
+func (v volumeSnapshotsOf) Classes(ctx context.Context) ([]csi.VolumeSnapshotClass, error) {
+	list := &csi.VolumeSnapshotClassList{}
+	err := k8sClient.List(ctx, list)
+	if v.absent || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return list.Items, err
+}
+
+func (volumeSnapshotsOf) Preferred(context.Context) (map[string]string, error) { return nil, nil }
+
+func (volumeSnapshotsOf) OnSnapshot(func(context.Context, client.ObjectKey) []ctrl.Request) source.Source {
+	return nil
+}
+
+func (volumeSnapshotsOf) OnClass(func(context.Context) []ctrl.Request) source.Source { return nil }
+
+// installVolumeSnapshots installs the kinds of Kubernetes' external-snapshotter, unless they are there.
+func installVolumeSnapshots() {
+	GinkgoHelper()
+	classes := volumeSnapshots()
+	classes.Name = "volumesnapshotclasses.snapshot.storage.k8s.io"
+	classes.Spec.Scope = apiextensionsv1.ClusterScoped
+	classes.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{
+		Kind: "VolumeSnapshotClass", ListKind: "VolumeSnapshotClassList", Plural: "volumesnapshotclasses", Singular: "volumesnapshotclass",
+	}
+	options := apiserver.Install()
+	options.ErrorIfPathMissing = false
+	options.CRDs = []*apiextensionsv1.CustomResourceDefinition{volumeSnapshots(), classes}
+	_, err := envtest.InstallCRDs(cfg, options)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// uninstallVolumeSnapshots removes the kind of VolumeSnapshots, if it is there.
+func uninstallVolumeSnapshots() {
+	GinkgoHelper()
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	definition.Name = volumeSnapshots().Name
+	Eventually(func() bool {
+		return apierrors.IsNotFound(k8sClient.Delete(ctx, definition.DeepCopy()))
+	}).Should(BeTrue())
+}
+
+// snapshots are the reconcilers of snapshots and contents on the suite's API server, with a clock that the spec sets.
+type snapshots struct {
+	*virtualmachinesnapshot.Reconciler
+	contents *virtualmachinesnapshotcontent.Reconciler
+	writes   *Writes
+	events   *recordedEvents
+	clock    *clocktesting.FakePassiveClock
+	ns       string
+}
+
+func newSnapshots() *snapshots {
+	GinkgoHelper()
+	installVolumeSnapshots()
+	w := &snapshots{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	w.Reconciler = &virtualmachinesnapshot.Reconciler{
+		Client: w.writes, APIReader: asController, Recorder: w.events, Clock: w.clock,
+		VolumeSnapshots: volumeSnapshotsOf{}, DataVolumes: imports{k8sClient},
+	}
+	w.contents = &virtualmachinesnapshotcontent.Reconciler{
+		Client: w.writes, APIReader: asController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: volumeSnapshotsOf{},
+	}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.ns}, Provisioner: w.ns + ".csi.example"}
+	ExpectCreated(class, &csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.ns}, Driver: class.Provisioner})
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, class))).To(Succeed()) })
+	return w
+}
+
+// vm creates a stopped VM with a disk.
+func (w *snapshots) vm(change ...func(*v1.VirtualMachine)) *v1.VirtualMachine {
+	GinkgoHelper()
+	b := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").PVC("root", "root"))
+	for _, c := range change {
+		b = b.With(c)
+	}
+	claim := builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj()
+	claim.Spec.StorageClassName = ptr.To(w.ns)
+	vm := b.Obj()
+	ExpectCreated(vm, claim)
+	return ExpectExists(vm)
+}
+
+// guest creates the VMI of a VM, whose guest runs.
+func (w *snapshots) guest(vm *v1.VirtualMachine, changes ...func(*v1.VirtualMachineInstanceStatus)) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).OwnedBy(vm).Obj()
+	ExpectCreated(vmi)
+	setStatus(vmi, v1.Running, changes...)
+	return vmi
+}
+
+func withAgent(status *v1.VirtualMachineInstanceStatus) {
+	condition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")(status)
+}
+
+// request creates a snapshot of the VM.
+func (w *snapshots) request(name string, changes ...func(*vmSnapshot)) *vmSnapshot {
+	GinkgoHelper()
+	of := &vmSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
+	of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	for _, change := range changes {
+		change(of)
+	}
+	ExpectCreated(of)
+	return ExpectExists(of)
+}
+
+// expectReconciled reconciles a snapshot once and expects exactly these writes, in this order: each step is the condition of the next.
+func (w *snapshots) expectReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := w.Reconcile(ctx, requestOf(of))
+	Expect(err).NotTo(HaveOccurred())
+	w.writes.ExpectWrittenInOrder(writes...)
+	return result
+}
+
+// expectContentReconciled reconciles the content of a snapshot once and expects exactly these writes, in this order.
+func (w *snapshots) expectContentReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+	Expect(err).NotTo(HaveOccurred())
+	w.writes.ExpectWrittenInOrder(writes...)
+	return result
+}
+
+// settle reconciles until nothing is written any more, in place of the events of the writes. Errors of injected faults are allowed.
+func (w *snapshots) settle(of *vmSnapshot) {
+	GinkgoHelper()
+	for range 20 {
+		_, err := w.Reconcile(ctx, requestOf(of))
+		_, contentErr := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+		if len(w.writes.Take()) == 0 && err == nil && contentErr == nil {
+			return
+		}
+	}
+	Fail("the snapshot is written in each reconciliation")
+}
+
+func requestOf(object client.Object) ctrl.Request {
+	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
+}
+
+func contentOf(of *vmSnapshot) *vmSnapshotContent {
+	return &vmSnapshotContent{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "vmsnapshot-content-" + string(of.UID)}}
+}
+
+func volumeSnapshotOf(of *vmSnapshot, volume string) *csi.VolumeSnapshot {
+	return &csi.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "vmsnapshot-" + string(of.UID) + "-volume-" + volume}}
+}
+
+// report writes the status of the VolumeSnapshot of a volume, as the external-snapshotter does.
+func (w *snapshots) report(of *vmSnapshot, volume string, ready bool) {
+	GinkgoHelper()
+	taken := ExpectExists(volumeSnapshotOf(of, volume))
+	taken.Status = &csi.VolumeSnapshotStatus{CreationTime: ptr.To(metav1.NewTime(w.clock.Now()).Rfc3339Copy()), ReadyToUse: &ready}
+	Expect(k8sClient.Status().Update(ctx, taken)).To(Succeed())
+}
+
+// describe returns phase, reasons of the conditions and indications of a snapshot, which must exist.
+func describe(of *vmSnapshot) string {
+	GinkgoHelper()
+	ExpectExists(of)
+	if of.Status == nil {
+		return "no status"
+	}
+	text := string(of.Status.Phase)
+	for _, kind := range []snapshotv1beta1.ConditionType{
+		snapshotv1beta1.ConditionProgressing, snapshotv1beta1.ConditionReady, snapshotv1beta1.ConditionFailure,
+	} {
+		if c := conditions.Find(of.Status.Conditions, kind); c != nil {
+			text += "; " + string(kind) + "=" + string(c.Status) + " " + c.Reason
+		}
+	}
+	for _, indication := range of.Status.Indications {
+		text += "; " + string(indication)
+	}
+	return text
+}
+
+// isLocked reports whether the VM is locked for any snapshot, by both of its marks, or for none, by neither.
+func isLocked(vm *v1.VirtualMachine) bool {
+	GinkgoHelper()
+	ExpectExists(vm)
+	finalizer := slices.Contains(vm.Finalizers, "snapshot.kubevirt.io/snapshot-source-protection")
+	Expect(vm.Status.SnapshotInProgress != nil).To(Equal(finalizer), "half a lock")
+	return finalizer
+}

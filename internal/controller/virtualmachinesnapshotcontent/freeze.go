@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshotcontent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Problems of a freeze that the agent does not report.
+const (
+	problemNotKept = "The guest's file systems were not frozen until all snapshots had been taken"
+	problemNoGuest = "The guest ended while its file systems were to be frozen"
+)
+
+// takeFrozen does the next step of a snapshot of a guest whose file systems are to be frozen. Every decision is made with a VMI that was
+// just read from the API server.
+func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []*csi.VolumeSnapshot, abandoned bool) error {
+	vmi, err := s.readVMI(ctx)
+	if err != nil {
+		return err
+	}
+	view := s.view(vmi, abandoned)
+	action, intent := freeze.DecideController(view)
+	if action == freeze.WriteIntent && intent.End == freeze.Open {
+		if s.taken.Problem != "" {
+			return nil
+		}
+		requested, err := s.isAnyRequested(ctx)
+		if err != nil {
+			return err
+		}
+		// What was requested from another guest, or while there is none, does not become consistent.
+		if requested || vmi == nil {
+			action = freeze.Take
+		}
+	}
+	switch action {
+	case freeze.WriteIntent:
+		return s.writeIntent(ctx, vmi, intent)
+	case freeze.Take:
+		if intent := view.Intent; intent != nil && intent.End == freeze.Open {
+			s.requeue(intent.Deadline.Sub(s.now))
+		}
+		return s.create(ctx, requests)
+	case freeze.Done:
+		return s.settle(ctx, guest, vmi, view)
+	default:
+		s.requeue(view.Intent.Deadline.Sub(s.now))
+		return nil
+	}
+}
+
+// view returns what decides about the freeze.
+func (s *scope) view(vmi *v1.VirtualMachineInstance, abandoned bool) freeze.ControllerView {
+	view := freeze.ControllerView{Now: s.now, ID: string(s.snapshot.UID), Limit: s.limit(), Abandoned: abandoned}
+	if vmi != nil {
+		view.Intent, view.Record = freeze.IntentOf(&vmi.Status), freeze.RecordOf(&vmi.Status)
+	}
+	switch {
+	case s.taken.All(s.content):
+		view.Snapshots = freeze.AllSnapshots
+	case len(s.taken.Snapshots) > 0:
+		view.Snapshots = freeze.SomeSnapshots
+	}
+	return view
+}
+
+// limit returns how long the guest may be frozen: half of the time that is left, so that the other half is left to take the snapshots
+// without a freeze.
+func (s *scope) limit() time.Duration {
+	deadline := capture.Deadline(s.snapshot)
+	if deadline.IsZero() {
+		return v1beta1.DefaultFailureDeadline
+	}
+	return deadline.Sub(s.now) / 2
+}
+
+// writeIntent writes an intent to the VMI's status with the resource version that was read. The write triggers the next step.
+func (s *scope) writeIntent(ctx context.Context, vmi *v1.VirtualMachineInstance, intent *freeze.Intent) error {
+	changed := vmi.DeepCopy()
+	changed.Status.SnapshotFreeze = intent.Status()
+	if _, err := vmistatus.Patch(ctx, s.client, vmistatus.Controller, vmi, changed); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	s.requeue(max(intent.Deadline.Sub(s.now), takeRetry))
+	return nil
+}
+
+// settle stores how the freeze ended, before the status reports that the snapshots have been taken.
+func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.VirtualMachineInstance, view freeze.ControllerView) error {
+	s.taken.Thawed = true
+	if view.Abandoned {
+		return nil
+	}
+	guest.Broken = !view.Consistent()
+	if view.Record.ID == view.ID {
+		guest.Frozen, guest.Problem = view.Record.Lasted(), view.Record.Problem
+	}
+	switch {
+	case !guest.Broken:
+		guest.Problem = ""
+	case guest.Problem == "" && vmi == nil:
+		guest.Problem = problemNoGuest
+	case guest.Problem == "":
+		guest.Problem = problemNotKept
+	}
+	before := capture.GuestOf(s.content)
+	if err := s.storeGuest(ctx, guest); err != nil {
+		return err
+	}
+	if vmi != nil && guest.Broken && !before.Broken {
+		s.recorder.Eventf(vmi, s.content, corev1.EventTypeWarning, snapshot.FreezeErrorEvent, actionTake,
+			"Snapshot %s is not consistent: %s", s.snapshot.Name, guest.Problem)
+	}
+	return nil
+}
+
+// readVMI reads the VMI of the VM from the API server. It returns nil if there is none, or if it has ended.
+func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error) {
+	if s.content.Spec.Source.VirtualMachine == nil {
+		return nil, nil
+	}
+	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: s.content.Namespace, Name: s.content.Spec.Source.VirtualMachine.Name}
+	switch err := s.apiReader.Get(ctx, key, vmi); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+	case vmi.IsFinal():
+		return nil, nil
+	default:
+		return vmi, nil
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshotcontent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/controller/optional"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// actionTake is the action of events about VolumeSnapshots and the freeze.
+const actionTake = "TakeSnapshot"
+
+// take requests the VolumeSnapshots that are missing, and reports in s.taken when the guest is not to be frozen any more.
+func (s *scope) take(ctx context.Context, abandoned bool) error {
+	var requests []*csi.VolumeSnapshot
+	if !abandoned {
+		var err error
+		if requests, err = s.plan(ctx); err != nil {
+			return err
+		}
+		if s.taken.Problem != "" {
+			s.requeue(takeRetry)
+		}
+	}
+	guest := capture.GuestOf(s.content)
+	if guest.Quiesced() && len(s.content.Spec.VolumeBackups) > 0 && s.snapshot != nil {
+		return s.takeFrozen(ctx, guest, requests, abandoned)
+	}
+	if err := s.create(ctx, requests); err != nil {
+		return err
+	}
+	s.taken.Thawed = true
+	if abandoned || !s.taken.All(s.content) || guest.Online {
+		return nil
+	}
+	// A guest that was started in between makes it a snapshot of a running one.
+	vmi, err := s.readVMI(ctx)
+	if err != nil || vmi == nil {
+		return err
+	}
+	guest.Online = true
+	return s.storeGuest(ctx, guest)
+}
+
+// plan returns the VolumeSnapshots that are missing. If one of them cannot be requested, it returns none and sets the problem: the
+// guest is not frozen before all can be.
+func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
+	if s.taken.Problem != "" || s.content.Spec.Source.VirtualMachine == nil {
+		return nil, nil
+	}
+	var requests []*csi.VolumeSnapshot
+	for i := range s.content.Spec.VolumeBackups {
+		backup := &s.content.Spec.VolumeBackups[i]
+		name := ptr.Deref(backup.VolumeSnapshotName, "")
+		if name == "" || s.taken.Snapshots[name] != nil {
+			continue
+		}
+		class, err := volumesnapshot.ClassOf(ctx, s.client, s.volumeSnapshots, ptr.Deref(backup.PersistentVolumeClaim.Spec.StorageClassName, ""))
+		switch {
+		case errors.Is(err, optional.ErrUnknown):
+			return nil, err
+		case err != nil:
+			s.taken.Problem = fmt.Sprintf("VolumeSnapshot %s: %v", name, err)
+			return nil, nil
+		}
+		requests = append(requests, capture.VolumeSnapshot(s.content, backup, class))
+	}
+	return requests, nil
+}
+
+// create creates VolumeSnapshots. It is fast, because the guest may be frozen.
+func (s *scope) create(ctx context.Context, requests []*csi.VolumeSnapshot) error {
+	err := reconciler.InBatches(len(requests), func(i int) error {
+		err := s.client.Create(ctx, requests[i])
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return nil // The cache was behind.
+		case err != nil:
+			return fmt.Errorf("create VolumeSnapshot %s: %w", client.ObjectKeyFromObject(requests[i]), err)
+		}
+		s.recorder.Eventf(s.content, nil, corev1.EventTypeNormal, snapshot.VolumeSnapshotCreatedEvent, actionTake,
+			"Successfully created VolumeSnapshot %s", requests[i].Name)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, made := range requests {
+		s.taken.Snapshots[made.Name] = made
+	}
+	return nil
+}
+
+// isAnyRequested reads from the API server whether a VolumeSnapshot was requested: the cache may be behind.
+func (s *scope) isAnyRequested(ctx context.Context) (bool, error) {
+	for _, name := range volumeSnapshotNames(s.content) {
+		key := client.ObjectKey{Namespace: s.content.Namespace, Name: name}
+		err := s.apiReader.Get(ctx, key, &csi.VolumeSnapshot{})
+		switch {
+		case err == nil:
+			return true, nil
+		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+			return false, fmt.Errorf("get VolumeSnapshot %s: %w", key, err)
+		}
+	}
+	return false, nil
+}
+
+// storeGuest stores the guest in the content, unless it is stored already.
+func (s *scope) storeGuest(ctx context.Context, guest capture.Guest) error {
+	if capture.GuestOf(s.content) == guest {
+		return nil
+	}
+	return s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshotContent) error { return capture.SetGuest(o, guest) })
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/specsupport"
+)
+
+// gateSnapshot is the feature gate of snapshots. It is on unless it is disabled.
+const gateSnapshot = "Snapshot"
+
+// The API server converts requests of other versions to the one in the rule.
+// +kubebuilder:webhook:path=/virtualmachinesnapshots-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=create;update,versions=v1beta1,name=virtualmachinesnapshot-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
+
+// snapshotValidator validates the source of a snapshot, with KubeVirt's messages.
+type snapshotValidator struct{ config ConfigSource }
+
+var _ admission.Validator[*v1beta1.VirtualMachineSnapshot] = (*snapshotValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *snapshotValidator) ValidateCreate(_ context.Context, of *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
+	if !v.config.Current().IsEnabled(gateSnapshot) {
+		return nil, apierrors.NewBadRequest("snapshot feature gate not enabled")
+	}
+	path, source := field.NewPath("spec", "source"), of.Spec.Source
+	switch {
+	case source.APIGroup == nil:
+		return nil, invalidSnapshot(of, field.Required(path.Child("apiGroup"), "missing apiGroup"))
+	case *source.APIGroup != v1.GroupVersion.Group:
+		return nil, invalidSnapshot(of, field.Invalid(path.Child("apiGroup"), *source.APIGroup, "invalid apiGroup"))
+	case source.Kind != v1.VirtualMachineGroupVersionKind.Kind:
+		return nil, invalidSnapshot(of, field.Invalid(path.Child("kind"), source.Kind, "invalid kind"))
+	default:
+		return nil, nil
+	}
+}
+
+// ValidateUpdate implements admission.Validator.
+func (*snapshotValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
+	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	return nil, invalidSnapshot(after, field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")) // KubeVirt's text
+}
+
+// ValidateDelete implements admission.Validator. It admits every deletion.
+func (*snapshotValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func invalidSnapshot(of *v1beta1.VirtualMachineSnapshot, err *field.Error) error {
+	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot").GroupKind(), of.Name, field.ErrorList{err})
+}
