@@ -6,6 +6,8 @@ package restore
 import (
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 )
 
@@ -24,6 +26,10 @@ func checkPlan(s *scope) (bool, error) {
 	for _, names := range Revisions(s.Restore, s.Content) {
 		if s.Revisions[names.From] == nil {
 			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot does not exist", s.Restore.Namespace, names.From)
+		}
+		// KubeVirt replaces it, whoever it belongs to.
+		if live := s.Revisions[names.To]; live != nil && !s.mayOwn(live) {
+			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object", s.Restore.Namespace, names.To)
 		}
 	}
 	if s.Target != nil {
@@ -54,4 +60,10 @@ func (s *scope) checkVolume(v *volume) error {
 		return nil
 	}
 	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind, v.claim, v.VolumeName)
+}
+
+// mayOwn reports whether a revision is the target's, or one that this restore has made for a target that did not exist.
+func (s *scope) mayOwn(revision metav1.Object) bool {
+	owner := metav1.GetControllerOf(revision)
+	return owner == nil || s.Target != nil && owner.UID == s.Target.UID
 }

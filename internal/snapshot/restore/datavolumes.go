@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	"github.com/vireo-project/vireo/api/snapshot"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -52,6 +53,9 @@ func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolu
 		},
 		Spec: cdi.DataVolumeSpec{DataVolumeSpec: *template.Spec.DeepCopy()},
 	}
+	// The claim is filled. The importer would allow virt-controller to copy from any namespace, and the user to do it with this
+	// object once the annotations are removed.
+	dv.Spec.Source, dv.Spec.SourceRef = &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, nil
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, prePopulated, "true")
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, cdi.AllowClaimAdoptionAnnotation, "true")

@@ -45,6 +45,9 @@ func adopt(s *scope) (bool, error) {
 // claims, and the state claim that was replaced.
 func deleteObsolete(s *scope) (bool, error) {
 	done := true
+	if s.NoDataVolumes != nil && len(s.step.Status.DeletedDataVolumes) > 0 {
+		return false, s.NoDataVolumes
+	}
 	for _, name := range s.step.Status.DeletedDataVolumes {
 		dv := s.DataVolumes[name]
 		if dv == nil || !s.isObsolete(dv, name) {

@@ -6,6 +6,9 @@ package restore
 import (
 	"strings"
 	"testing"
+
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
 func TestParsePatches(t *testing.T) {
@@ -16,7 +19,10 @@ func TestParsePatches(t *testing.T) {
 		},
 		"keys in another order":  {patch: `{"value": {"path": "/metadata"}, "path": "/spec/runStrategy", "op": "add"}`},
 		"a move within the spec": {patch: `{"op": "move", "from": "/spec/a", "path": "/spec/b"}`},
-		"labels":                 {`{"op": "add", "path": "/metadata/labels/a", "value": "b"}`, "patching is valid only for elements under /spec/ only: "},
+		"a label":                {patch: `{"op": "add", "path": "/metadata/labels/a", "value": "b"}`},
+		"an annotation":          {patch: `{"op": "add", "path": "/metadata/annotations/a", "value": "b"}`},
+		"all labels":             {`{"op": "remove", "path": "/metadata/labels"}`, "patching is valid only for elements under /spec/ only: "},
+		"the name":               {`{"op": "replace", "path": "/metadata/name", "value": "b"}`, "patching is valid only for elements under /spec/ only: "},
 		"the whole spec":         {`{"op": "remove", "path": "/spec"}`, "patching is valid only for elements under /spec/ only: "},
 		"another field":          {`{"op": "add", "path": "/specification/x", "value": 1}`, "patching is valid only for elements under /spec/ only: "},
 		"a copy from elsewhere":  {`{"op": "copy", "from": "/metadata/uid", "path": "/spec/x"}`, "patching is valid only for elements under /spec/ only: "},
@@ -28,7 +34,7 @@ func TestParsePatches(t *testing.T) {
 		"a number as from":       {`{"op": "move", "path": "/spec/x", "from": 1}`, "has no valid from"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := parsePatches([]string{tc.patch})
+			err := CheckPatch(tc.patch)
 			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("got %v, want %q", err, tc.err)
 			}
@@ -58,4 +64,43 @@ func TestPatchesOfANewTarget(t *testing.T) {
 	if got := existing.Target.Spec.Template.Spec.Domain.Devices.Interfaces[0].MacAddress; got != mac {
 		t.Errorf("an existing target was patched: %s", got)
 	}
+}
+
+// TestPatchesAreBounded has texts that the schema of a restore admits and that would exhaust virt-controller.
+func TestPatchesAreBounded(t *testing.T) {
+	doubling := []string{`{"op": "add", "path": "/metadata/annotations/x", "value": {"0": 0}}`}
+	for range 40 {
+		doubling = append(doubling, `{"op": "copy", "from": "/metadata/annotations/x", "path": "/metadata/annotations/x/1"}`,
+			`{"op": "copy", "from": "/metadata/annotations/x", "path": "/metadata/annotations/x/2"}`)
+	}
+	for name, tc := range map[string]struct {
+		patches []string
+		want    string
+	}{
+		"copies of copies": {doubling, "the patched object has more than 1572864 bytes"},
+		"a huge exponent": {
+			[]string{`{"op": "add", "path": "/spec/template/spec/domain/memory", "value": {"guest": "1e999999999"}}`}, "guest",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			toNew(c)
+			c.Restore.Spec.Patches = tc.patches
+			for range 5 {
+				c.apply(Next(c.World), all)
+			}
+			reason := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionReady).Reason
+			if !strings.HasPrefix(reason, "error patching VM ") || !strings.Contains(reason, tc.want) {
+				t.Errorf("got %q, want %q", reason, tc.want)
+			}
+		})
+	}
+}
+
+// TestAPatchedVMIsRecognized has a patch that removes the mark of the restore.
+func TestAPatchedVMIsRecognized(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	c.Restore.Spec.Patches = []string{`{"op": "remove", "path": "/metadata/annotations/restore.kubevirt.io~1lastRestoreUID"}`}
+	c.run(t, all)
 }

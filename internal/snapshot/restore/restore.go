@@ -6,6 +6,7 @@ package restore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -13,10 +14,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
@@ -45,6 +48,29 @@ type World struct {
 	Revisions map[string]*appsv1.ControllerRevision
 	// BindingModes are those of the storage classes by name.
 	BindingModes map[string]storagev1.VolumeBindingMode
+	// NoDataVolumes is why DataVolumes cannot be read. Nil if DataVolumes has them all.
+	NoDataVolumes error
+}
+
+// Live returns the object of the world that a changed copy in Step.Update was made from.
+func (w *World) Live(changed Object) Object {
+	switch changed.(type) {
+	case *v1.VirtualMachine:
+		return w.Target
+	case *corev1.PersistentVolumeClaim:
+		return w.Claims[changed.GetName()]
+	case *cdi.DataVolume:
+		return w.DataVolumes[changed.GetName()]
+	case *appsv1.ControllerRevision:
+		return w.Revisions[changed.GetName()]
+	default:
+		return nil
+	}
+}
+
+// Restored reports whether the target has been restored. What is left are owners, deletions and the lock.
+func (w *World) Restored() bool {
+	return w.Target != nil && w.Target.Annotations[snapshot.LastRestoreAnnotation] == mark(w.Restore)
 }
 
 // Object is a Kubernetes object.
@@ -66,7 +92,8 @@ type Step struct {
 	Lock, Unlock bool
 	// Stop stops the target, for good.
 	Stop bool
-	// Status is the restore's status, to be written before the changes are applied.
+	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes what is
+	// planned there has no other changes.
 	Status *v1beta1.VirtualMachineRestoreStatus
 	// Event is to be recorded if the status changes.
 	Event *Event
@@ -88,8 +115,10 @@ const retry = 15 * time.Second
 // stages of a restore. Each returns false, or an error, until it is done.
 var stages = []func(*scope) (bool, error){
 	initialize,
+	awaitOwner,
 	awaitTarget,
 	checkSnapshot,
+	checkImporter,
 	lock,
 	planVolumes,
 	// Before the first claim is deleted: whatever would make the restore fail afterwards.
@@ -104,6 +133,7 @@ var stages = []func(*scope) (bool, error){
 // finalStages follow once the target has been restored. It is restored once: later changes of it are the user's.
 var finalStages = []func(*scope) (bool, error){
 	initialize,
+	awaitOwner,
 	adopt,
 	deleteObsolete,
 	unlock,
@@ -114,11 +144,11 @@ var finalStages = []func(*scope) (bool, error){
 // reports an error changes nothing.
 func Next(w World) Step {
 	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
-	if s.finished() {
+	if Finished(w.Restore.Status) {
 		return *s.step
 	}
 	list := stages
-	if w.Target != nil && s.isOurs(w.Target.Annotations) {
+	if w.Restored() {
 		list = finalStages
 	}
 	for _, stage := range list {
@@ -133,6 +163,27 @@ func Next(w World) Step {
 	return *s.step
 }
 
+// Failed returns the step that reports that the changes of a step could not be applied.
+func Failed(w World, err error) Step {
+	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
+	if s.step.Status == nil {
+		s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
+	}
+	s.report(err)
+	return *s.step
+}
+
+// Released returns the step that ends a restore that is being deleted: the target is unlocked as it is, and the claims stay.
+func Released(w World) Step {
+	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
+	if s.step.Status == nil {
+		s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
+	}
+	s.step.Unlock = s.holdsLock()
+	s.progress(corev1.ConditionFalse, reasonDeleting, reasonDeleting)
+	return *s.step
+}
+
 // scope is what the stages work on.
 type scope struct {
 	World
@@ -143,9 +194,8 @@ type scope struct {
 	created *v1.VirtualMachine
 }
 
-// finished reports whether the restore has finished. Only a target that runs makes it fail for good.
-func (s *scope) finished() bool {
-	status := s.step.Status
+// Finished reports whether a restore with this status has finished. Only a target that runs makes it fail for good.
+func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }
 
@@ -157,6 +207,41 @@ func initialize(s *scope) (bool, error) {
 	s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
 	s.progress(corev1.ConditionTrue, reasonInitializing, reasonInitializing)
 	return false, nil
+}
+
+// awaitOwner waits forever if the VM that owns the restore is gone or is being deleted: the garbage collector deletes the restore.
+// KubeVirt may create the VM that the user has just deleted.
+func awaitOwner(s *scope) (bool, error) {
+	owner := metav1.GetControllerOf(s.Restore)
+	if owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		return true, nil
+	}
+	return s.Target != nil && s.Target.UID == owner.UID && s.Target.DeletionTimestamp == nil, nil
+}
+
+// checkImporter returns an error if DataVolumes are needed and cannot be read: one that is not seen must not count as gone.
+func checkImporter(s *scope) (bool, error) {
+	if s.NoDataVolumes == nil || !s.usesDataVolumes() {
+		return true, nil
+	}
+	return false, s.NoDataVolumes
+}
+
+var dataVolume = schema.GroupKind{Group: cdi.GroupVersion.Group, Kind: "DataVolume"}
+
+// usesDataVolumes reports whether DataVolumes are restored or replaced.
+func (s *scope) usesDataVolumes() bool {
+	if len(s.source().Spec.DataVolumeTemplates) > 0 || s.Target != nil && len(s.Target.Spec.DataVolumeTemplates) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(s.Content.Spec.VolumeBackups, func(backup v1beta1.VolumeBackup) bool {
+		live := s.Claims[backup.PersistentVolumeClaim.Name]
+		if live == nil {
+			return false
+		}
+		owner := metav1.GetControllerOf(live)
+		return owner != nil && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() == dataVolume
+	})
 }
 
 // checkSnapshot returns an error unless the snapshot can be restored to the target.
@@ -210,7 +295,11 @@ func lock(s *scope) (bool, error) {
 }
 
 func unlock(s *scope) (bool, error) {
-	by := s.Target.Status.RestoreInProgress
-	s.step.Unlock = by != nil && *by == s.Restore.Name
+	s.step.Unlock = s.holdsLock()
 	return !s.step.Unlock, nil
+}
+
+// holdsLock reports whether the target is locked for this restore.
+func (s *scope) holdsLock() bool {
+	return s.Target != nil && ptr.Equal(s.Target.Status.RestoreInProgress, &s.Restore.Name)
 }

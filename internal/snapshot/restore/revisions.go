@@ -50,7 +50,7 @@ func restoreRevisions(s *scope) (bool, error) {
 			s.step.Create = append(s.step.Create, capture.CopyRevision(from, s.Restore.Namespace, names.To, uid, owner))
 			done = false
 		case live.DeletionTimestamp != nil:
-			done = false
+			done, s.step.RequeueAfter = false, retry // Revisions are not watched.
 		case !sameData(from, live):
 			s.step.Delete, done = append(s.step.Delete, live), false
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/component/printable"
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
@@ -23,6 +24,7 @@ const (
 	reasonUpdatingTarget = "Updating target spec"
 	reasonAwaitingTarget = "Waiting for target update"
 	reasonComplete       = "Operation complete"
+	reasonDeleting       = "VM restore is deleting"
 	reasonWaiting        = "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore"
 	reasonStopping       = "Automatically stopping restore target for restore operation"
 	reasonRunning        = "Restore target VMI must be powered off before restore operation"
@@ -33,6 +35,9 @@ var (
 	reasonGraceExceeded = fmt.Sprintf(
 		"Restore target failed to be ready within %s. Please power off the target VM before attempting restore", v1beta1.DefaultGracePeriod)
 )
+
+// maxReason is the length of a reason in characters. Errors may contain texts of the user, such as a patch.
+const maxReason = 4096
 
 // noteRunning is the note of the event about a target that runs.
 const noteRunning = "Restore target VMI still exists, please stop the restore target to proceed with restore"
@@ -72,8 +77,9 @@ func (s *scope) warn(reason, note string) {
 
 // report reports an error. The restore goes on when its cause is gone.
 func (s *scope) report(err error) {
-	s.progress(corev1.ConditionFalse, err.Error(), err.Error())
-	s.warn(snapshot.RestoreErrorEvent, "VirtualMachineRestore encountered error "+err.Error())
+	text := printable.Text(err.Error(), maxReason)
+	s.progress(corev1.ConditionFalse, text, text)
+	s.warn(snapshot.RestoreErrorEvent, "VirtualMachineRestore encountered error "+text)
 	s.step.Create, s.step.Update, s.step.Delete = nil, nil, nil
 	s.step.RequeueAfter = retry
 }

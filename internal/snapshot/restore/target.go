@@ -60,11 +60,12 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	delete(vm.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(vm.Annotations, firmware.IdentityAnnotation)
 	s.identify(vm)
-	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
+	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // As in KubeVirt, patches find annotations.
 	vm, err := patched(vm, s.Restore.Spec.Patches)
 	if err != nil {
 		return nil, err
 	}
+	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // A patch may have removed it.
 	return vm, s.checkShared(vm)
 }
 

@@ -184,7 +184,9 @@ func (s *scope) templates() []v1.DataVolumeTemplateSpec {
 }
 
 // mark is the value by which objects that this restore has made or changed are recognized.
-func (s *scope) mark() string { return s.Restore.Name + "-" + string(s.Restore.UID) }
+func (s *scope) mark() string { return mark(s.Restore) }
+
+func mark(of *v1beta1.VirtualMachineRestore) string { return of.Name + "-" + string(of.UID) }
 
 // isOurs reports whether this restore has made the claim, or changed the VM, that has the annotations.
 func (s *scope) isOurs(annotations map[string]string) bool {

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package restore
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// changes counts what a step changes besides the status.
+func changes(step Step) int {
+	count := len(step.Create) + len(step.Update) + len(step.Delete)
+	for _, flag := range []bool{step.Lock, step.Unlock, step.Stop} {
+		if flag {
+			count++
+		}
+	}
+	return count
+}
+
+// initialized returns the status of a restore that has just begun.
+func initialized() *v1beta1.VirtualMachineRestoreStatus {
+	return &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
+}
+
+func TestARestoreEndsWithTheVMThatOwnsIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(c *cluster)
+		waits  bool
+	}{
+		"the VM exists":        {change: func(*cluster) {}},
+		"it was deleted":       {change: func(c *cluster) { c.Target = nil }, waits: true},
+		"it was created again": {change: func(c *cluster) { c.Target.UID = "new" }, waits: true},
+		"it is being deleted":  {change: func(c *cluster) { c.Target.DeletionTimestamp = &metav1.Time{Time: c.Now} }, waits: true},
+		"another kind owns it": {change: func(c *cluster) { c.Restore.OwnerReferences[0].Kind, c.Target.UID = "VirtualMachineClone", "vm-uid" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			c.Restore.Status = initialized()
+			c.Restore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target, v1.VirtualMachineGroupVersionKind)}
+			tc.change(c)
+			step := Next(c.World)
+			if (changes(step) == 0) != tc.waits || step.Event != nil || tc.waits && len(step.Status.Conditions) > 0 {
+				t.Errorf("step %+v", step)
+			}
+		})
+	}
+}
+
+func TestDataVolumesThatCannotBeRead(t *testing.T) {
+	missing := errors.New("no DataVolumes")
+	withoutTemplates := func(vm *v1.VirtualMachine) {
+		vm.Spec.DataVolumeTemplates = nil
+		vm.Spec.Template.Spec.Volumes = vm.Spec.Template.Spec.Volumes[1:2]
+	}
+	for name, tc := range map[string]struct {
+		vm     func(*v1.VirtualMachine)
+		change func(*cluster)
+		fails  bool
+	}{
+		"templates":                     {vm: func(*v1.VirtualMachine) {}, fails: true},
+		"no templates":                  {vm: withoutTemplates},
+		"templates of the VM as it is":  {vm: withoutTemplates, change: func(c *cluster) { c.Target.Spec.DataVolumeTemplates = make([]v1.DataVolumeTemplateSpec, 1) }, fails: true},
+		"a claim of a DataVolume":       {vm: withoutTemplates, change: ownClaim("cdi.kubevirt.io/v1beta1"), fails: true},
+		"a claim of another DataVolume": {vm: withoutTemplates, change: ownClaim("team.example/v1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(tc.vm)
+			c.Restore.Status, c.DataVolumes, c.NoDataVolumes = initialized(), nil, missing
+			if tc.change != nil {
+				tc.change(c)
+			}
+			step := Next(c.World)
+			if failed := step.Event != nil && strings.HasSuffix(step.Event.Note, missing.Error()); failed != tc.fails || failed == step.Lock {
+				t.Errorf("step %+v, event %+v", step, step.Event)
+			}
+		})
+	}
+}
+
+func ownClaim(apiVersion string) func(*cluster) {
+	return func(c *cluster) {
+		c.Claims["data-pvc"].OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: "DataVolume", Name: "x", Controller: ptr.To(true)}}
+	}
+}
+
+// TestDataVolumesThatCannotBeReadAreNotGone has a restore whose former DataVolumes are to be deleted.
+func TestDataVolumesThatCannotBeReadAreNotGone(t *testing.T) {
+	c := newCluster()
+	for !c.Restored() {
+		c.apply(Next(c.World), all)
+		c.settle()
+	}
+	c.NoDataVolumes, c.DataVolumes = errors.New("no DataVolumes"), nil
+	step := Next(c.World)
+	if step.Event == nil || !strings.HasSuffix(step.Event.Note, "no DataVolumes") || step.Unlock {
+		t.Errorf("step %+v, event %+v", step, step.Event)
+	}
+}
+
+func TestReleasedUnlocksOnlyItsOwnTarget(t *testing.T) {
+	for name, tc := range map[string]struct {
+		by   *string
+		want bool
+	}{"its own": {ptr.To("back"), true}, "another one's": {by: ptr.To("other")}, "none": {}} {
+		c := newCluster()
+		c.Target.Status.RestoreInProgress = tc.by
+		step := Released(c.World)
+		if step.Unlock != tc.want || changes(step) > 1 {
+			t.Errorf("%s: %+v", name, step)
+		}
+		want := []string{"Progressing=False: VM restore is deleting", "Ready=False: VM restore is deleting"}
+		if got := brief(step.Status.Conditions); !slices.Equal(got, want) {
+			t.Errorf("%s: conditions %v", name, got)
+		}
+	}
+	c := newCluster()
+	c.Target = nil
+	if step := Released(c.World); changes(step) > 0 {
+		t.Errorf("without a target: %+v", step)
+	}
+}
+
+func TestFailedReportsAndTriesAgain(t *testing.T) {
+	c := newCluster()
+	step := Failed(c.World, errors.New("refused\x1b: "+strings.Repeat("x", 2*maxReason)))
+	reason := step.Status.Conditions[0].Reason
+	if !strings.HasPrefix(reason, "refused: xx") || len(reason) != maxReason || step.RequeueAfter != retry || changes(step) > 0 {
+		t.Errorf("%d characters, step %+v", len(reason), step)
+	}
+}
+
+func TestARevisionOfAnotherOwnerStays(t *testing.T) {
+	c := newCluster()
+	c.Revisions["vm"+revision].OwnerReferences[0].UID = "another"
+	for range 5 {
+		c.apply(Next(c.World), all)
+	}
+	want := "ControllerRevision default/vm" + revision + " exists already and belongs to another object"
+	if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
+		t.Errorf("got %q and %d claims", got, len(c.Claims))
+	}
+}
+
+// TestARestoredDataVolumeCopiesNothing has a template that copies a claim of another namespace.
+func TestARestoredDataVolumeCopiesNothing(t *testing.T) {
+	c := newCluster(func(vm *v1.VirtualMachine) {
+		spec := &vm.Spec.DataVolumeTemplates[0].Spec
+		spec.Source = &cdiv1beta1.DataVolumeSource{PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: "other", Name: "secret"}}
+	})
+	c.run(t, all)
+	dv := c.DataVolumes["restore-r1-root"]
+	if dv == nil || dv.Spec.Source == nil || dv.Spec.Source.Blank == nil || dv.Spec.Source.PVC != nil || dv.Spec.SourceRef != nil {
+		t.Errorf("got %+v", dv)
+	}
+	if template := c.Target.Spec.DataVolumeTemplates[0]; template.Spec.Source.PVC == nil {
+		t.Errorf("the template of the VM is %+v", template)
+	}
+}
