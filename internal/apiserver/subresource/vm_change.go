@@ -89,6 +89,10 @@ func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, de
 		}
 		m := machine{vm, vmi}
 		p, err := decide(m)
+		if err == nil && p.strategy != "" && vm.Status.RestoreInProgress != nil {
+			// In KubeVirt, a webhook refuses the write.
+			err = m.conflict("Cannot update VM runStrategy until restore %q completes", *vm.Status.RestoreInProgress)
+		}
 		if err != nil {
 			return &decisionError{err}
 		}

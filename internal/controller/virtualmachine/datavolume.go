@@ -102,6 +102,9 @@ func DataVolumeNames(vm *v1.VirtualMachine) []string {
 // consumes them. They are created before the first start, unless an annotation defers them to it.
 func provision(ctx context.Context, s *Scope, next action) (bool, error) {
 	starts := next == create || next == unhalt
+	if s.beingRestored() {
+		return false, nil
+	}
 	if s.Failure != nil || s.VM.Annotations[v1.ImmediateDataVolumeCreation] == "false" && !starts {
 		return !starts, nil
 	}

@@ -325,7 +325,7 @@ func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, nam
 // deleteReferences deletes the ControllerRevisions with instance types and preferences that neither the VM nor the spec that its
 // instance was started with refers to. It runs after the status was written.
 func deleteReferences(ctx context.Context, s *Scope) error {
-	if s.VM.DeletionTimestamp != nil {
+	if s.VM.DeletionTimestamp != nil || s.beingRestored() {
 		return nil
 	}
 	for _, revision := range s.replaced {

@@ -56,6 +56,10 @@ func decide(s *Scope) action {
 		}
 	}
 	if next == create || next == unhalt {
+		if s.beingRestored() {
+			s.failRestoring()
+			return noAction
+		}
 		if s.needsRecovery() {
 			return noAction
 		}
