@@ -30,6 +30,12 @@ func (i imports) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume
 	return dv, i.reader.Get(ctx, key, dv)
 }
 
+func (i imports) List(ctx context.Context, namespace string) ([]cdi.DataVolume, error) {
+	list := &cdi.DataVolumeList{}
+	err := i.reader.List(ctx, list, client.InNamespace(namespace))
+	return list.Items, err
+}
+
 func (imports) Source(func(context.Context, datavolume.Change) []reconcile.Request) *datavolume.Source {
 	return nil
 }
@@ -38,6 +44,10 @@ func (imports) Source(func(context.Context, datavolume.Change) []reconcile.Reque
 type noImporter struct{ imports }
 
 func (noImporter) Get(context.Context, client.ObjectKey) (*cdi.DataVolume, error) {
+	return nil, datavolume.ErrNotInstalled
+}
+
+func (noImporter) List(context.Context, string) ([]cdi.DataVolume, error) {
 	return nil, datavolume.ErrNotInstalled
 }
 

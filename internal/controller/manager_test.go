@@ -34,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
@@ -82,6 +83,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinepool.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&virtualmachinerestore.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
@@ -178,6 +182,17 @@ var _ = Describe("Manager", Ordered, func() {
 			}
 			return reasons
 		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
+	})
+
+	It("restores a VM while its claims and DataVolumes change", func() {
+		r := newRestores(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
+		of := r.restore()
+		Eventually(func() bool {
+			r.provision()
+			return isComplete(of)
+		}, time.Minute).Should(BeTrue())
+		Expect(r.lockedBy()).To(BeEmpty())
+		Expect(ExpectExists(r.vm).Spec.DataVolumeTemplates[0].Name).To(HavePrefix("restore-"))
 	})
 
 	It("keeps a replica set's number of VMIs when VMIs are deleted, lose their label or are adopted", func() {

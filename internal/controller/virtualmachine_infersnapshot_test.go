@@ -8,19 +8,15 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -79,11 +75,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		vm := inferring(of(m.ns))
 		missing := "get VolumeSnapshot " + m.ns + `/golden: volumesnapshots.snapshot.storage.k8s.io "golden" not found`
 		expectWaits(vm, missing)
-		options := apiserver.Install()
-		options.ErrorIfPathMissing = false
-		options.CRDs = []*apiextensionsv1.CustomResourceDefinition{volumeSnapshots()}
-		_, err = envtest.InstallCRDs(cfg, options)
-		Expect(err).NotTo(HaveOccurred())
+		installVolumeSnapshots()
 		expectWaits(vm, missing)
 		snapshot(m.ns, labels)
 		expectInferred(vm)
@@ -132,27 +124,4 @@ func allowCopies(from, to string) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "copies"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: to, Name: "default"}},
 	})
-}
-
-// volumeSnapshots is the kind of the snapshots of claims, which a CSI driver brings.
-func volumeSnapshots() *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        "volumesnapshots.snapshot.storage.k8s.io",
-			Annotations: map[string]string{"api-approved.kubernetes.io": "https://github.com/kubernetes-csi/external-snapshotter"},
-		},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "snapshot.storage.k8s.io", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{
-				Kind: "VolumeSnapshot", ListKind: "VolumeSnapshotList", Plural: "volumesnapshots", Singular: "volumesnapshot",
-			},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", XPreserveUnknownFields: ptr.To(true),
-				}},
-			}},
-		},
-	}
 }

@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -83,16 +84,7 @@ func (volumeSnapshotsOf) OnClass(func(context.Context) []ctrl.Request) source.So
 // installVolumeSnapshots installs the kinds of Kubernetes' external-snapshotter, unless they are there.
 func installVolumeSnapshots() {
 	GinkgoHelper()
-	classes := volumeSnapshots()
-	classes.Name = "volumesnapshotclasses.snapshot.storage.k8s.io"
-	classes.Spec.Scope = apiextensionsv1.ClusterScoped
-	classes.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{
-		Kind: "VolumeSnapshotClass", ListKind: "VolumeSnapshotClassList", Plural: "volumesnapshotclasses", Singular: "volumesnapshotclass",
-	}
-	options := apiserver.Install()
-	options.ErrorIfPathMissing = false
-	options.CRDs = []*apiextensionsv1.CustomResourceDefinition{volumeSnapshots(), classes}
-	_, err := envtest.InstallCRDs(cfg, options)
+	_, err := envtest.InstallCRDs(cfg, apiserver.Install(filepath.Join("..", "..", "test", "snapshotter")))
 	Expect(err).NotTo(HaveOccurred())
 }
 
@@ -101,7 +93,7 @@ func uninstallVolumeSnapshots() {
 	GinkgoHelper()
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	definition.Name = volumeSnapshots().Name
+	definition.Name = "volumesnapshots.snapshot.storage.k8s.io"
 	Eventually(func() bool {
 		return apierrors.IsNotFound(k8sClient.Delete(ctx, definition.DeepCopy()))
 	}).Should(BeTrue())

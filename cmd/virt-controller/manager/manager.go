@@ -39,6 +39,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
@@ -216,6 +217,9 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&virtualmachinepool.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"), Clock: o.Clock,
+		},
+		&virtualmachinerestore.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("restore-controller"), DataVolumes: imports, Clock: o.Clock,
 		},
 		instances,
 		&virtualmachineinstancemigration.Reconciler{

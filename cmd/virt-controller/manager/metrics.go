@@ -37,6 +37,7 @@ var queues = map[string]string{
 	"virtualmachineinstancemigration":  "virt-controller-migration",
 	"evacuation":                       "virt-controller-evacuation",
 	"workloadupdate":                   "virt-controller-workload-update",
+	"virtualmachinerestore":            "virt-controller-restore-vmrestore",
 	"node":                             "virt-controller-node",
 	"kubevirt":                         "virt-operator-kubevirt",
 }

@@ -54,9 +54,30 @@ func NewStore(config *rest.Config, httpClient *http.Client, scheme *runtime.Sche
 func (s *Store) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error) {
 	reader, err := s.Reader()
 	if err != nil {
-		return nil, ErrNotInstalled
+		return nil, notInstalled(err)
 	}
 	return clientReader{reader}.Get(ctx, key)
+}
+
+// List returns the DataVolumes of a namespace. They belong to the cache: read only. It returns ErrNotInstalled if the cluster has no
+// DataVolumes, and optional.ErrUnknown until that is known.
+func (s *Store) List(ctx context.Context, namespace string) ([]cdi.DataVolume, error) {
+	reader, err := s.Reader()
+	if err != nil {
+		return nil, notInstalled(err)
+	}
+	list := &cdi.DataVolumeList{}
+	if err := reader.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list DataVolumes of namespace %s: %w", namespace, err)
+	}
+	return list.Items, nil
+}
+
+func notInstalled(err error) error {
+	if errors.Is(err, optional.ErrAbsent) {
+		return ErrNotInstalled
+	}
+	return fmt.Errorf("read DataVolumes: %w", err)
 }
 
 type clientReader struct{ client.Reader }

@@ -22,6 +22,7 @@ const (
 	gateReservedMemory  = "ReservedOverheadMemlock"
 	gateSEV             = "WorkloadEncryptionSEV"
 	gateSidecar         = "Sidecar"
+	gateSnapshot        = "Snapshot"
 	gateTDX             = "WorkloadEncryptionTDX"
 	gateVirtioFSStorage = "EnableVirtioFsStorageVolumes"
 	gateVSOCK           = "VSOCK"

@@ -82,6 +82,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 
 		"/migration-policy-validate-create": admission.WithValidator(scheme, &migrationPolicyValidator{config: options.Config}),
 
+		"/virtualmachinerestores-validate": admission.WithValidator(scheme, &restoreValidator{config: options.Config, reader: options.Client}),
+
 		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
 			config: options.Config, apiReader: options.APIReader, writer: options.Client, liveMigration: options.LiveMigration,
 		}}),

@@ -72,7 +72,11 @@ func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachin
 	}
 	spec, complete, conflicts := v.expand(ctx, vm, config)
 	errs = append(errs, conflicts...)
-	errs = append(errs, validateVM(path, spec, config, fromTrusted(ctx, v.trusted))...)
+	trusted := fromTrusted(ctx, v.trusted)
+	errs = append(errs, validateVM(path, spec, config, trusted && keepsReservedLabels(before, vm))...)
+	if !trusted {
+		errs = append(errs, validateRestoring(path, before, vm)...)
+	}
 	errs = append(errs, foreignDataVolumes(path, vm, before)...)
 	warnings := vmWarnings(path, spec)
 	if len(errs) == 0 {
@@ -82,6 +86,29 @@ func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachin
 		return warnings, nil
 	}
 	return warnings, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
+}
+
+// keepsReservedLabels reports whether the reserved labels of a VM's template are those that it had. Our components add none: what
+// virt-controller writes may be what a user has put in a VirtualMachineSnapshotContent or in the patches of a VirtualMachineRestore.
+func keepsReservedLabels(before, after *v1.VirtualMachine) bool {
+	if before == nil || before.Spec.Template == nil || after.Spec.Template == nil {
+		return false
+	}
+	return len(changedReservedLabels(before.Spec.Template.ObjectMeta.Labels, after.Spec.Template.ObjectMeta.Labels)) == 0
+}
+
+// validateRestoring refuses a new run strategy while the VM is being restored.
+func validateRestoring(path *field.Path, before, after *v1.VirtualMachine) field.ErrorList {
+	if before == nil || after.Status.RestoreInProgress == nil {
+		return nil
+	}
+	// A VM without a valid strategy is refused by another rule.
+	was, _ := before.RunStrategy()
+	is, _ := after.RunStrategy()
+	if was == is {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(path, fmt.Sprintf("Cannot update VM runStrategy until restore %q completes", *after.Status.RestoreInProgress))}
 }
 
 // ValidateUpdate implements admission.Validator. It admits every update of a VM that is being deleted or whose spec does not

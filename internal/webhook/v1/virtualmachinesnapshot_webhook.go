@@ -16,9 +16,6 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// gateSnapshot is the feature gate of snapshots. It is on unless it is disabled.
-const gateSnapshot = "Snapshot"
-
 // The API server converts requests of other versions to the one in the rule.
 // +kubebuilder:webhook:path=/virtualmachinesnapshots-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=create;update,versions=v1beta1,name=virtualmachinesnapshot-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
 

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinerestore
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+)
+
+// failedDataVolume is a DataVolume that could not be created.
+type failedDataVolume struct {
+	name string
+	err  error
+}
+
+// apply applies the changes of a step, which do not depend on each other, and reports whether there are any. It returns a conflict,
+// if there is one, and otherwise the first error.
+func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.Step) (bool, error) {
+	var changes []func() error
+	add := func(change func() error) { changes = append(changes, change) }
+	for _, object := range step.Create {
+		add(func() error { return create(ctx, s, object) })
+	}
+	for _, object := range step.Update {
+		add(func() error { return update(ctx, s, world.Live(object), object) })
+	}
+	for _, object := range step.Delete {
+		add(func() error { return remove(ctx, s, object) })
+	}
+	if step.Lock {
+		add(func() error { return lock(ctx, s) })
+	}
+	if step.Unlock {
+		add(func() error { return unlock(ctx, s) })
+	}
+	count := len(changes)
+	if step.Stop { // It may be underway.
+		add(func() error { return stop(ctx, s) })
+	}
+	var first error
+	for _, change := range changes {
+		err := change()
+		if apierrors.IsConflict(err) {
+			return true, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return count > 0, first
+}
+
+// create creates an object. One that exists already is left as it is: the cache was behind.
+func create(ctx context.Context, s *Scope, object client.Object) error {
+	err := s.Client.Create(ctx, object)
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if _, ok := object.(*cdi.DataVolume); ok {
+		s.failed = append(s.failed, failedDataVolume{object.GetName(), err})
+		return fmt.Errorf("Failed to create restore DataVolume: %w", err) //nolint:staticcheck // KubeVirt's message
+	}
+	return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+}
+
+// update writes a changed copy of an object, if that is still as it was read. Fields that our types do not have are kept.
+func update(ctx context.Context, s *Scope, live, changed client.Object) error {
+	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(live)); err != nil {
+		return fmt.Errorf("patch %T %s: %w", changed, client.ObjectKeyFromObject(live), err)
+	}
+	return nil
+}
+
+// remove deletes an object, if it is still as it was read.
+func remove(ctx context.Context, s *Scope, object client.Object) error {
+	exactly := client.Preconditions{UID: ptr.To(object.GetUID()), ResourceVersion: ptr.To(object.GetResourceVersion())}
+	if err := client.IgnoreNotFound(s.Client.Delete(ctx, object, exactly)); err != nil {
+		return fmt.Errorf("delete %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+	}
+	return nil
+}
+
+// lock sets restoreInProgress: the target does not start until it is removed.
+func lock(ctx context.Context, s *Scope) error {
+	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress = ptr.To(s.Restore.Name) })
+}
+
+// unlock removes restoreInProgress, and the memory dump, whose volume is not restored.
+func unlock(ctx context.Context, s *Scope) error {
+	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
+}
+
+func (s *Scope) patchTargetStatus(ctx context.Context, change func(*v1.VirtualMachineStatus)) error {
+	changed := s.target.DeepCopy()
+	change(&changed.Status)
+	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.target)); err != nil {
+		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.target), err)
+	}
+	return nil
+}
+
+// stop stops the target for good, by its run strategy: virt-api does the same for the verb stop.
+func stop(ctx context.Context, s *Scope) error {
+	strategy, err := s.target.RunStrategy()
+	if err != nil {
+		return fmt.Errorf("run strategy of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.target), err)
+	}
+	switch strategy {
+	case v1.RunStrategyHalted:
+		return nil // The VM's reconciler deletes the VMI.
+	case v1.RunStrategyManual, v1.RunStrategyRerunOnFailure:
+		requests := s.target.Status.StateChangeRequests
+		if len(requests) == 1 && requests[0].Action == v1.StopRequest && ptr.Equal(requests[0].UID, &s.vmi.UID) {
+			return nil
+		}
+		return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) {
+			status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest, UID: ptr.To(s.vmi.UID)}}
+		})
+	default:
+		_, err := optimistic.Patch(ctx, s.Client, s.target, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
+		if err != nil {
+			return fmt.Errorf("stop VirtualMachine %s: %w", client.ObjectKeyFromObject(s.target), err)
+		}
+		return nil
+	}
+}
+
+// recordFailedDataVolumes records KubeVirt's event on the target.
+func (s *Scope) recordFailedDataVolumes() {
+	if s.target == nil {
+		return
+	}
+	for _, f := range s.failed {
+		s.Recorder.Eventf(s.target, nil, corev1.EventTypeWarning, snapshot.RestoreDataVolumeCreateErrorEvent, actionRestore,
+			"Error creating restore DataVolume %s: %v", f.name, f.err)
+	}
+}

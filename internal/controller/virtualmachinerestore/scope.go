@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachinerestore restores VMs from snapshots. What a restore does next is decided by package
+// internal/snapshot/restore; this package reads what the decision depends on, and applies it. Run has the order.
+package virtualmachinerestore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+)
+
+// actionRestore is the action of a restore's events.
+const actionRestore = "Restore"
+
+// recheck is when a restore is reconciled again after it has changed objects: ControllerRevisions are not watched.
+const recheck = time.Second
+
+// Scope is one reconciliation of one restore.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
+	Client    client.Client
+	APIReader client.Reader
+	// Recorder records events, each after the write that it reports.
+	Recorder events.EventRecorder
+	// DataVolumes reads the importer's DataVolumes.
+	DataVolumes DataVolumes
+	// Now is the time of the reconciliation.
+	Now time.Time
+
+	// Restore is the restore as read. Each write refreshes it.
+	Restore *v1beta1.VirtualMachineRestore
+	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
+	RequeueAfter time.Duration
+
+	// target is the VM that the restore names, and vmi is that VM's. Nil if they do not exist.
+	target *v1.VirtualMachine
+	vmi    *v1.VirtualMachineInstance
+	// failed are DataVolumes that could not be created.
+	failed []failedDataVolume
+}
+
+// Run reconciles the restore. The numbered comments give the reasons for the order.
+func Run(ctx context.Context, s *Scope) error {
+	if s.Restore.DeletionTimestamp != nil {
+		return release(ctx, s)
+	}
+	if restore.Finished(s.Restore.Status) {
+		return nil
+	}
+	if err := s.readTarget(ctx, s.Client); err != nil {
+		return err
+	}
+	// 1. The finalizer is there before the target is locked. The owner is there before anything else, so that the restore never
+	// creates a VM again that a user has deleted.
+	if err := protect(ctx, s); err != nil {
+		return err
+	}
+	world, err := readWorld(ctx, s)
+	if err != nil {
+		return err
+	}
+	step := restore.Next(world)
+	changed, err := apply(ctx, s, &world, &step)
+	switch {
+	case err == nil:
+	case apierrors.IsConflict(err), ctx.Err() != nil:
+		return err
+	default:
+		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
+		step = restore.Failed(world, err)
+	}
+	// 2. The status is written last, once, whether the changes were applied or not. The changes are visible in the objects themselves.
+	if err := writeStatus(ctx, s, &step); err != nil {
+		return err
+	}
+	s.RequeueAfter = step.RequeueAfter
+	if changed && s.RequeueAfter == 0 {
+		s.RequeueAfter = recheck
+	}
+	return nil
+}
+
+// protect adds the finalizer, and the target as the owner if the restore has none.
+func protect(ctx context.Context, s *Scope) error {
+	owned := s.target == nil || len(s.Restore.OwnerReferences) > 0
+	if owned && s.hasFinalizer() {
+		return nil
+	}
+	return s.patchRestore(ctx, func(of *v1beta1.VirtualMachineRestore) {
+		if !owned {
+			of.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target, v1.VirtualMachineGroupVersionKind)}
+		}
+		if !slices.Contains(of.Finalizers, snapshot.VirtualMachineRestoreFinalizer) {
+			of.Finalizers = append(of.Finalizers, snapshot.VirtualMachineRestoreFinalizer)
+		}
+	})
+}
+
+// release unlocks the target of a restore that is being deleted, and removes the finalizer. What has been restored stays.
+func release(ctx context.Context, s *Scope) error {
+	if !s.hasFinalizer() {
+		return nil
+	}
+	// The cache may be behind and not show the lock.
+	if err := s.readTarget(ctx, s.APIReader); err != nil {
+		return err
+	}
+	step := restore.Released(restore.World{Now: s.Now, Restore: s.Restore, Target: s.target})
+	if step.Unlock {
+		if err := client.IgnoreNotFound(unlock(ctx, s)); err != nil {
+			return err
+		}
+	}
+	if err := writeStatus(ctx, s, &step); err != nil {
+		return err
+	}
+	return client.IgnoreNotFound(s.patchRestore(ctx, func(of *v1beta1.VirtualMachineRestore) {
+		of.Finalizers = slices.DeleteFunc(of.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineRestoreFinalizer })
+	}))
+}
+
+func (s *Scope) hasFinalizer() bool {
+	return slices.Contains(s.Restore.Finalizers, snapshot.VirtualMachineRestoreFinalizer)
+}
+
+func (s *Scope) patchRestore(ctx context.Context, change func(*v1beta1.VirtualMachineRestore)) error {
+	changed, err := optimistic.Patch(ctx, s.Client, s.Restore, change)
+	if err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachineRestore %s: %w", client.ObjectKeyFromObject(s.Restore), err)
+	}
+	s.Restore = changed
+	return nil
+}
+
+// writeStatus writes the status if it changed, and then records the event about the change.
+func writeStatus(ctx context.Context, s *Scope, step *restore.Step) error {
+	if equality.Semantic.DeepEqual(s.Restore.Status, step.Status) {
+		return nil
+	}
+	changed := s.Restore.DeepCopy()
+	changed.Status = step.Status
+	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Restore)); {
+	case apierrors.IsNotFound(err):
+		return nil // The restore is gone.
+	case err != nil:
+		return fmt.Errorf("patch status of VirtualMachineRestore %s: %w", client.ObjectKeyFromObject(s.Restore), err)
+	}
+	s.Restore = changed
+	if e := step.Event; e != nil {
+		s.Recorder.Eventf(s.Restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
+	}
+	s.recordFailedDataVolumes()
+	return nil
+}

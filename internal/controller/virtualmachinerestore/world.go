@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinerestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+)
+
+// read reads an object. It returns nil for one that does not exist.
+func read[T client.Object](ctx context.Context, from client.Reader, namespace, name string, into T) (T, error) {
+	var none T
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	err := from.Get(ctx, key, into)
+	switch {
+	case apierrors.IsNotFound(err):
+		return none, nil
+	case err != nil:
+		return none, fmt.Errorf("get %T %s: %w", into, key, err)
+	}
+	return into, nil
+}
+
+// readTarget reads the target.
+func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) {
+	s.target, err = read(ctx, from, s.Restore.Namespace, s.Restore.Spec.Target.Name, &v1.VirtualMachine{})
+	return err
+}
+
+// readWorld reads what the next step depends on. Objects in lists belong to the cache: read only.
+func readWorld(ctx context.Context, s *Scope) (restore.World, error) {
+	world := restore.World{Now: s.Now, Restore: s.Restore, Target: s.target}
+	for _, part := range []func(context.Context, *restore.World) error{
+		s.readInstance, s.readSnapshot, s.readClaims, s.readDataVolumes, s.readVolumeSnapshots, s.readRevisions, s.readStorageClasses,
+	} {
+		if err := part(ctx, &world); err != nil {
+			return world, err
+		}
+	}
+	return world, nil
+}
+
+// readInstance reads the target's VMI. The cache may be behind and not show a VMI that was created before the target was locked.
+func (s *Scope) readInstance(ctx context.Context, world *restore.World) error {
+	if s.target == nil {
+		return nil
+	}
+	for _, from := range []client.Reader{s.Client, s.APIReader} {
+		var err error
+		if s.vmi, err = read(ctx, from, s.target.Namespace, s.target.Name, &v1.VirtualMachineInstance{}); err != nil {
+			return err
+		}
+		if s.vmi != nil {
+			world.Running = true
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *Scope) readSnapshot(ctx context.Context, world *restore.World) (err error) {
+	namespace := s.Restore.Namespace
+	world.Snapshot, err = read(ctx, s.Client, namespace, s.Restore.Spec.VirtualMachineSnapshotName, &v1beta1.VirtualMachineSnapshot{})
+	if err != nil || world.Snapshot == nil {
+		return err
+	}
+	world.Content, err = read(ctx, s.Client, namespace, capture.ContentName(world.Snapshot), &v1beta1.VirtualMachineSnapshotContent{})
+	return err
+}
+
+func (s *Scope) readClaims(ctx context.Context, world *restore.World) error {
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := s.Client.List(ctx, list, client.InNamespace(s.Restore.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.Restore.Namespace, err)
+	}
+	world.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
+	for i := range list.Items {
+		world.Claims[list.Items[i].Name] = &list.Items[i]
+	}
+	return nil
+}
+
+func (s *Scope) readDataVolumes(ctx context.Context, world *restore.World) error {
+	list, err := s.DataVolumes.List(ctx, s.Restore.Namespace)
+	switch {
+	case errors.Is(err, datavolume.ErrNotInstalled):
+		world.NoDataVolumes = err
+		return nil
+	case err != nil:
+		return err
+	}
+	world.DataVolumes = make(map[string]*cdi.DataVolume, len(list))
+	for i := range list {
+		world.DataVolumes[list[i].Name] = &list[i]
+	}
+	return nil
+}
+
+// readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored. They are read from the
+// API server: not every cluster has their kind, and nothing is waited for.
+func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) error {
+	if world.Content == nil || world.Restored() {
+		return nil
+	}
+	world.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
+	for i := range world.Content.Spec.VolumeBackups {
+		name := ptr.Deref(world.Content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
+		if name == "" {
+			continue
+		}
+		taken, err := read(ctx, s.APIReader, s.Restore.Namespace, name, &csi.VolumeSnapshot{})
+		switch {
+		case meta.IsNoMatchError(err):
+			return nil // The kind is not installed.
+		case err != nil:
+			return err
+		}
+		if taken != nil {
+			world.VolumeSnapshots[name] = taken
+		}
+	}
+	return nil
+}
+
+// readRevisions reads the ControllerRevisions from the API server: the cache has only those with an owner.
+func (s *Scope) readRevisions(ctx context.Context, world *restore.World) error {
+	world.Revisions = map[string]*appsv1.ControllerRevision{}
+	for _, names := range restore.Revisions(s.Restore, world.Content) {
+		for _, name := range []string{names.From, names.To} {
+			revision, err := read(ctx, s.APIReader, s.Restore.Namespace, name, &appsv1.ControllerRevision{})
+			if err != nil {
+				return err
+			}
+			if revision != nil {
+				world.Revisions[name] = revision
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Scope) readStorageClasses(ctx context.Context, world *restore.World) error {
+	list := &storagev1.StorageClassList{}
+	if err := s.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list StorageClasses: %w", err)
+	}
+	world.BindingModes = make(map[string]storagev1.VolumeBindingMode, len(list.Items))
+	for i := range list.Items {
+		world.BindingModes[list.Items[i].Name] = ptr.Deref(list.Items[i].VolumeBindingMode, storagev1.VolumeBindingImmediate)
+	}
+	return nil
+}

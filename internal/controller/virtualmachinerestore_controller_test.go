@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/snapshot"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+const (
+	completed    = "Normal VirtualMachineRestoreComplete: Successfully completed VirtualMachineRestore back"
+	encountered  = "Warning VirtualMachineRestoreError: VirtualMachineRestore encountered error "
+	creatingPVCs = "Progressing=True: Creating new PVCs"
+)
+
+var _ = Describe("VirtualMachineRestore", func() {
+	var r *restores
+	BeforeEach(func() { r = newRestores() })
+
+	revision := func(name string) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name}}
+	}
+
+	It("restores a VM step by step, and writes nothing afterwards", func() {
+		of := r.restore()
+		By("the finalizer and the owner, then the first status")
+		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		ExpectExists(of)
+		Expect(of.Finalizers).To(ConsistOf(snapshot.VirtualMachineRestoreFinalizer))
+		Expect(metav1.IsControlledBy(of, r.vm)).To(BeTrue())
+		Expect(conditionsOf(of)).To(HaveExactElements(
+			"Progressing=True: Initializing VirtualMachineRestore", "Ready=False: Initializing VirtualMachineRestore"))
+		By("the lock")
+		r.expectReconciled(of, patchVMStatus)
+		Expect(r.lockedBy()).To(Equal("back"))
+		By("the names of the claims, before the claims")
+		r.expectReconciled(of, patchRestoreStatus)
+		restored := ExpectExists(of).Status.Restores
+		Expect(restored).To(HaveLen(2))
+		Expect(restored[1].PersistentVolumeClaimName).To(Equal("restore-" + string(of.UID) + "-data"))
+		r.expectReconciled(of, createClaim, createClaim)
+		Expect(conditionsOf(of)).To(HaveExactElements(creatingPVCs, "Ready=False: Waiting for new PVCs"))
+		r.expectQuiet(of)
+		By("the DataVolume, when the claims are bound")
+		r.provision()
+		r.expectReconciled(of, createDataVolume)
+		r.expectQuiet(of)
+		r.provision()
+		By("the VM, in one write")
+		r.expectReconciled(of, patchVM, patchRestoreStatus)
+		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=True: Updating target spec", "Ready=False: Waiting for target update"))
+		By("the former DataVolume, the lock, the end")
+		r.expectReconciled(of, deleteDataVolume)
+		r.expectReconciled(of, patchVMStatus)
+		Expect(r.events.take()).To(BeEmpty())
+		r.expectReconciled(of, patchRestoreStatus)
+		Expect(r.events.take()).To(ConsistOf(completed))
+		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+
+		Expect(r.lockedBy()).To(BeEmpty())
+		volumes := ExpectExists(r.vm).Spec.Template.Spec.Volumes
+		Expect(volumes[0].DataVolume.Name).To(Equal(*ExpectExists(of).Status.Restores[0].DataVolumeName))
+		Expect(volumes[1].PersistentVolumeClaim.ClaimName).To(Equal(restored[1].PersistentVolumeClaimName))
+		Expect(of.Status.DeletedDataVolumes).To(ConsistOf("root-dv"))
+		Expect(of.Status.RestoreTime).NotTo(BeNil())
+		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: Operation complete", "Ready=True: Operation complete"))
+		claim := r.claims()[restored[1].PersistentVolumeClaimName]
+		Expect(metav1.IsControlledBy(claim, r.vm)).To(BeTrue())
+		Expect(claim.Spec.Resources.Requests.Storage().String()).To(Equal("2Gi"), "the VolumeSnapshot needs more than the claim requested")
+	})
+
+	It("replaces claims in place, and keeps the importer from making others", func() {
+		before := r.claims()
+		of := r.restore(inPlace)
+		r.finish(of)
+		after := r.claims()
+		Expect(after).To(HaveLen(2))
+		for name, claim := range before {
+			Expect(after).To(HaveKey(name))
+			Expect(after[name].UID).NotTo(Equal(claim.UID))
+		}
+		Expect(ExpectExists(dataVolume(r.ns, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "true"))
+		Expect(ExpectExists(r.vm).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
+		Expect(only(r.writes.Take(), deleteClaim)).To(HaveLen(2))
+	})
+
+	It("creates a VM, and makes it the owner of what was created before it", func() {
+		of := r.restore(toNewVM)
+		r.finish(of)
+		other := ExpectExists(builder.MakeVM("other").Namespace(r.ns).Obj())
+		Expect(other.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyHalted)))
+		Expect(other.Spec.Instancetype.RevisionName).To(Equal("other-small-1"))
+		owned := revision("other-small-1")
+		Expect(metav1.IsControlledBy(ExpectExists(owned), other)).To(BeTrue())
+		claim := r.claims()[other.Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName]
+		Expect(metav1.IsControlledBy(claim, other)).To(BeTrue())
+		Expect(metav1.IsControlledBy(ExpectExists(of), other)).To(BeTrue())
+		Expect(ExpectExists(r.vm).Status.RestoreInProgress).To(BeNil())
+		Expect(r.claims()).To(HaveLen(4), "the source keeps its claims")
+	})
+
+	It("replaces a revision that has changed, and deletes none of another owner", func() {
+		Expect(k8sClient.Delete(ctx, revision(revisionOfVM))).To(Succeed())
+		r.revision(revisionOfVM, *metav1.NewControllerRef(r.snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
+		of := r.restore()
+		r.until(of, func() bool {
+			return slices.Contains(r.events.take(), encountered+"ControllerRevision "+r.ns+"/"+revisionOfVM+" exists already and belongs to another object")
+		})
+		foreign := ExpectExists(revision(revisionOfVM))
+		foreign.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(r.vm, v1.VirtualMachineGroupVersionKind)}
+		Expect(k8sClient.Update(ctx, foreign)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, foreign)).To(Succeed())
+		changed := revision(revisionOfVM)
+		changed.OwnerReferences, changed.Data.Raw = foreign.OwnerReferences, []byte(`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"Other"}`)
+		ExpectCreated(changed)
+		r.finish(of)
+		Expect(string(ExpectExists(revision(revisionOfVM)).Data.Raw)).To(ContainSubstring("VirtualMachineInstancetype"))
+	})
+
+	It("replaces the state of TPM and EFI, and deletes the former one", func() {
+		r = newRestores(func(vm *v1.VirtualMachine) {
+			vm.Spec.Template.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
+		})
+		r.finish(r.restore())
+		var states []string
+		for name, claim := range r.claims() {
+			if claim.Labels[v1.PersistentStateLabel] == "vm" {
+				states = append(states, name)
+			}
+		}
+		Expect(states).To(ConsistOf(HavePrefix("restore-")))
+		Expect(r.claims()).NotTo(HaveKey(stateOfVM))
+	})
+
+	It("reports once what it waits for, and tries again", func() {
+		of := r.restore(func(spec *snapshotv1beta1.VirtualMachineRestoreSpec) { spec.VirtualMachineSnapshotName = "later" })
+		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		again := r.expectReconciled(of, patchRestoreStatus)
+		Expect(again.RequeueAfter).To(Equal(15 * time.Second))
+		missing := "VMSnapshot " + r.ns + "/later does not exist"
+		Expect(r.events.take()).To(ConsistOf(encountered + missing))
+		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: "+missing, "Ready=False: "+missing))
+		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
+		Expect(r.lockedBy()).To(BeEmpty())
+	})
+
+	It("does not restore DataVolumes while there is no importer", func() {
+		r.DataVolumes = noImporter{}
+		of := r.restore()
+		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		r.expectReconciled(of, patchRestoreStatus)
+		Expect(r.events.take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
+		r.expectQuiet(of)
+		r.DataVolumes = imports{k8sClient}
+		r.finish(of)
+	})
+
+	It("does not create a VM again that was deleted with its restore", func() {
+		of := r.restore()
+		r.until(of, func() bool { return r.lockedBy() == "back" })
+		r.writes.Take()
+		Expect(k8sClient.Delete(ctx, r.vm)).To(Succeed())
+		r.expectQuiet(of)
+		r.expectQuiet(of)
+		ExpectGone(r.vm)
+	})
+
+	It("starts over after a conflict, if the cache does not show the lock yet", func() {
+		of := r.restore()
+		stale := ExpectExists(r.vm.DeepCopy())
+		r.until(of, func() bool { return r.lockedBy() == "back" })
+		r.writes.Stale = stale
+		result, err := r.reconcile(of)
+		Expect(err).NotTo(HaveOccurred(), "a conflict")
+		Expect(result.RequeueAfter).NotTo(BeZero())
+		r.writes.Stale = nil
+		r.finish(of)
+	})
+
+	It("unlocks the VM without its memory dump", func() {
+		ExpectExists(r.vm).Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "dump", Phase: v1.MemoryDumpCompleted}
+		Expect(k8sClient.Status().Update(ctx, r.vm)).To(Succeed())
+		r.finish(r.restore())
+		Expect(ExpectExists(r.vm).Status.MemoryDumpRequest).To(BeNil())
+	})
+})
+
+var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
+	var r *restores
+	BeforeEach(func() {
+		r = newRestores(func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways) })
+	})
+	const notReady = "Warning RestoreTargetNotReady: "
+	// started creates the VMI and a restore, and brings the restore to where it finds the VMI.
+	started := func(policy snapshotv1beta1.TargetReadinessPolicy) *snapshotv1beta1.VirtualMachineRestore {
+		GinkgoHelper()
+		r.running()
+		of := r.restore(readiness(policy))
+		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		return of
+	}
+	halt := func() {
+		GinkgoHelper()
+		Expect(k8sClient.Delete(ctx, instanceKey(r.vm))).To(Succeed())
+	}
+
+	It("fails at once with FailImmediate, for good", func() {
+		of := started(snapshotv1beta1.VirtualMachineRestoreFailImmediate)
+		r.expectReconciled(of, patchRestoreStatus)
+		Expect(conditionsOf(of)).To(ContainElement("Failure=True: Restore target VMI must be powered off before restore operation"))
+		Expect(r.events.take()).To(ConsistOf(HavePrefix("Warning Operation failed: ")))
+		halt()
+		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+		Expect(r.lockedBy()).To(BeEmpty())
+	})
+
+	It("fails after the grace period, with a timer of its own", func() {
+		of := started(snapshotv1beta1.VirtualMachineRestoreWaitGracePeriodAndFail)
+		Expect(r.expectReconciled(of, patchRestoreStatus).RequeueAfter).To(Equal(5 * time.Minute))
+		Expect(r.events.take()).To(ConsistOf(HavePrefix(notReady)))
+		r.clock.SetTime(r.clock.Now().Add(time.Minute))
+		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(4 * time.Minute))
+		r.clock.SetTime(r.clock.Now().Add(4 * time.Minute))
+		r.expectReconciled(of, patchRestoreStatus)
+		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Failure=True: Restore target failed to be ready within 5m0s")))
+	})
+
+	It("waits with WaitEventually, and goes on when the VMI is gone", func() {
+		of := started(snapshotv1beta1.VirtualMachineRestoreWaitEventually)
+		r.expectReconciled(of, patchRestoreStatus)
+		r.clock.SetTime(r.clock.Now().Add(time.Hour))
+		r.events.take()
+		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+		halt()
+		r.finish(of)
+		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)), "the user's choice stays")
+	})
+
+	It("finds a VMI that the cache does not show", func() {
+		of := started(snapshotv1beta1.VirtualMachineRestoreWaitEventually)
+		r.writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
+			_, isVMI := object.(*v1.VirtualMachineInstance)
+			return isVMI
+		}
+		r.expectReconciled(of, patchRestoreStatus)
+		Expect(r.events.take()).To(ConsistOf(HavePrefix(notReady)))
+		Expect(r.lockedBy()).To(BeEmpty())
+	})
+
+	DescribeTable("stops it with StopTarget", func(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase, write string, after v1.VirtualMachineRunStrategy) {
+		vmi := r.running()
+		setStatus(vmi, phase)
+		edit(ExpectExists(r.vm), func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
+		of := r.restore(readiness(snapshotv1beta1.VirtualMachineRestoreStopTarget))
+		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		writes := []string{patchRestoreStatus}
+		if write != "" {
+			writes = append(writes, write)
+		}
+		r.expectReconciled(of, writes...)
+		Expect(r.events.take()).To(ConsistOf(notReady + "Automatically stopping restore target for restore operation"))
+		r.expectQuiet(of)
+		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(after)))
+		if write == patchVMStatus {
+			Expect(r.vm.Status.StateChangeRequests).To(HaveExactElements(v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &vmi.UID}))
+		}
+		halt()
+		r.finish(of)
+		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(after)), "it stays off")
+	},
+		Entry("Always", v1.RunStrategyAlways, v1.Running, patchVM, v1.RunStrategyHalted),
+		Entry("Once", v1.RunStrategyOnce, v1.Succeeded, patchVM, v1.RunStrategyHalted),
+		Entry("Manual", v1.RunStrategyManual, v1.Running, patchVMStatus, v1.RunStrategyManual),
+		Entry("RerunOnFailure, after a failure", v1.RunStrategyRerunOnFailure, v1.Failed, patchVMStatus, v1.RunStrategyRerunOnFailure),
+		Entry("Halted, and stopping already", v1.RunStrategyHalted, v1.Running, "", v1.RunStrategyHalted),
+	)
+})

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/vireo-project/vireo/api/csi"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+)
+
+var _ = Describe("VirtualMachineRestore with faults", func() {
+	type change = func(*snapshotv1beta1.VirtualMachineRestoreSpec)
+
+	// run restores a VM while fail makes writes fail, and returns the writes.
+	run := func(fail func(n int, request string) error, changes ...change) []string {
+		GinkgoHelper()
+		r := newRestores()
+		var writes []string
+		r.writes.Fail = func(request string) error {
+			writes = append(writes, request)
+			return fail(len(writes)-1, request)
+		}
+		of := r.restore(changes...)
+		r.finish(of)
+		r.writes.Fail = nil
+		r.events.take()
+		r.writes.Take()
+		r.expectQuiet(of)
+		Expect(r.lockedBy()).To(BeEmpty())
+		for name, claim := range r.claims() {
+			Expect(claim.DeletionTimestamp).To(BeNil(), name)
+		}
+		return writes
+	}
+
+	DescribeTable("completes though any one write fails", func(how change) {
+		clean := run(func(int, string) error { return nil }, how)
+		Expect(len(clean)).To(BeNumerically(">", 8))
+		for k := range clean {
+			By(clean[k])
+			run(func(n int, _ string) error {
+				if n == k {
+					return ErrInjected
+				}
+				return nil
+			}, how)
+		}
+	},
+		Entry("in place", inPlace),
+		Entry("to a new VM", toNewVM),
+	)
+
+	It("reports once that the VM cannot be written, keeps it locked, and goes on when it can", func() {
+		r := newRestores()
+		refused := apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("denied by team.example"))
+		r.writes.Fail = func(request string) error {
+			if request == patchVM {
+				return refused
+			}
+			return nil
+		}
+		of := r.restore()
+		var events []string
+		r.until(of, func() bool {
+			events = append(events, r.events.take()...)
+			return len(events) > 0
+		})
+		Expect(events).To(ConsistOf(And(HavePrefix(encountered), ContainSubstring("denied by team.example"))))
+		Expect(conditionsOf(of)).To(HaveExactElements(ContainSubstring("denied by team.example"), ContainSubstring("denied by team.example")))
+		Expect(r.lockedBy()).To(Equal("back"))
+		r.writes.Take()
+		result, err := r.reconcile(of)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(result.RequeueAfter).To(Equal(15 * time.Second))
+		r.writes.ExpectWritten(patchVM)
+		Expect(r.events.take()).To(BeEmpty())
+		r.writes.Fail = nil
+		r.finish(of)
+	})
+
+	It("reports missing VolumeSnapshots if their kind is not installed, and does not take one that cannot be read for missing", func() {
+		r := newRestores()
+		var failure error
+		r.APIReader = interceptor.NewClient(asController, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if _, ok := o.(*csi.VolumeSnapshot); ok {
+					return failure
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		})
+		of := r.restore()
+		failure = ErrInjected
+		_, err := r.reconcile(of)
+		Expect(err).To(MatchError(ErrInjected))
+		r.writes.ExpectWritten(patchRestore)
+		failure = &meta.NoKindMatchError{GroupKind: csi.GroupVersion.WithKind(csi.Kind).GroupKind()}
+		r.until(of, func() bool { return len(r.events.take()) > 0 })
+		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: missing volumeSnapshot ")))
+		Expect(r.claims()).To(HaveLen(2))
+	})
+
+	It("records KubeVirt's event on the VM if a DataVolume cannot be created", func() {
+		r := newRestores()
+		r.writes.Fail = func(request string) error {
+			if request == createDataVolume {
+				return ErrInjected
+			}
+			return nil
+		}
+		of := r.restore()
+		var events []string
+		r.until(of, func() bool {
+			events = append(events, r.events.take()...)
+			return len(events) > 0
+		})
+		Expect(events).To(ConsistOf(
+			HavePrefix(encountered+"Failed to create restore DataVolume: injected"), HavePrefix("Warning RestoreDataVolumeCreateError: Error creating restore DataVolume ")))
+	})
+
+	// phases are where a restore may be when it is deleted.
+	reached := map[string]func(r *restores, of *snapshotv1beta1.VirtualMachineRestore) bool{
+		"before it was reconciled": nil,
+		"with its finalizer": func(_ *restores, of *snapshotv1beta1.VirtualMachineRestore) bool {
+			return ExpectExists(of).Status != nil
+		},
+		"with the VM locked": func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return r.lockedBy() != "" },
+		"with new claims":    func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return len(r.claims()) > 2 },
+		"with the VM restored": func(r *restores, of *snapshotv1beta1.VirtualMachineRestore) bool {
+			world := restore.World{Restore: ExpectExists(of), Target: ExpectExists(r.vm)}
+			return world.Restored()
+		},
+		"when it is complete": func(_ *restores, of *snapshotv1beta1.VirtualMachineRestore) bool { return isComplete(of) },
+	}
+	for name, done := range reached {
+		It("releases the VM and leaves the claims when it is deleted "+name, func() {
+			r := newRestores()
+			of := r.restore()
+			if done != nil {
+				r.until(of, func() bool { return done(r, of) })
+			}
+			r.writes.Take()
+			claims := len(r.claims())
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			// The cache does not show the lock yet.
+			stale := ExpectExists(r.vm.DeepCopy())
+			stale.Status.RestoreInProgress = nil
+			r.writes.Stale = stale
+			_, err := r.reconcile(of)
+			Expect(err).NotTo(HaveOccurred())
+			ExpectGone(of)
+			Expect(r.lockedBy()).To(BeEmpty())
+			Expect(r.claims()).To(HaveLen(claims))
+			for _, request := range r.writes.Take() {
+				Expect(strings.HasPrefix(request, "patch ")).To(BeTrue(), request)
+			}
+		})
+	}
+
+	It("is released though any write of its deletion fails, and though its VM is gone", func() {
+		r := newRestores()
+		of := r.restore()
+		r.until(of, func() bool { return r.lockedBy() != "" })
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		for _, failing := range []string{patchVMStatus, patchRestoreStatus, patchRestore} {
+			r.writes.Fail = func(request string) error {
+				if request == failing {
+					return ErrInjected
+				}
+				return nil
+			}
+			_, err := r.reconcile(of)
+			Expect(err).To(MatchError(ErrInjected), failing)
+			ExpectExists(of)
+		}
+		r.writes.Fail = nil
+		Expect(k8sClient.Delete(ctx, r.vm)).To(Succeed())
+		_, err := r.reconcile(of)
+		Expect(err).NotTo(HaveOccurred())
+		ExpectGone(of)
+	})
+
+	It("does not touch the lock of another restore", func() {
+		r := newRestores()
+		ExpectExists(r.vm).Status.RestoreInProgress = new(string)
+		*r.vm.Status.RestoreInProgress = "first"
+		Expect(k8sClient.Status().Update(ctx, r.vm)).To(Succeed())
+		of := r.restore()
+		var events []string
+		r.until(of, func() bool {
+			events = append(events, r.events.take()...)
+			return len(events) > 0
+		})
+		Expect(events).To(ConsistOf(encountered + "vm restore first in progress"))
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		_, err := r.reconcile(of)
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		ExpectGone(of)
+		Expect(r.lockedBy()).To(Equal("first"))
+	})
+})

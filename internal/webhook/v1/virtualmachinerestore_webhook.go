@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+	"github.com/vireo-project/vireo/internal/specsupport"
+)
+
+// +kubebuilder:webhook:path=/virtualmachinerestores-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=create;update,versions=v1beta1,name=virtualmachinerestore-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
+
+// restoreValidator validates a restore. Whether the snapshot can be restored to the target is checked by the reconciler: both may
+// change. The messages are KubeVirt's.
+type restoreValidator struct {
+	config ConfigSource
+	// reader reads from the cache.
+	reader client.Reader
+}
+
+var _ admission.Validator[*v1beta1.VirtualMachineRestore] = (*restoreValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *restoreValidator) ValidateCreate(ctx context.Context, of *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
+	if !v.config.Current().IsEnabled(gateSnapshot) {
+		return nil, apierrors.NewBadRequest("Snapshot/Restore feature gate not enabled")
+	}
+	path := field.NewPath("spec")
+	errs := validateRestoreTarget(path.Child("target"), of)
+	if len(errs) == 0 {
+		errs = validateRestoreSpec(path, &of.Spec)
+		more, err := v.validateState(ctx, path, of)
+		if err != nil {
+			return nil, err
+		}
+		errs = append(errs, more...)
+	}
+	more, err := v.validateOthers(ctx, path.Child("target"), of)
+	if err != nil {
+		return nil, err
+	}
+	return nil, invalidRestore(of, append(errs, more...))
+}
+
+// ValidateUpdate implements admission.Validator.
+func (v *restoreValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
+	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	// KubeVirt's spelling.
+	return nil, invalidRestore(after, field.ErrorList{field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")})
+}
+
+// ValidateDelete implements admission.Validator. It admits every deletion.
+func (v *restoreValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func invalidRestore(of *v1beta1.VirtualMachineRestore, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineRestore").GroupKind(), of.Name, errs)
+}
+
+func validateRestoreTarget(path *field.Path, of *v1beta1.VirtualMachineRestore) field.ErrorList {
+	switch target := &of.Spec.Target; {
+	case target.APIGroup == nil:
+		return field.ErrorList{field.Required(path.Child("apiGroup"), "missing apiGroup")}
+	case *target.APIGroup != v1.GroupVersion.Group:
+		return field.ErrorList{field.Invalid(path.Child("apiGroup"), *target.APIGroup, "invalid apiGroup")}
+	case target.Kind != v1.VirtualMachineGroupVersionKind.Kind:
+		return field.ErrorList{field.Invalid(path.Child("kind"), target.Kind, "invalid kind")}
+	}
+	return nil
+}
+
+func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSpec) field.ErrorList {
+	var errs field.ErrorList
+	for i, patch := range spec.Patches {
+		if err := restore.CheckPatch(patch); err != nil {
+			errs = append(errs, field.Forbidden(path.Child("patches").Index(i), err.Error()))
+		}
+	}
+	for i := range spec.VolumeRestoreOverrides {
+		override, at := &spec.VolumeRestoreOverrides[i], path.Child("volumeRestoreOverrides").Index(i)
+		if override.VolumeName == "" {
+			errs = append(errs, field.Required(at.Child("volumeName"), "must provide a volume name"))
+		}
+		if override.RestoreName == "" && override.Annotations == nil && override.Labels == nil {
+			errs = append(errs, field.Required(at, "must provide at least one overriden field")) // KubeVirt's spelling
+		}
+	}
+	if policy := spec.VolumeRestorePolicy; policy != nil {
+		switch *policy {
+		case v1beta1.VolumeRestorePolicyInPlace, v1beta1.VolumeRestorePolicyRandomizeNames, v1beta1.VolumeRestorePolicyPrefixTargetName:
+		default:
+			errs = append(errs, field.Invalid(path.Child("volumeRestorePolicy"), *policy, fmt.Sprintf("volume restore policy %q doesn't exist", *policy)))
+		}
+	}
+	if policy := spec.VolumeOwnershipPolicy; policy != nil {
+		switch *policy {
+		case v1beta1.VolumeOwnershipPolicyVm, v1beta1.VolumeOwnershipPolicyNone:
+		default:
+			errs = append(errs, field.Invalid(path.Child("volumeOwnershipPolicy"), *policy, fmt.Sprintf("volume ownership policy %q doesn't exist", *policy)))
+		}
+	}
+	return errs
+}
+
+// validateState refuses to restore the state of TPM and EFI to a VM of another name. KubeVirt refuses it also if the VM was deleted and
+// is created again. A snapshot that does not exist yet is admitted.
+func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, of *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
+	from := &v1beta1.VirtualMachineSnapshot{}
+	err := v.reader.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Spec.VirtualMachineSnapshotName}, from)
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	content := &v1beta1.VirtualMachineSnapshotContent{}
+	if err := v.reader.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: capture.ContentName(from)}, content); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	vm := content.Spec.Source.VirtualMachine
+	if vm == nil || vm.Spec.Template == nil || vm.Name == of.Spec.Target.Name || !vm.Spec.Template.Spec.HasPersistentState() {
+		return nil, nil
+	}
+	return field.ErrorList{field.Forbidden(path,
+		"Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}, nil
+}
+
+// validateOthers refuses a restore while another one to the same target is underway. KubeVirt refuses it forever if that one has failed.
+func (v *restoreValidator) validateOthers(ctx context.Context, path *field.Path, of *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
+	list := &v1beta1.VirtualMachineRestoreList{}
+	if err := v.reader.List(ctx, list, client.InNamespace(of.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list VirtualMachineRestores of namespace %s: %w", of.Namespace, err)
+	}
+	var errs field.ErrorList
+	for i := range list.Items {
+		other := &list.Items[i]
+		if equality.Semantic.DeepEqual(other.Spec.Target, of.Spec.Target) && !restore.Finished(other.Status) {
+			errs = append(errs, field.Invalid(path, of.Spec.Target.Name, fmt.Sprintf("VirtualMachineRestore %q in progress", other.Name)))
+		}
+	}
+	return errs, nil
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+func newRestore(name string, changes ...func(*snapshotv1beta1.VirtualMachineRestore)) *snapshotv1beta1.VirtualMachineRestore {
+	of := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	of.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	of.Spec.VirtualMachineSnapshotName = "snap"
+	for _, change := range changes {
+		change(of)
+	}
+	return of
+}
+
+// restoresWith returns a validator in a cluster with objects.
+func restoresWith(config clusterconfig.Config, objects ...client.Object) *restoreValidator {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(snapshotv1beta1.AddToScheme(scheme))
+	return &restoreValidator{config: fixedConfig{config}, reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+}
+
+// snapshotOf returns a snapshot of the VM vm, and its content.
+func snapshotOf(options ...specOption) []client.Object {
+	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "snap"}
+	content := &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta}
+	content.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Spec: newVM("vm", options...).Spec}
+	return []client.Object{content, &snapshotv1beta1.VirtualMachineSnapshot{
+		ObjectMeta: meta, Status: &snapshotv1beta1.VirtualMachineSnapshotStatus{VirtualMachineSnapshotContentName: ptr.To("snap")},
+	}}
+}
+
+func TestRestores(t *testing.T) {
+	type object = snapshotv1beta1.VirtualMachineRestore
+	withTPM := func(spec *v1.VirtualMachineInstanceSpec) {
+		spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
+	}
+	override := func(o snapshotv1beta1.VolumeRestoreOverride) func(*object) {
+		return func(of *object) { of.Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{o} }
+	}
+	underway := newRestore("first")
+	failed := newRestore("first", func(of *object) {
+		of.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: snapshotv1beta1.ConditionFailure, Status: corev1.ConditionTrue}}}
+	})
+	complete := newRestore("first", func(of *object) { of.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(true)} })
+	ofOther := newRestore("first", func(of *object) { of.Spec.Target.Name = "other" })
+	for name, tc := range map[string]struct {
+		change func(*object)
+		others []client.Object
+		want   []string
+	}{
+		"sound":                       {},
+		"a snapshot that exists":      {others: snapshotOf()},
+		"without apiGroup":            {change: func(of *object) { of.Spec.Target.APIGroup = nil }, want: []string{"spec.target.apiGroup", "missing apiGroup"}},
+		"of another group":            {change: func(of *object) { of.Spec.Target.APIGroup = ptr.To("apps") }, want: []string{"spec.target.apiGroup", "invalid apiGroup"}},
+		"of another kind":             {change: func(of *object) { of.Spec.Target.Kind = "Pod" }, want: []string{"spec.target.kind", "invalid kind"}},
+		"another one underway":        {others: []client.Object{underway}, want: []string{"spec.target", `VirtualMachineRestore "first" in progress`}},
+		"another one that has failed": {others: []client.Object{failed}},
+		"another one is complete":     {others: []client.Object{complete}},
+		"another one of another VM":   {others: []client.Object{ofOther}},
+		"a MAC address":               {change: func(of *object) { of.Spec.Patches = []string{`{"op":"add","path":"/spec/x","value":"02:00"}`} }},
+		"a label":                     {change: func(of *object) { of.Spec.Patches = []string{`{"op":"add","path":"/metadata/labels/x","value":"y"}`} }},
+		"patches of the name": {
+			change: func(of *object) {
+				of.Spec.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op":"replace","path":"/metadata/name","value":"x"}`}
+			},
+			want: []string{"spec.patches[1]", "patching is valid only for elements under /spec/ only: "},
+		},
+		"an override without a volume": {
+			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}), want: []string{"volumeRestoreOverrides[0].volumeName", "must provide a volume name"},
+		},
+		"an override of nothing": {
+			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}), want: []string{"volumeRestoreOverrides[0]", "must provide at least one overriden field"},
+		},
+		"an override of labels": {change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x", Labels: map[string]string{}})},
+		"a prefix": {
+			change: func(of *object) {
+				of.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicyPrefixTargetName)
+			},
+		},
+		"an unknown policy": {
+			change: func(of *object) { of.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicy("x")) },
+			want:   []string{"spec.volumeRestorePolicy", `volume restore policy "x" doesn't exist`},
+		},
+		"an unknown owner": {
+			change: func(of *object) { of.Spec.VolumeOwnershipPolicy = ptr.To(snapshotv1beta1.VolumeOwnershipPolicy("x")) },
+			want:   []string{"spec.volumeOwnershipPolicy", `volume ownership policy "x" doesn't exist`},
+		},
+		"a TPM to its VM": {others: snapshotOf(withTPM)},
+		"a TPM to another VM": {
+			change: func(of *object) { of.Spec.Target.Name = "other" }, others: snapshotOf(withTPM),
+			want: []string{"spec", "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)"},
+		},
+		"no TPM to another VM": {change: func(of *object) { of.Spec.Target.Name = "other" }, others: snapshotOf()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newRestore("back")
+			if tc.change != nil {
+				tc.change(of)
+			}
+			_, err := restoresWith(clusterconfig.Default(), tc.others...).ValidateCreate(t.Context(), of)
+			if (err == nil) != (tc.want == nil) {
+				t.Fatalf("got %v, want %v", err, tc.want)
+			}
+			for _, text := range tc.want {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("got %v, want %s", err, text)
+				}
+			}
+		})
+	}
+}
+
+func TestRestoresNeedTheirGate(t *testing.T) {
+	config := clusterconfig.Default()
+	config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{"Snapshot"})
+	_, err := restoresWith(config).ValidateCreate(t.Context(), newRestore("back"))
+	if err == nil || !strings.Contains(err.Error(), "Snapshot/Restore feature gate not enabled") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRestoresAreImmutable(t *testing.T) {
+	v := restoresWith(clusterconfig.Default())
+	before, after := newRestore("back"), newRestore("back")
+	after.Finalizers = []string{"x"}
+	if _, err := v.ValidateUpdate(t.Context(), before, after); err != nil {
+		t.Error(err)
+	}
+	after.Spec.Target.Name = "other"
+	if _, err := v.ValidateUpdate(t.Context(), before, after); err == nil || !strings.Contains(err.Error(), "spec in immutable after creation") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// requestOf returns a context with the request of a user.
+func requestOf(user string) context.Context {
+	request := admission.Request{}
+	request.UserInfo = authenticationv1.UserInfo{Username: user}
+	return admission.NewContextWithRequest(context.Background(), request)
+}
+
+func TestAVMThatIsBeingRestoredKeepsItsStrategy(t *testing.T) {
+	before := newVM("vm")
+	before.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+	before.Status.RestoreInProgress = ptr.To("back")
+	v := &vmValidator{config: fixedConfig{clusterconfig.Default()}, trusted: sets.New("virt-controller"), finder: readers()}
+	for name, tc := range map[string]struct {
+		user   string
+		change func(*v1.VirtualMachine)
+		fails  bool
+	}{
+		"a start":                    {"jane", func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways) }, true},
+		"another field":              {"jane", func(vm *v1.VirtualMachine) { vm.Spec.Running, vm.Spec.RunStrategy = ptr.To(false), nil }, false},
+		"a start by virt-controller": {"virt-controller", func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways) }, false},
+		"a start after the restore": {"jane", func(vm *v1.VirtualMachine) {
+			vm.Spec.RunStrategy, vm.Status.RestoreInProgress = ptr.To(v1.RunStrategyAlways), nil
+		}, false},
+	} {
+		after := before.DeepCopy()
+		tc.change(after)
+		_, err := v.ValidateUpdate(requestOf(tc.user), before, after)
+		refused := err != nil && strings.Contains(err.Error(), `Cannot update VM runStrategy until restore "back" completes`)
+		if refused != tc.fails || err != nil && !tc.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestReservedLabelsFromAContent has VMs that virt-controller writes: what is in them may be a user's.
+func TestReservedLabelsFromAContent(t *testing.T) {
+	v := &vmValidator{config: fixedConfig{clusterconfig.Default()}, trusted: sets.New("virt-controller"), finder: readers()}
+	plain := newVM("vm")
+	plain.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+	forged := plain.DeepCopy()
+	forged.Spec.Template.ObjectMeta.Labels = map[string]string{v1.CreatedByLabel: "x"}
+	halted := forged.DeepCopy()
+	halted.Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
+	ctx := requestOf("virt-controller")
+	for name, refusal := range map[string]func() error{
+		"created": func() error { _, err := v.ValidateCreate(ctx, forged); return err },
+		"updated": func() error { _, err := v.ValidateUpdate(ctx, plain, forged); return err },
+	} {
+		if err := refusal(); err == nil || !strings.Contains(err.Error(), "reserved kubevirt.io/ labels") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := v.ValidateUpdate(ctx, forged, halted); err != nil {
+		t.Errorf("labels that were there before: %v", err)
+	}
+}
+
+var _ = Describe("restores", func() {
+	It("are validated when they are created and changed", func(ctx SpecContext) {
+		of := newRestore("back")
+		of.Spec.Patches = []string{`{"op":"remove","path":"/metadata/name"}`}
+		Expect(k8s.Create(ctx, of)).To(MatchError(ContainSubstring("patching is valid only for elements under /spec/ only")))
+		of = newRestore("back")
+		Expect(k8s.Create(ctx, of)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, of)).To(Succeed()) })
+		of.Spec.VirtualMachineSnapshotName = "other"
+		Expect(k8s.Update(ctx, of)).To(MatchError(ContainSubstring("spec in immutable after creation")))
+	})
+})
