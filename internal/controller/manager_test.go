@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -184,8 +185,14 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
 	})
 
-	It("restores a VM while its claims and DataVolumes change", func() {
-		r := newRestores(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
+	It("takes a snapshot of a VM and restores it, while VolumeSnapshots, claims and DataVolumes change", func() {
+		r := newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
+		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: r.ns}, Driver: r.class.Provisioner})
+		r.request()
+		Eventually(func() string {
+			r.store()
+			return describe(r.snapshot)
+		}, time.Minute).Should(Equal(snapshotReady))
 		of := r.restore()
 		Eventually(func() bool {
 			r.provision()

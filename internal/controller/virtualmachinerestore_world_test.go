@@ -61,11 +61,19 @@ type restores struct {
 // newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a snapshot of it.
 func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
+	r := newRestorable(changes...)
+	r.take()
+	return r
+}
+
+// newRestorable is newRestores without the snapshot.
+func newRestorable(changes ...func(*v1.VirtualMachine)) *restores {
+	GinkgoHelper()
 	installVolumeSnapshots()
 	r := &restores{
 		writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
-		class: aClass(storagev1.VolumeBindingImmediate, func(*storagev1.StorageClass) {}),
 	}
+	r.class = aClass(storagev1.VolumeBindingImmediate, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
 	r.Reconciler = &virtualmachinerestore.Reconciler{
 		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{k8sClient}, Clock: r.clock,
 	}
@@ -81,7 +89,6 @@ func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	r.vm = b.Obj()
 	ExpectCreated(r.vm)
 	r.fill()
-	r.take()
 	return r
 }
 
@@ -92,7 +99,9 @@ func (r *restores) fill() {
 	for i := range r.vm.Spec.DataVolumeTemplates {
 		dv := dataVolume(r.ns, r.vm.Spec.DataVolumeTemplates[i].Name)
 		dv.OwnerReferences = []metav1.OwnerReference{owner}
-		ExpectCreated(dv)
+		// A running reconciler of VMs may be faster.
+		Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, dv))).To(Succeed())
+		dv = ExpectExists(dv)
 		fill(dv, cdi.DataVolumeSucceeded)
 		r.disk(dv.Name, *metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume")))
 	}
@@ -126,12 +135,10 @@ func (r *restores) revision(name string, owner metav1.OwnerReference) {
 // take takes a snapshot of the VM, in place of the reconciler of snapshots and the storage driver.
 func (r *restores) take() {
 	GinkgoHelper()
-	r.snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "snap"}}
-	r.snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-	ExpectCreated(r.snapshot)
+	r.request()
 	storage := capture.Storage{
-		Claims: r.claims(), State: r.claims()[stateOfVM], Drivers: map[string]string{r.class.Name: "csi.example"},
-		Classes: []csi.VolumeSnapshotClass{{ObjectMeta: metav1.ObjectMeta{Name: "class"}, Driver: "csi.example"}},
+		Claims: r.claims(), State: r.claims()[stateOfVM], Drivers: map[string]string{r.class.Name: r.class.Provisioner},
+		Classes: []csi.VolumeSnapshotClass{{ObjectMeta: metav1.ObjectMeta{Name: "class"}, Driver: r.class.Provisioner}},
 	}
 	stored := capture.Stored{VM: r.vm, Identity: firmware.FromUID, Volumes: capture.Volumes(r.vm, storage)}
 	content, copies := capture.Content(r.snapshot, stored)
@@ -139,10 +146,8 @@ func (r *restores) take() {
 	ExpectCreated(content)
 	for i := range content.Spec.VolumeBackups {
 		ExpectCreated(capture.VolumeSnapshot(content, &content.Spec.VolumeBackups[i], "class"))
-		taken := capture.VolumeSnapshot(content, &content.Spec.VolumeBackups[i], "class")
-		taken.Status = &csi.VolumeSnapshotStatus{ReadyToUse: ptr.To(true), RestoreSize: ptr.To(resource.MustParse("2Gi"))}
-		ExpectStatus(taken)
 	}
+	r.store()
 	for _, names := range copies {
 		r.revision(names.To, *metav1.NewControllerRef(r.snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 	}
@@ -153,6 +158,29 @@ func (r *restores) take() {
 		VirtualMachineSnapshotContentName: ptr.To(content.Name),
 	}
 	ExpectStatus(r.snapshot)
+}
+
+// request creates a snapshot of the VM.
+func (r *restores) request() {
+	GinkgoHelper()
+	r.snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "snap"}}
+	r.snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	ExpectCreated(r.snapshot)
+}
+
+// store reports all VolumeSnapshots as stored, as a storage driver does.
+func (r *restores) store() {
+	GinkgoHelper()
+	requested := &csi.VolumeSnapshotList{}
+	Expect(k8sClient.List(ctx, requested, client.InNamespace(r.ns))).To(Succeed())
+	for i := range requested.Items {
+		if taken := &requested.Items[i]; taken.Status == nil {
+			taken.Status = &csi.VolumeSnapshotStatus{
+				ReadyToUse: ptr.To(true), RestoreSize: ptr.To(resource.MustParse("2Gi")), CreationTime: ptr.To(metav1.Now().Rfc3339Copy()),
+			}
+			Expect(k8sClient.Status().Update(ctx, taken)).To(Succeed())
+		}
+	}
 }
 
 // restore creates a restore of the snapshot.
