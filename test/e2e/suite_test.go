@@ -25,8 +25,10 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -80,6 +82,8 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(migrationsv1alpha1.AddToScheme(scheme)).To(Succeed())
 	Expect(poolv1.AddToScheme(scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme)).To(Succeed())
+	Expect(csi.AddToScheme(scheme)).To(Succeed())
+	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 	clientset, err = kubernetes.NewForConfig(restConfig)
