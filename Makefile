@@ -123,11 +123,11 @@ test_flags := -vet=off -ldflags=-w
 slowest := ./test/integration ./internal/controller
 
 .PHONY: test
-test: deps ## Run unit, envtest and integration tests
+test: deps ## Run unit, envtest and integration tests (INTEGRATION_LABELS='!extended' leaves out the slow variants of integration specs)
 	@$(tools) envtest promtool
 	@hack/web-assets.sh
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
-		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool \
+		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool VIREO_INTEGRATION_LABELS="$(INTEGRATION_LABELS)" \
 			go test $(test_flags) -timeout 30m -p 2 $$(go list $(slowest) ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat

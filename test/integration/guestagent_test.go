@@ -42,13 +42,20 @@ while :; do
 done <&3 >&3
 `
 
-var _ = Describe("The guest agent", Label("libvirt"), func() {
+// One guest, because booting takes most of the time.
+var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 	ctx := context.Background()
-
-	It("sets the guest's clock when the guest is unpaused", func() {
-		g := bootLinux()
-		Expect(g.conn.Watch(ctx, func() {})).To(Succeed())
+	g := &linux{}
+	BeforeAll(func() {
+		*g = *bootLinux()
 		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	})
+
+	hasStatistics(g)
+	isFrozenForSnapshots(g)
+
+	It("gets its clock set when it is unpaused", func() {
+		Expect(g.conn.Watch(ctx, func() {})).To(Succeed())
 		g.run("date -s @1000000000")
 		Expect(g.conn.Pause(ctx, g.domain)).To(Succeed())
 		Expect(g.conn.Unpause(ctx, g.domain)).To(Succeed())
@@ -57,9 +64,7 @@ var _ = Describe("The guest agent", Label("libvirt"), func() {
 		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeNumerically(">", time.Now().Add(-time.Minute).Unix()))
 	})
 
-	It("reports the guest, and a freeze ends with a thaw or at its timeout", func() {
-		g := bootLinux()
-		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	It("is reported, and a freeze ends with a thaw or at its timeout", func() {
 		about, err := g.conn.GuestAgent(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(about.Version).NotTo(BeEmpty())
@@ -141,8 +146,7 @@ var _ = Describe("The guest agent", Label("libvirt"), func() {
 	})
 
 	It("can send any response, of which only a limited part is kept", func() {
-		g := bootLinux()
-		g.run("kill $(cat /run/qga/pid); while pidof qemu-ga; do sleep 1; done")
+		g.run("kill $(cat /run/qga/pid) 2>/dev/null; while pidof qemu-ga; do sleep 1; done")
 		g.run("echo " + base64.StdEncoding.EncodeToString([]byte(hostileAgent)) + " | base64 -d > /tmp/agent")
 		g.start("sh /tmp/agent $(readlink /dev/virtio-ports/org.qemu.guest_agent.0) &")
 		var before, after runtime.MemStats
@@ -162,5 +166,15 @@ var _ = Describe("The guest agent", Label("libvirt"), func() {
 		Expect(info.OS.ID).To(Equal("evil"))
 		_, err = g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred(), "the connection still works")
+	})
+
+	It("has no statistics when it does not run", func() {
+		Expect(g.conn.Destroy(ctx, g.domain)).To(Succeed())
+		stats, err := g.conn.Stats(ctx, g.domain, false)
+		if err == nil {
+			Expect(stats).To(Equal(&hypervisor.Stats{}))
+		} else {
+			Expect(err).To(MatchError(hypervisor.ErrNoDomain))
+		}
 	})
 })

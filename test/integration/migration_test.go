@@ -388,9 +388,9 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	},
 		Entry("over IPv4", targetAddress),
-		Entry("over IPv6", targetAddress6))
+		Entry("over IPv6", extended(3), targetAddress6))
 
-	It("transfers a disk to a larger volume, and its size in the guest does not change", func() {
+	It("transfers a disk to a larger volume, and its size in the guest does not change", extended(3), func() {
 		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
 		join(m.sourcePod, m.targetPod)
 		m.guest = bootLinuxOn(m.sourcePod, ownDisk, func(d *libvirtxml.Domain) { *d = *ownDomain(0) })

@@ -157,7 +157,7 @@ var _ = Describe("A migration whose source's agent ends", Label("libvirt"), func
 		Expect(strings.Count(migrated.run("cat /mnt/data/log"), "alive")).To(Equal(3))
 	})
 
-	It("has libvirt's job until the agent's connection ends, and libvirt refuses to confirm it afterwards", func() {
+	It("has libvirt's job until the agent's connection ends, and libvirt refuses to confirm it afterwards", extended(3), func() {
 		m := newPodPair()
 		ctx := GinkgoT().Context()
 		client, domain := m.transferOnly()
@@ -236,7 +236,7 @@ var _ = Describe("A source's libvirtd that hangs during a transfer", Label("libv
 		Eventually(client.Done()).Should(BeClosed())
 	})
 
-	It("lets the migration fail, and the guest runs on the source when libvirtd continues", func() {
+	It("lets the migration fail, and the guest runs on the source when libvirtd continues", extended(2), func() {
 		m := newPodPair()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
 		slow := m.request()

@@ -13,12 +13,9 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 )
 
-var _ = Describe("The freeze of a snapshot", Label("libvirt"), func() {
-	ctx := context.Background()
-
-	It("is recorded beside that of a user, and the guest is thawed when neither needs it", func() {
-		g := bootLinux()
-		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+// isFrozenForSnapshots is the spec of the freezes of a guest with an agent.
+func isFrozenForSnapshots(g *linux) {
+	It("has a record of a snapshot's freeze beside that of a user, and is thawed when neither needs it", func(ctx context.Context) {
 		at := time.Now().Truncate(time.Second).UTC()
 		record := freeze.Record{ID: "a", Deadline: at.Add(time.Hour), Stage: freeze.Frozen, FrozenAt: at}
 		thawed := record
@@ -49,4 +46,4 @@ var _ = Describe("The freeze of a snapshot", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ended).To(BeFalse())
 	})
-})
+}

@@ -70,7 +70,7 @@ var _ = Describe("A domain with a TPM", Label("libvirt"), func() {
 	})
 })
 
-var _ = Describe("The migration of a domain with persistent state on a claim of each Pod", Label("libvirt"), func() {
+var _ = Describe("The migration of a domain with persistent state on a claim of each Pod", Label("libvirt"), extended(1), func() {
 	const variables, golden = "nvram", "tpm-persistent"
 	nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
 	var (

@@ -6,6 +6,7 @@ package integration_test
 
 import (
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -28,8 +29,19 @@ func TestIntegration(t *testing.T) {
 	// Gomega's default of one second is too short on a busy computer.
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	ctrllog.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
-	RunSpecs(t, "Integration")
+	suite, reporter := GinkgoConfiguration()
+	if suite.LabelFilter == "" {
+		suite.LabelFilter = os.Getenv(labelsEnv)
+	}
+	RunSpecs(t, "Integration", suite, reporter)
 }
+
+// labelsEnv names the environment variable with the label filter of the suite, for runs of several packages, which have no flags of
+// Ginkgo.
+const labelsEnv = "VIREO_INTEGRATION_LABELS"
+
+// extended labels specs of which .ci/run runs a third, as those of test/e2e. third is 1, 2 or 3.
+func extended(third int) Labels { return Label("extended", "extended-"+strconv.Itoa(third)) }
 
 // startLibvirtd runs a libvirtd until the spec ends.
 func startLibvirtd() (*libvirtd.Daemon, *libvirt.Connect) {
