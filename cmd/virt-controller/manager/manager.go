@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
@@ -194,7 +196,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
 		DataVolumes: imports, AgentRecorder: agentOf(recorded),
 	}
-	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
+	reconcilers := []settable{
 		installation,
 		&node.Reconciler{
 			Client: mgr.GetClient(), Recorder: source("node-controller"), Namespace: o.Namespace, Config: store,
@@ -204,24 +206,52 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 			DataVolumes: imports, VolumeSnapshots: snapshots,
 		},
-		&virtualmachinesnapshot.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("snapshot-controller"), VolumeSnapshots: snapshots,
-			DataVolumes: imports, Clock: o.Clock,
-		},
-		&virtualmachinesnapshotcontent.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("snapshot-controller"), VolumeSnapshots: snapshots,
-			Clock: o.Clock,
-		},
 		&virtualmachineinstancereplicaset.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
 		},
 		&virtualmachinepool.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"), Clock: o.Clock,
 		},
-		&virtualmachinerestore.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("restore-controller"), DataVolumes: imports, Clock: o.Clock,
-		},
 		instances,
+	}
+	all := slices.Concat(reconcilers,
+		snapshotReconcilers(mgr, o, source("snapshot-controller"), source("restore-controller"), imports, snapshots),
+		migrationReconcilers(mgr, o, source, store, installation.DeploymentID))
+	for _, r := range all {
+		if err := r.SetupWithManager(mgr); err != nil {
+			return nil, fmt.Errorf("cannot set up %T: %w", r, err)
+		}
+	}
+	return instances, nil
+}
+
+// settable is a reconciler.
+type settable interface{ SetupWithManager(mgr ctrl.Manager) error }
+
+// snapshotReconcilers returns the reconcilers of snapshots and restores.
+func snapshotReconcilers(
+	mgr ctrl.Manager, o *Options, snapshotRecorder, restoreRecorder events.EventRecorder, imports *datavolume.Store, snapshots *volumesnapshot.Store,
+) []settable {
+	return []settable{
+		&virtualmachinesnapshot.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: snapshotRecorder, VolumeSnapshots: snapshots,
+			DataVolumes: imports, Clock: o.Clock,
+		},
+		&virtualmachinesnapshotcontent.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: snapshotRecorder, VolumeSnapshots: snapshots,
+			Clock: o.Clock,
+		},
+		&virtualmachinerestore.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: restoreRecorder, DataVolumes: imports, Clock: o.Clock,
+		},
+	}
+}
+
+// migrationReconcilers returns the reconcilers that migrate VMIs and start migrations. source returns the recorder of a component.
+func migrationReconcilers(
+	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, store *clusterconfig.Store, deployment func(*v1.KubeVirt) (string, error),
+) []settable {
+	return []settable{
 		&virtualmachineinstancemigration.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 		},
@@ -230,15 +260,9 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&workloadupdate.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("workload-update-controller"), Config: store, Namespace: o.Namespace,
-			DeploymentID: installation.DeploymentID,
+			DeploymentID: deployment,
 		},
 	}
-	for _, r := range reconcilers {
-		if err := r.SetupWithManager(mgr); err != nil {
-			return nil, fmt.Errorf("cannot set up %T: %w", r, err)
-		}
-	}
-	return instances, nil
 }
 
 // agentOf returns a function that returns the recorder of events which virt-controller records in place of a node's agent.

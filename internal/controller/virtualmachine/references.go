@@ -340,13 +340,7 @@ func deleteReferences(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	used := map[string]bool{}
-	for _, class := range reference.Classes {
-		if ref := class.RefOf(&s.VM.Status); ref != nil && ref.ControllerRevisionRef != nil {
-			used[ref.ControllerRevisionRef.Name] = true
-		}
-		used[class.RevisionOf(s.VM)] = true
-	}
+	used := usedRevisions(s.VM)
 	started := !alive(s)
 	for i := range revisions {
 		for _, class := range reference.Classes {
@@ -376,6 +370,18 @@ func deleteReferences(ctx context.Context, s *Scope) error {
 		}
 	}
 	return nil
+}
+
+// usedRevisions returns the names of the ControllerRevisions to which the VM refers.
+func usedRevisions(vm *v1.VirtualMachine) map[string]bool {
+	used := map[string]bool{}
+	for _, class := range reference.Classes {
+		if ref := class.RefOf(&vm.Status); ref != nil && ref.ControllerRevisionRef != nil {
+			used[ref.ControllerRevisionRef.Name] = true
+		}
+		used[class.RevisionOf(vm)] = true
+	}
+	return used
 }
 
 // deleteRevision deletes a ControllerRevision unless it was replaced meanwhile.

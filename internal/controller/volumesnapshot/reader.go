@@ -139,11 +139,8 @@ func (s *Store) OnSnapshot(users func(context.Context, client.ObjectKey) []recon
 
 // OnClass enqueues what all returns when the choice of classes may change.
 func (s *Store) OnClass(all func(context.Context) []reconcile.Request) source.Source {
-	both := sources{}
-	for _, store := range []*optional.Store{s.classes, s.profiles} {
-		both = append(both, store.Source(func(ctx context.Context, _ optional.Change) []reconcile.Request { return all(ctx) }))
-	}
-	return both
+	users := func(ctx context.Context, _ optional.Change) []reconcile.Request { return all(ctx) }
+	return sources{s.classes.Source(users), s.profiles.Source(users)}
 }
 
 // sources are several sources as one.

@@ -201,35 +201,18 @@ func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) 
 		status = &v1beta1.VirtualMachineSnapshotContentStatus{}
 	}
 	status.VolumeSnapshotStatus = nil
-	ready, problem, latest := true, "", metav1.Time{}
 	var missing []string
 	for i := range content.Spec.VolumeBackups {
 		name := ptr.Deref(content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
-		found := taken.Snapshots[name]
-		if found == nil {
-			missing, ready = append(missing, name), false
-			continue
-		}
-		one := volumeStatus(found)
-		status.VolumeSnapshotStatus = append(status.VolumeSnapshotStatus, one)
-		usable := ptr.Deref(one.ReadyToUse, false)
-		ready = ready && usable
-		// An error stays in the VolumeSnapshot when a later attempt has succeeded.
-		if !usable && problem == "" && one.Error != nil && one.Error.Message != nil {
-			problem = fmt.Sprintf("VolumeSnapshot %s error: %s", name, *one.Error.Message)
-		}
-		if at := one.CreationTime; at != nil && latest.Before(at) {
-			latest = *at
+		if found := taken.Snapshots[name]; found != nil {
+			status.VolumeSnapshotStatus = append(status.VolumeSnapshotStatus, volumeStatus(found))
+		} else {
+			missing = append(missing, name)
 		}
 	}
-	slices.Sort(missing)
-	switch names := strings.Join(missing, ","); {
-	case names != "" && status.CreationTime != nil:
-		problem = fmt.Sprintf("VolumeSnapshots (%s) missing", names)
-	case names != "" && taken.Abandoned:
-		problem = fmt.Sprintf("VolumeSnapshots (%s) skipped because vm snapshot is deleted", names)
-	case names != "" && taken.Problem != "":
-		problem = taken.Problem
+	ready, latest, problem := summary(status.VolumeSnapshotStatus)
+	if text := missingProblem(missing, status.CreationTime != nil, taken); text != "" {
+		problem = text
 	}
 	if status.CreationTime == nil && taken.Thawed && taken.All(content) {
 		if latest.IsZero() {
@@ -237,9 +220,43 @@ func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) 
 		}
 		status.CreationTime = &latest
 	}
-	status.ReadyToUse = ptr.To(ready && status.CreationTime != nil)
+	status.ReadyToUse = ptr.To(ready && len(missing) == 0 && status.CreationTime != nil)
 	setProblem(status, problem, taken.Now)
 	return status
+}
+
+// summary returns whether all VolumeSnapshots can be restored, when the latest was taken, and the first error.
+func summary(all []v1beta1.VolumeSnapshotStatus) (ready bool, latest metav1.Time, problem string) {
+	ready = true
+	for i := range all {
+		one := &all[i]
+		usable := ptr.Deref(one.ReadyToUse, false)
+		ready = ready && usable
+		// An error stays in the VolumeSnapshot when a later attempt has succeeded.
+		if !usable && problem == "" && one.Error != nil && one.Error.Message != nil {
+			problem = fmt.Sprintf("VolumeSnapshot %s error: %s", one.VolumeSnapshotName, *one.Error.Message)
+		}
+		if at := one.CreationTime; at != nil && latest.Before(at) {
+			latest = *at
+		}
+	}
+	return ready, latest, problem
+}
+
+// missingProblem returns the error about VolumeSnapshots that do not exist, or nothing. created reports whether all of them had been taken.
+func missingProblem(missing []string, created bool, taken Taken) string {
+	slices.Sort(missing)
+	names := strings.Join(missing, ",")
+	switch {
+	case names == "":
+		return ""
+	case created:
+		return fmt.Sprintf("VolumeSnapshots (%s) missing", names)
+	case taken.Abandoned:
+		return fmt.Sprintf("VolumeSnapshots (%s) skipped because vm snapshot is deleted", names)
+	default:
+		return taken.Problem
+	}
 }
 
 func volumeStatus(found *csi.VolumeSnapshot) v1beta1.VolumeSnapshotStatus {

@@ -100,7 +100,7 @@ func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSp
 			errs = append(errs, field.Required(at.Child("volumeName"), "must provide a volume name"))
 		}
 		if override.RestoreName == "" && override.Annotations == nil && override.Labels == nil {
-			errs = append(errs, field.Required(at, "must provide at least one overriden field")) // KubeVirt's spelling
+			errs = append(errs, field.Required(at, "must provide at least one overriden field")) //nolint:misspell // KubeVirt's spelling
 		}
 	}
 	if policy := spec.VolumeRestorePolicy; policy != nil {

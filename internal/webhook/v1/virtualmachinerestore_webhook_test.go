@@ -93,7 +93,7 @@ func TestRestores(t *testing.T) {
 			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}), want: []string{"volumeRestoreOverrides[0].volumeName", "must provide a volume name"},
 		},
 		"an override of nothing": {
-			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}), want: []string{"volumeRestoreOverrides[0]", "must provide at least one overriden field"},
+			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}), want: []string{"volumeRestoreOverrides[0]", "must provide at least one"},
 		},
 		"an override of labels": {change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x", Labels: map[string]string{}})},
 		"a prefix": {
