@@ -28,6 +28,8 @@ wirecompat := test/wirecompat
 clientcompat := test/clientcompat
 # The module that tests the Helm chart with Helm's packages.
 chart := test/chart
+# The module of the local cluster's CSI driver.
+csi := hack/cluster/csi
 # The directory of a tool.
 tool = $(shell $(tools) --path $(1))
 cluster := hack/cluster/cluster
@@ -91,6 +93,7 @@ vet: ## Run go vet
 	cd $(wirecompat) && go vet ./...
 	cd $(clientcompat) && go vet ./...
 	cd $(chart) && go vet ./...
+	cd $(csi) && go vet ./...
 
 .PHONY: lint
 lint: deps ## Run golangci-lint on all packages
@@ -99,6 +102,7 @@ lint: deps ## Run golangci-lint on all packages
 	cd $(wirecompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 	cd $(clientcompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 	cd $(chart) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
+	cd $(csi) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 
 .PHONY: verify
 verify: ## Check that generated files and go.mod are up to date, code is formatted, and every nolint is needed
@@ -132,6 +136,7 @@ test: deps ## Run unit, envtest and integration tests (INTEGRATION_LABELS='!exte
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 	@$(MAKE) test-chart
+	@$(MAKE) test-csi
 
 .PHONY: test-race
 test-race: deps ## Run unit and envtest suites with Go's race detector (about 15 minutes)
@@ -163,6 +168,10 @@ test-clientcompat: deps ## Test the API with KubeVirt's Go client: every kind an
 .PHONY: test-chart
 test-chart: ## Test the Helm chart with Helm's packages: against config/, its values and its schema
 	cd $(chart) && go test -count 1 ./...
+
+.PHONY: test-csi
+test-csi: deps ## Test the local cluster's CSI driver, also with the CSI project's suite; most of it needs root and loop devices
+	cd $(csi) && go test $(test_flags) -count 1 ./...
 
 .PHONY: test-e2e
 test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it

@@ -26,6 +26,7 @@ check "go.mod" go mod tidy
 check "test/wirecompat/go.mod" env -C test/wirecompat go mod tidy
 check "test/clientcompat/go.mod" env -C test/clientcompat go mod tidy
 check "test/chart/go.mod" env -C test/chart go mod tidy
+check "hack/cluster/csi/go.mod" env -C hack/cluster/csi go mod tidy
 unformatted=$(cd "$copy" && gofmt -l api cmd internal test hack)
 if [ -n "$unformatted" ]; then
 	printf 'verify: not formatted (run make fmt):\n%s\n' "$unformatted" >&2
