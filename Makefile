@@ -260,8 +260,8 @@ $(kubectl):
 	@mkdir -p bin && ln -sf $(call tool,kubectl)/kubectl $@
 
 .PHONY: cluster-up
-cluster-up: deps $(kubectl) ## Start a local Kubernetes cluster (NODES=1)
-	@$(cluster) up --nodes $(NODES)
+cluster-up: deps $(kubectl) ## Start a local Kubernetes cluster (NODES=1; STORAGE=1 with a CSI driver that makes snapshots and clones)
+	@$(cluster) up --nodes $(NODES) $(if $(STORAGE),--storage)
 
 .PHONY: cluster-down
 cluster-down: ## Remove the local cluster completely

@@ -86,6 +86,9 @@ func up() *cobra.Command {
 	f.StringVar(&options.CoreDNS, "coredns", "", "directory of coredns")
 	f.StringVar(&options.Multus, "multus", "", "directory of multus")
 	f.StringVar(&options.Pause, "pause", "", "the pause program")
+	f.StringVar(&options.CSIDriver, "csi-driver", "", "directory of the CSI driver, which then makes the volumes")
+	f.StringVar(&options.CSISidecars, "csi-sidecars", "", "directory of the CSI driver's sidecars and of their kinds")
+	c.MarkFlagsRequiredTogether("csi-driver", "csi-sidecars")
 	for _, name := range []string{"kubernetes", "etcd", "containerd", "coredns", "multus", "pause"} {
 		_ = c.MarkFlagRequired(name)
 	}

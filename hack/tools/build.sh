@@ -18,7 +18,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}
 bin=$cache/bin
 
-# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus and prometheus are in their go.mod.
+# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus and csi are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
@@ -53,6 +53,8 @@ usage() {
 		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
 		  coredns         $coredns_version, with the plugins of the local cluster alone
 		  multus          $multus_version: the network plugin that attaches Pods to further networks
+		  csi             the sidecars of CSI drivers, snapshot-controller, and the kinds of snapshots (crds)
+		  csi-driver      the CSI driver of hack/cluster
 		  promtool        $prometheus_version: Prometheus' tool that tests rules
 		  prometheus      $prometheus_version: Prometheus, which finds targets in Kubernetes only, and has no pages for browsers
 		  golangci-lint   $golangci_lint_version
@@ -128,6 +130,8 @@ dir_of() {
 	containerd) echo "$bin/containerd-$containerd_version" ;;
 	coredns) echo "$bin/coredns-$coredns_version-$(cat "$here"/coredns/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
 	multus) echo "$bin/multus-$multus_version" ;;
+	csi) echo "$bin/csi-$(sha256sum "$here/csi/go.mod" | cut -c1-12)" ;;
+	csi-driver) echo "$bin/csi-driver-$(cd "$here/../cluster/csi" && find . -name '*.go' ! -name '*_test.go' -o -name 'go.*' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)" ;;
 	promtool) echo "$bin/promtool-$prometheus_version" ;;
 	prometheus) echo "$bin/prometheus-$prometheus_version" ;;
 	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
@@ -169,6 +173,28 @@ build_containerd() {
 	done
 }
 
+build_csi() {
+	local package
+	for package in external-provisioner/v6/cmd/csi-provisioner external-attacher/v4/cmd/csi-attacher external-resizer/cmd/csi-resizer \
+		external-snapshotter/v8/cmd/csi-snapshotter external-snapshotter/v8/cmd/snapshot-controller; do
+		once "$(dir_of csi)" "${package##*/}" from_module csi "github.com/kubernetes-csi/$package" ""
+	done
+	once "$(dir_of csi)" crds snapshot_kinds
+}
+
+# snapshot_kinds: the CustomResourceDefinitions of the module that has the kinds' types.
+snapshot_kinds() {
+	local module=github.com/kubernetes-csi/external-snapshotter/client/v8 dir
+	dir=$(cd "$here/csi" && GOWORK=off go mod download "$module" && GOWORK=off GOFLAGS=-mod=readonly go list -m -f '{{.Dir}}' "$module")
+	mkdir "$out/crds"
+	install -m 0644 "$dir"/config/crd/*snapshot.storage.k8s.io_*.yaml "$out/crds/"
+}
+
+csi_driver() {
+	(cd "$here/../cluster/csi" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
+		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/csi" .)
+}
+
 # envtest needs its three binaries in one directory: create hard links.
 build_envtest() {
 	local dir file
@@ -200,6 +226,8 @@ build() { # <what>
 		once "$(dir_of multus)" multus from_module multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus \
 			"-X gopkg.in/k8snetworkplumbingwg/multus-cni.v4/pkg/multus.version=$multus_version"
 		;;
+	csi) build_csi ;;
+	csi-driver) once "$(dir_of csi-driver)" csi csi_driver ;;
 	promtool) once "$(dir_of promtool)" promtool prometheus_from_module promtool ;;
 	prometheus) once "$(dir_of prometheus)" prometheus prometheus_from_module prometheus enable_kubernetes_sd ;;
 	golangci-lint) once "$(dir_of golangci-lint)" golangci-lint installed "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" ;;

@@ -35,7 +35,7 @@ func (m *Machine) afterAPIServer(ctx context.Context, o Options, c config.Cluste
 	kubectl := filepath.Join(o.Kubernetes, "kubectl")
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		_, err := process.Run(ctx, kubectl, "--kubeconfig", m.kubeconfig(), "apply", "--server-side", "--force-conflicts", "-f", m.layout.Config("manifest.yaml"))
+		err := m.applyDefaults(ctx, kubectl, o)
 		if err == nil {
 			return nil
 		}
@@ -48,6 +48,20 @@ func (m *Machine) afterAPIServer(ctx context.Context, o Options, c config.Cluste
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
+}
+
+func (m *Machine) applyDefaults(ctx context.Context, kubectl string, o Options) error {
+	files := []string{m.layout.Config("manifest.yaml")}
+	if o.CSISidecars != "" {
+		// The kinds that the manifest uses come first.
+		files = append([]string{filepath.Join(o.CSISidecars, "crds")}, files...)
+	}
+	for _, file := range files {
+		if _, err := process.Run(ctx, kubectl, "--kubeconfig", m.kubeconfig(), "apply", "--server-side", "--force-conflicts", "-f", file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeKubeconfig writes the administrator's kubeconfig, which contains its

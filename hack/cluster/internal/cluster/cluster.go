@@ -30,6 +30,8 @@ type Options struct {
 	// Kubernetes, Etcd, Containerd, CoreDNS and Multus are directories of built
 	// programs, Pause is a program.
 	Kubernetes, Etcd, Containerd, CoreDNS, Multus, Pause string
+	// CSIDriver and CSISidecars are directories too, or empty for volumes of the provisioner.
+	CSIDriver, CSISidecars string
 }
 
 // Machine is the only cluster of this host.

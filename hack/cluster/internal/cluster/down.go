@@ -16,13 +16,18 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vireo-project/vireo/hack/cluster/internal/config"
 	"github.com/vireo-project/vireo/hack/cluster/internal/loop"
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 )
 
-// downTimeout bounds each step of taking the cluster down.
-const downTimeout = time.Minute
+const (
+	// downTimeout bounds each step of taking the cluster down.
+	downTimeout = time.Minute
+	// driverTimeout bounds how long the CSI driver may take to end, before it is killed.
+	driverTimeout = 10 * time.Second
+)
 
 // Down removes everything that was recorded, users before what they use. It can
 // be repeated after a failure.
@@ -38,7 +43,7 @@ func (m *Machine) Down(ctx context.Context) error {
 	}{
 		{"end all processes", m.endProcesses},
 		{"remove interfaces and routes", m.removeLinks},
-		{"detach loop devices", m.detachLoops},
+		{"detach loop devices, unmount volumes", m.detachLoops},
 		{"remove control groups", m.removeCgroups},
 		{"restore sysctls", m.restoreSysctls},
 		{"remove mount points", m.removeDirectories},
@@ -63,6 +68,10 @@ func (m *Machine) Down(ctx context.Context) error {
 // containers' shims and everything inside containers. A namespace ends with its
 // last process, and its mounts end with it.
 func (m *Machine) endProcesses(ctx context.Context) error {
+	// A filesystem that a killed driver leaves frozen keeps its loop device, so that the driver may finish what it does.
+	bounded, cancel := context.WithTimeout(ctx, driverTimeout)
+	_ = process.Stop(bounded, m.record.Process(config.DriverController), syscall.SIGTERM)
+	cancel()
 	if m.record.Cgroup != "" {
 		if err := m.tree.Kill(ctx, m.record.Cgroup); err != nil {
 			return err
@@ -102,21 +111,30 @@ func (m *Machine) unplug(ctx context.Context, name string) error {
 	return nil
 }
 
+// detachLoops detaches the devices of volumes, and the one of the pool that the volumes are in, which has to be unmounted in between.
 func (m *Machine) detachLoops(ctx context.Context) error {
 	for {
-		devices, err := loop.Ours(m.layout.Root)
-		if err != nil || len(devices) == 0 {
+		devices, err1 := loop.Ours(m.layout.Root)
+		mounts, err2 := mountsBelow(m.layout.Root)
+		if err := errors.Join(err1, err2); err != nil || len(devices)+len(mounts) == 0 {
 			return err
 		}
+		var busy error
 		for _, device := range devices {
-			if _, err := process.Run(ctx, "losetup", "--detach", device); err != nil {
-				return err
-			}
+			// It may be gone since it was listed.
+			_, err := process.Run(ctx, "losetup", "--detach", device)
+			busy = errors.Join(busy, err)
 		}
-		// A device that is in use is detached when its last user has ended.
+		for _, mount := range slices.Backward(mounts) {
+			_, err := process.Run(ctx, "umount", mount)
+			busy = errors.Join(busy, err)
+		}
+		// A device that is in use is detached when its last user has ended. A mount namespace that a process has made meanwhile has a copy
+		// of the pool's mount.
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("loop devices %v stay attached: %w", devices, ctx.Err())
+			return errors.Join(busy, fmt.Errorf("loop devices %v stay attached: a process uses them, or has a copy of their mounts (grep -l %s /proc/*/mountinfo): %w",
+				devices, m.layout.Root, ctx.Err()))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -25,8 +25,8 @@ const cniPlugins = "/usr/lib/cni"
 // need is a program or file and the Debian package that has it.
 type need struct{ what, pkg string }
 
-func needs() []need {
-	return []need{
+func needs(o Options) []need {
+	list := []need{
 		{"runc", "runc"},
 		{"ip", "iproute2"},
 		{"nft", "nftables"},
@@ -41,6 +41,10 @@ func needs() []need {
 		{filepath.Join(cniPlugins, "portmap"), "containernetworking-plugins"},
 		{filepath.Join(cniPlugins, "loopback"), "containernetworking-plugins"},
 	}
+	if o.CSIDriver != "" {
+		list = append(list, need{"mkfs.xfs", "xfsprogs"}, need{"xfs_growfs", "xfsprogs"})
+	}
+	return list
 }
 
 // missingPackages is the error that names the packages to install.
@@ -66,7 +70,7 @@ func lookPath(name string) error {
 
 // facts reads the properties of the host.
 func facts(o Options) (config.Facts, error) {
-	if err := missingPackages(needs(), lookPath); err != nil {
+	if err := missingPackages(needs(o), lookPath); err != nil {
 		return config.Facts{}, err
 	}
 	runc, err := exec.LookPath("runc")
@@ -80,6 +84,7 @@ func facts(o Options) (config.Facts, error) {
 	_, err = os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
 	return config.Facts{
 		Kubernetes: o.Kubernetes, Etcd: o.Etcd, Containerd: o.Containerd, CoreDNS: o.CoreDNS, Multus: o.Multus,
+		CSIDriver: o.CSIDriver, CSISidecars: o.CSISidecars,
 		Runc: runc, CNI: cniPlugins, MayAdjustOOM: mayAdjust, BridgeNetfilter: err == nil,
 	}, nil
 }

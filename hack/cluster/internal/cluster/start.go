@@ -80,9 +80,12 @@ func (m *Machine) probe(ctx context.Context, c config.Component) error {
 	case c.Probe.URL != "":
 		return m.get(ctx, c.Probe)
 	case c.Probe.Socket != "":
-		// The path is below the root of the node's holder. That the file exists
-		// is not enough: a program that was killed leaves its socket.
-		path := fmt.Sprintf("/proc/%d/root%s", m.holder(c.Node).PID, c.Probe.Socket)
+		// In a node, the path is below the root of the node's holder. That the file
+		// exists is not enough: a program that was killed leaves its socket.
+		path := c.Probe.Socket
+		if c.Node != "" {
+			path = fmt.Sprintf("/proc/%d/root%s", m.holder(c.Node).PID, path)
+		}
 		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 		if err != nil {
 			return fmt.Errorf("connect to its socket: %w", err)

@@ -144,6 +144,9 @@ func (m *Machine) prepare(ctx context.Context, o Options, c config.Cluster, shap
 	if err := m.copyPrograms(o); err != nil {
 		return err
 	}
+	if err := m.mountPool(ctx, o); err != nil {
+		return err
+	}
 	return m.makeBridge(ctx, c.Plan)
 }
 

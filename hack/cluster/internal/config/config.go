@@ -25,6 +25,9 @@ type Facts struct {
 	Containerd string `json:"containerd"`
 	CoreDNS    string `json:"coredns"`
 	Multus     string `json:"multus"`
+	// CSIDriver and CSISidecars are empty if the provisioner makes the volumes.
+	CSIDriver   string `json:"csiDriver,omitempty"`
+	CSISidecars string `json:"csiSidecars,omitempty"`
 	// Runc is the path of runc, CNI the directory of the network plugins.
 	Runc string `json:"runc"`
 	CNI  string `json:"cni"`
@@ -41,7 +44,7 @@ type Probe struct {
 	URL string `json:"url,omitempty"`
 	// Certificate is the name of the client certificate.
 	Certificate string `json:"certificate,omitempty"`
-	// Socket is a socket in the node that has to exist.
+	// Socket is a socket that has to accept connections: in the node, or on the machine for a component of the control plane.
 	Socket string `json:"socket,omitempty"`
 }
 
@@ -90,14 +93,14 @@ type renderer struct {
 func Render(p plan.Plan, l layout.Layout, f Facts) (Cluster, error) {
 	r := renderer{plan: p, layout: l, facts: f, files: map[string]string{}}
 	c := Cluster{Plan: p, Files: r.files, Nodes: map[string][]Component{}, Certificates: r.certificates(), Manifest: r.manifest()}
-	for _, user := range []string{"controller-manager", "scheduler", "coredns", "provisioner"} {
+	for _, user := range []string{"controller-manager", "scheduler", "coredns", "provisioner", storageUser} {
 		r.kubeconfig(user)
 	}
 	r.files[l.Config("audit-policy.yaml")] = auditPolicy
 	r.files[l.Config("Corefile")] = r.corefile()
 	r.files[l.Config("resolv.conf")] = fmt.Sprintf("nameserver %s\n", p.DNSService)
 	r.files[l.Config("manifest.yaml")] = c.Manifest
-	c.ControlPlane = []Component{r.etcd(), r.apiServer(), r.controllerManager(), r.scheduler(), r.coreDNS(), r.provisioner()}
+	c.ControlPlane = append([]Component{r.etcd(), r.apiServer(), r.controllerManager(), r.scheduler(), r.coreDNS()}, r.storage()...)
 	for _, node := range p.Nodes {
 		components, err := r.node(node)
 		if err != nil {
@@ -143,6 +146,7 @@ func (r renderer) hostCertificates() []pki.Leaf {
 		{File: "scheduler", Authority: pki.Cluster, CommonName: "system:kube-scheduler"},
 		{File: "coredns", Authority: pki.Cluster, CommonName: "vireo:coredns"},
 		{File: "provisioner", Authority: pki.Cluster, CommonName: "vireo:provisioner"},
+		{File: storageUser, Authority: pki.Cluster, CommonName: "vireo:" + storageUser},
 	}
 }
 

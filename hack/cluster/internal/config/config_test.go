@@ -6,6 +6,7 @@ package config
 import (
 	"go/parser"
 	"go/token"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -142,7 +143,8 @@ func TestWhatTheMachineCannotDo(t *testing.T) {
 }
 
 func TestManifestIsYAML(t *testing.T) {
-	for _, document := range strings.Split(rendered(t, 1, nil).Manifest, "\n---\n") {
+	manifest := rendered(t, 1, func(f *Facts) { f.CSIDriver, f.CSISidecars = "/driver", "/sidecars" }).Manifest
+	for _, document := range strings.Split(manifest, "\n---\n") {
 		var object struct{ Kind string }
 		if err := yaml.UnmarshalStrict([]byte(document), &map[string]any{}); err != nil {
 			t.Errorf("%v in\n%s", err, document)
@@ -150,5 +152,40 @@ func TestManifestIsYAML(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(document), &object); err != nil || object.Kind == "" {
 			t.Errorf("no kind (%v) in\n%s", err, document)
 		}
+	}
+}
+
+func TestStorage(t *testing.T) {
+	names := func(list []Component) []string {
+		var all []string
+		for _, component := range list {
+			all = append(all, component.Name)
+		}
+		return all
+	}
+	without := rendered(t, 1, nil)
+	if all := append(names(without.ControlPlane), names(without.Nodes["node1"])...); !slices.Contains(all, "provisioner") || strings.Contains(strings.Join(all, " "), "csi") {
+		t.Errorf("without the CSI driver there are %v", all)
+	}
+	with := rendered(t, 2, func(f *Facts) { f.CSIDriver, f.CSISidecars = "/driver", "/sidecars" })
+	want := []string{"csi-controller", "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller"}
+	if all := names(with.ControlPlane); !slices.Equal(all[len(all)-len(want):], want) || slices.Contains(all, "provisioner") {
+		t.Errorf("with the CSI driver there are %v", all)
+	}
+	for _, component := range with.ControlPlane {
+		if strings.HasPrefix(component.Name, "csi-") && !strings.Contains(strings.Join(component.Command, " "), "=/state/csi.sock") {
+			t.Errorf("%s does not use the driver's socket: %v", component.Name, component.Command)
+		}
+	}
+	node := with.Nodes["node2"][len(with.Nodes["node2"])-1]
+	if node.Name != "node2/csi" || !slices.Contains(node.Command, "-node=node2") || !slices.Contains(node.Command, "-socket="+node.Probe.Socket) {
+		t.Errorf("the node's driver is %+v", node)
+	}
+	if strings.Contains(with.Manifest, ProvisionerName) || !strings.Contains(with.Manifest, "provisioner: "+DriverName) {
+		t.Error("the storage classes are not of the CSI driver")
+	}
+	source, err := os.ReadFile("../../csi/internal/driver/server.go")
+	if err != nil || !strings.Contains(string(source), "Name = \""+DriverName+"\"") {
+		t.Errorf("the driver has another name than %s, %v", DriverName, err)
 	}
 }

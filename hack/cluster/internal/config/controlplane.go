@@ -11,7 +11,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 )
 
-// ProvisionerName is the provisioner of the storage classes.
+// ProvisionerName is the provisioner of the storage classes of a cluster without the CSI driver.
 const ProvisionerName = "vireo.local/volumes"
 
 // Ports on the bridge's address, which no other program of the host uses.
@@ -190,7 +190,7 @@ rules:
 
 // manifest contains the objects that the components do not create themselves.
 func (r renderer) manifest() string {
-	return fmt.Sprintf(manifestTemplate, r.plan.DNSService, r.plan.Host, dnsPort, dnsPort, ProvisionerName, ProvisionerName)
+	return fmt.Sprintf(manifestTemplate, r.plan.DNSService, r.plan.Host, dnsPort, dnsPort, r.class(), r.class()) + r.storageManifest()
 }
 
 const manifestTemplate = `apiVersion: v1

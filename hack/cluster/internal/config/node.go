@@ -42,7 +42,11 @@ func (r renderer) node(n plan.Node) ([]Component, error) {
 		}
 		r.files[r.layout.Config(n.Name+file)] = string(text)
 	}
-	return []Component{r.holder(n), r.containerd(n), r.kubelet(n), r.proxy(n)}, nil
+	components := []Component{r.holder(n), r.containerd(n), r.kubelet(n), r.proxy(n)}
+	if r.facts.hasDriver() {
+		components = append(components, r.nodeDriver(n))
+	}
+	return components, nil
 }
 
 func (r renderer) nodeComponent(n plan.Node, program string, probe Probe, command ...string) Component {
@@ -160,7 +164,7 @@ func (r renderer) kubelet(n plan.Node) Component {
 
 func (r renderer) kubeletConfig(n plan.Node) any {
 	l := r.layout
-	return map[string]any{
+	settings := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 		"authentication": map[string]any{
@@ -189,6 +193,14 @@ func (r renderer) kubeletConfig(n plan.Node) any {
 		"imageGCLowThresholdPercent":  99,
 		"makeIPTablesUtilChains":      false,
 	}
+	if r.facts.hasDriver() {
+		// A kubelet mounts an attached volume after the next write of its node's status, and expands a filesystem when it next looks at the
+		// Pod. The defaults are 10 s and more than a minute.
+		settings["nodeStatusUpdateFrequency"] = "1s"
+		settings["nodeStatusReportFrequency"] = "5m"
+		settings["syncFrequency"] = "10s"
+	}
+	return settings
 }
 
 func (r renderer) proxy(n plan.Node) Component {

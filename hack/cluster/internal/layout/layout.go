@@ -44,8 +44,14 @@ func (l Layout) Node(node string, names ...string) string {
 	return l.Path(append([]string{"nodes", node}, names...)...)
 }
 
-// Volumes is the directory of the storage provisioner's volumes.
+// Volumes is the directory of the volumes, of the provisioner or of the CSI driver.
 func (l Layout) Volumes() string { return l.Path("volumes") }
+
+// Pool is the file with the filesystem that is mounted on Volumes for the CSI driver.
+func (l Layout) Pool() string { return l.Path("pool.xfs") }
+
+// CSISocket is that of the CSI driver's controller.
+func (l Layout) CSISocket() string { return l.Path("csi.sock") }
 
 // Binary is a copy of one of the clone's programs, which must remain when the clone is deleted.
 func (l Layout) Binary(name string) string { return l.Path("bin", name) }

@@ -136,7 +136,8 @@ func ours(all []device, root string) (upper, lower []string) {
 		}
 	}
 	for _, d := range all {
-		if d.below != 0 && numbers[d.below] {
+		// A volume's file may be in a filesystem on another device of ours, and is no lock for that.
+		if d.below != 0 && numbers[d.below] && !numbers[d.number] {
 			upper = append(upper, d.path)
 		}
 	}

@@ -16,12 +16,13 @@ func TestOurs(t *testing.T) {
 		{path: "/dev/loop2", number: 0x702, file: "/var/lib/kubelet/plugins/x", below: 0x701},
 		{path: "/dev/loop3", number: 0x703, file: "/state-of-another/b", below: 0xfe00},
 		{path: "/dev/loop4", number: 0x704, file: "/lock", below: 0x700},
+		{path: "/dev/loop5", number: 0x705, file: "/state/volumes/on-a", below: 0x701},
 	}
 	upper, lower := ours(all, "/state")
 	if diff := cmp.Diff([]string{"/dev/loop2"}, upper); diff != "" {
 		t.Errorf("upper (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"/dev/loop1"}, lower); diff != "" {
+	if diff := cmp.Diff([]string{"/dev/loop1", "/dev/loop5"}, lower); diff != "" {
 		t.Errorf("lower (-want +got):\n%s", diff)
 	}
 }
