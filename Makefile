@@ -136,7 +136,6 @@ test: deps ## Run unit, envtest and integration tests (INTEGRATION_LABELS='!exte
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 	@$(MAKE) test-chart
-	@$(MAKE) test-csi
 
 .PHONY: test-race
 test-race: deps ## Run unit and envtest suites with Go's race detector (about 15 minutes)
@@ -181,12 +180,18 @@ test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it
 test-e2e-all: ## Like test-e2e, with all extended specs: test-e2e runs a third of them, chosen by the commit
 	@ALL=1 hack/e2e.sh
 	@hack/test-helm.sh
+	@$(MAKE) test-csi
+	@hack/test-storage.sh
 	@if [ -n '$(FROM)' ] || git describe --tags HEAD^ >/dev/null 2>&1; then $(MAKE) test-upgrade; \
 		else echo "skipped test-upgrade: there is no tag before this commit, and FROM is not set"; fi
 
 .PHONY: test-helm
 test-helm: ## Install the Helm chart with Helm on a local cluster, upgrade it while a VM runs, uninstall it, and remove the cluster
 	@hack/test-helm.sh
+
+.PHONY: test-storage
+test-storage: ## Test the CSI driver on a local cluster of two nodes: snapshots, clones, expansion, killed processes; and remove the cluster
+	@hack/test-storage.sh
 
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade from an earlier release and back, while VMs run, on a local cluster (FROM=tag or commit, default the newest tag)
