@@ -8,13 +8,14 @@ own_cluster=1
 export KUBECONFIG=${KUBECONFIG:-$PWD/.cluster/kubeconfig}
 kubectl=bin/kubectl
 
-# bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo.
+# bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo. With STORAGE=1 the cluster's
+# volumes have snapshots and clones.
 bring_up() {
 	local nodes=$1
 	shift
 	watched "Debian packages" make deps
 	if [ -n "$own_cluster" ]; then
-		watched "local cluster (the first time, building Kubernetes takes about 8 minutes)" make cluster-up NODES="$nodes"
+		watched "local cluster (the first time, building Kubernetes takes about 8 minutes)" make cluster-up NODES="$nodes" STORAGE="${STORAGE:-}"
 	else
 		step "kubectl" make bin/kubectl
 	fi

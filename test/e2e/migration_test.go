@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -396,6 +397,8 @@ func deviceOf(ctx context.Context, namespace, name string) string {
 		return source.Local.Path
 	case source.HostPath != nil:
 		return source.HostPath.Path
+	case source.CSI != nil && source.CSI.Driver == "csi.vireo.local":
+		return filepath.Join("/var/lib/vireo-cluster/volumes/volumes", source.CSI.VolumeHandle, "disk")
 	}
 	Fail("the volume of claim " + name + " is not on this host")
 	return ""

@@ -33,7 +33,7 @@ func makeClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeMode: ptr.To(mode),
 			StorageClassName: ptr.To(storageClass),
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("128Mi")},
 			},
 		},
 	}

@@ -32,7 +32,7 @@ var _ = Describe("A replaced claim of a running guest", extended(1), func() {
 		n.namespace = newNamespace(ctx)
 		small, large := makeClaim(n.namespace, "small", corev1.PersistentVolumeBlock), makeClaim(n.namespace, "large", corev1.PersistentVolumeBlock)
 		small.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("32Mi")
-		large.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("96Mi")
+		large.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("192Mi")
 		create(ctx, makeClaim(n.namespace, "old", corev1.PersistentVolumeBlock), small, large,
 			makeVM(n.namespace, n.name, withClaim("log", "old"), withoutSerial, withVolumesMigration, withUserData("#!/bin/sh\n"+counter+logger)))
 		n.instance = expectReady(ctx, n.namespace, n.name)
@@ -140,7 +140,7 @@ func (n *migratingGuest) expectVolumesMigrated(ctx context.Context) {
 		g.Expect(condition(instance, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
 		g.Expect(claimOfLog(&instance.Spec)).To(Equal(claimOfLog(&vm.Spec.Template.Spec)))
 		g.Expect(instance.Status.VolumeStatus).To(ContainElement(And(
-			HaveField("Name", "log"), HaveField("PersistentVolumeClaimInfo.ClaimName", "large"), HaveField("Size", int64(64<<20)))))
+			HaveField("Name", "log"), HaveField("PersistentVolumeClaimInfo.ClaimName", "large"), HaveField("Size", int64(128<<20)))))
 		g.Expect(vm.Status.VolumeUpdateState).To(BeNil())
 		g.Expect(vm.Status.ObservedGeneration).To(Equal(vm.Generation))
 		g.Expect(vm.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1.VirtualMachineRestartRequired)))
