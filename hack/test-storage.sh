@@ -166,7 +166,7 @@ kills() {
 	processes=$($cluster env | sed -nE 's/^VIREO_CLUSTER_PID_(CSI_|SNAPSHOT_|NODE[12]_CSI).*=//p') && [ "$(wc -w <<<"$processes")" = 8 ] &&
 		kill -KILL $processes || return 1
 	# While nothing serves volumes, Pods keep theirs.
-	expect second in_pod writer 'cat /disk/file' && $cluster up --nodes 2 --storage && $cluster status &&
+	expect second in_pod writer 'cat /disk/file' && $cluster start && $cluster status &&
 		expect second in_pod writer 'cat /disk/file' && $kubectl delete pod writer && claim after 64Mi ReadWriteOnce &&
 		pod writer node2 disk after && ready writer && expect second in_pod writer 'cat /disk/file' && snapshot after after && grow after 128Mi
 }

@@ -42,7 +42,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(up(), down(), leftovers(), status(), env(), load(), execute(), stop(), cut(), mend(), multus(), provision())
+	c.AddCommand(up(), start(), down(), leftovers(), status(), env(), load(), execute(), stop(), cut(), mend(), multus(), provision())
 	return c
 }
 
@@ -93,6 +93,17 @@ func up() *cobra.Command {
 		_ = c.MarkFlagRequired(name)
 	}
 	return c
+}
+
+func start() *cobra.Command {
+	return &cobra.Command{
+		Use:   "start",
+		Short: "Start those components of the cluster that do not run, with the options of its creation",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Start(cmd.Context()) })
+		},
+	}
 }
 
 func down() *cobra.Command {
@@ -177,7 +188,7 @@ func stop() *cobra.Command {
 	var number int
 	c := &cobra.Command{
 		Use:   "stop <component>",
-		Short: "Kill one component; up starts it again",
+		Short: "Kill one component; start starts it again",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return with(cmd.Context(), true, func(m *cluster.Machine) error {

@@ -80,11 +80,11 @@ func (c *localCluster) kill(component string) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// up starts the components of the cluster that are not running.
-func (c *localCluster) up(ctx context.Context) error {
+// start starts the components of the cluster that are not running.
+func (c *localCluster) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, c.program, "up", "--nodes", strconv.Itoa(len(c.nodes()))).CombinedOutput()
+	output, err := exec.CommandContext(ctx, c.program, "start").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("start the killed components: %w: %s", err, output)
 	}

@@ -206,7 +206,7 @@ func (d *damage) repair(ctx context.Context, h *harness) error {
 		h.observer.note("connections restored on %s", node)
 	}
 	if len(d.killed) > 0 {
-		err := h.cluster.up(ctx)
+		err := h.cluster.start(ctx)
 		if err == nil {
 			h.observer.note("the killed components run again")
 			clear(d.killed)

@@ -134,7 +134,7 @@ func killOnNode(ctx context.Context, node, component string) {
 	cluster := os.Getenv("VIREO_CLUSTER")
 	out, err := exec.CommandContext(ctx, cluster, "stop", node+"/"+component).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
-	out, err = exec.CommandContext(ctx, cluster, "up", "--nodes", strconv.Itoa(len(nodes(ctx)))).CombinedOutput()
+	out, err = exec.CommandContext(ctx, cluster, "start").CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	eventuallyRestarted(ctx, node, killed)
 }

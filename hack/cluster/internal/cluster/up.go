@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -22,7 +23,6 @@ import (
 
 // Up creates the cluster, or starts components that do not run.
 func (m *Machine) Up(ctx context.Context, o Options) error {
-	start := time.Now()
 	rendered, shape, err := render(m, o)
 	if err != nil {
 		return err
@@ -33,6 +33,31 @@ func (m *Machine) Up(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	return m.startMissing(ctx, o, rendered, shape)
+}
+
+// Start starts those components of the existing cluster that do not run. In contrast to Up, it never removes a cluster.
+func (m *Machine) Start(ctx context.Context) error {
+	if m.record.Empty() || len(m.record.Options) == 0 {
+		return errors.New("there is no cluster: create one with up")
+	}
+	var o Options
+	if err := json.Unmarshal(m.record.Options, &o); err != nil {
+		return fmt.Errorf("read the recorded options: %w", err)
+	}
+	rendered, shape, err := render(m, o)
+	if err != nil {
+		return err
+	}
+	if reason := m.differs(shape); reason != "" {
+		return fmt.Errorf("%s: up would replace it", reason)
+	}
+	return m.startMissing(ctx, o, rendered, shape)
+}
+
+// startMissing starts the components that do not run.
+func (m *Machine) startMissing(ctx context.Context, o Options, rendered config.Cluster, shape string) error {
+	begin := time.Now()
 	if m.complete(ctx, rendered) {
 		if err := m.writeCloneKubeconfig(o.Clone); err != nil {
 			return err
@@ -61,7 +86,7 @@ func (m *Machine) Up(ctx context.Context, o Options) error {
 	if err := m.startNodes(ctx, rendered); err != nil {
 		return err
 	}
-	m.say("the cluster of %d node(s) is up after %.1f s: export KUBECONFIG=%s", len(rendered.Plan.Nodes), time.Since(start).Seconds(), Kubeconfig(o.Clone))
+	m.say("the cluster of %d node(s) is up after %.1f s: export KUBECONFIG=%s", len(rendered.Plan.Nodes), time.Since(begin).Seconds(), Kubeconfig(o.Clone))
 	return nil
 }
 
@@ -160,10 +185,15 @@ func (m *Machine) begin(o Options, c config.Cluster, shape string) error {
 	if err != nil {
 		return err
 	}
+	options, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode the options: %w", err)
+	}
 	return m.record.Change(func(r *record.Record) {
 		if r.Cgroup == "" {
 			r.SubtreeControl = missing
 		}
+		r.Options = options
 		r.Clone, r.Nodes, r.Shape, r.BootID, r.Cgroup = o.Clone, len(c.Plan.Nodes), shape, boot, plan.Cgroup
 	})
 }

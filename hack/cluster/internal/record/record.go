@@ -34,6 +34,8 @@ type Record struct {
 	// Nodes is how many nodes it has, Shape a digest of all of its configuration.
 	Nodes int    `json:"nodes"`
 	Shape string `json:"shape"`
+	// Options are those with which it was created, as its Options' JSON.
+	Options json.RawMessage `json:"options,omitempty"`
 	// BootID is the boot in which it was created: processes, interfaces,
 	// cgroups, loop devices and sysctls do not survive a reboot.
 	BootID string `json:"bootID"`
