@@ -133,9 +133,7 @@ test: deps ## Run unit, envtest and integration tests (INTEGRATION_LABELS='!exte
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
 		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool VIREO_INTEGRATION_LABELS="$(INTEGRATION_LABELS)" \
 			go test $(test_flags) -timeout 30m -p 2 $$(go list $(slowest) ./... | grep -v /test/e2e)
-	@$(MAKE) test-wirecompat
-	@$(MAKE) test-clientcompat
-	@$(MAKE) test-chart
+	@$(MAKE) -j2 --output-sync=target test-wirecompat test-clientcompat test-chart
 
 .PHONY: test-race
 test-race: deps ## Run unit and envtest suites with Go's race detector (about 15 minutes)

@@ -153,7 +153,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		expectSameGuest(ctx, instance)
 	}, SpecTimeout(4*time.Minute))
 
-	It("freezes the guest's file systems, and the freeze ends with unfreeze or at its timeout", func(ctx context.Context) {
+	It("freezes the guest's file systems, and the freeze ends with unfreeze or at its timeout", extended(2), func(ctx context.Context) {
 		expectAgent(ctx, namespace, name, shortTimeout)
 		frozen := func() string { return vmi(ctx, namespace, name).Status.FSFreezeStatus }
 		put := func(verb, body string) {
@@ -176,7 +176,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
 	}, SpecTimeout(5*time.Minute))
 
-	It("reboots the guest with softreboot and with reset, and the VMI stays the same", func(ctx context.Context) {
+	It("reboots the guest with softreboot and with reset, and the VMI stays the same", extended(2), func(ctx context.Context) {
 		expectAgent(ctx, namespace, name, shortTimeout)
 		boots := func() int { return strings.Count(log(), guestBoot) }
 		ready := func() int { return strings.Count(log(), guestReady) }
@@ -193,7 +193,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		expectSameGuest(ctx, instance)
 	}, SpecTimeout(9*time.Minute))
 
-	It("does nothing, and no component writes VM, VMI or Pod", func(ctx context.Context) {
+	It("does nothing, and no component writes VM, VMI or Pod", extended(3), func(ctx context.Context) {
 		versions := func() string {
 			vm := &v1.VirtualMachine{}
 			Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, vm)).To(Succeed())

@@ -55,7 +55,7 @@ func expectStored(ctx context.Context, namespace string, ref *v1.InstancetypeSta
 }
 
 var _ = Describe("A VM with an instance type and a preference", func() {
-	It("infers them from the golden image of its DataVolume, and its manifest stays as it is", func(ctx context.Context) {
+	It("infers them from the golden image of its DataVolume, and its manifest stays as it is", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		startImporter(ctx, namespace)
 		manifest := testdata("inference.yaml")

@@ -36,7 +36,7 @@ var _ = Describe("Stopping a guest", func() {
 		expectStopped(ctx, namespace, "graceful")
 	}, SpecTimeout(8*time.Minute))
 
-	It("shuts the guest down when its Pod is deleted, and restarts it", func(ctx context.Context) {
+	It("shuts the guest down when its Pod is deleted, and restarts it", extended(2), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "evicted", withGracePeriod(60)))
 		instance := expectReady(ctx, namespace, "evicted")

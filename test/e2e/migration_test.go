@@ -116,7 +116,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			ContainSubstring("The migration does not converge (post-copy): not completed after 3s"))
 	}, SpecTimeout(4*time.Minute))
 
-	It("migrates from a drained node, while guests with other eviction strategies are shut down", func(ctx context.Context) {
+	It("migrates from a drained node, while guests with other eviction strategies are shut down", extended(1), func(ctx context.Context) {
 		node := vmi(ctx, n.namespace, n.name).Status.NodeName
 		DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
 		drain := []string{"drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--force"}

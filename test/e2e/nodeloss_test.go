@@ -34,7 +34,7 @@ const (
 )
 
 // A node is disconnected twice. Its guest runs all the time: processes of the nodes are visible on this host.
-var _ = Describe("A guest on a disconnected node", Serial, Ordered, func() {
+var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1), func() {
 	BeforeAll(needLocalNodes)
 
 	var (
@@ -62,7 +62,7 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, func() {
 	}, NodeTimeout(4*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
-	It("keeps running, and the VMI is Ready again when the node is reconnected", extended(1), func(ctx context.Context) {
+	It("keeps running, and the VMI is Ready again when the node is reconnected", func(ctx context.Context) {
 		cut := disconnect(ctx, node)
 		Eventually(func(g Gomega) {
 			g.Expect(readNode(ctx, node).Labels).To(HaveKeyWithValue(v1.NodeSchedulable, "false"))

@@ -33,7 +33,7 @@ const (
 const rolloutTimeout = 6 * time.Minute
 
 // The images of all versions are the same, so that the cluster is unchanged afterwards; but their tags differ, so that all Pods are replaced.
-var _ = Describe("An update by the KubeVirt object", Serial, extended(2), func() {
+var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func() {
 	It("replaces all components without touching a guest, stops at a broken agent, and is taken back", func(ctx context.Context) {
 		needLocalNodes()
 		tagVersions(ctx, newerVersion, olderVersion, brokenVersion)

@@ -25,7 +25,7 @@ import (
 
 // One guest migrates to the previous launcher and back: both are migrations between two versions, with the same agents.
 // Another guest cannot migrate. The previous launcher is first, so that the cluster is unchanged afterwards.
-var _ = Describe("Guests after a change of the launcher image", Serial, func() {
+var _ = Describe("Guests after a change of the launcher image", Serial, extended(3), func() {
 	It("are counted as outdated, reported if they cannot migrate, and migrated to the new launcher without losing a count", func(ctx context.Context) {
 		needLocalNodes()
 		if len(nodes(ctx)) < 2 {

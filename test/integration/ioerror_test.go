@@ -52,7 +52,7 @@ func inMounts(pid int, do func() error) error {
 }
 
 var _ = Describe("A guest with full storage", Label("libvirt"), func() {
-	It("is paused with an I/O error, and resumed when there is space", func() {
+	It("is paused with an I/O error, and resumed when there is space", extended(2), func() {
 		ctx := context.Background()
 		p := newPod()
 		dir := launcherpod.DiskDir("scratch")

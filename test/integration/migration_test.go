@@ -232,7 +232,7 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	})
 
-	It("reports the end of the source's QEMU before libvirt does, and not before QEMU has ended", func() {
+	It("reports the end of the source's QEMU before libvirt does, and not before QEMU has ended", extended(1), func() {
 		m := newPodPair()
 		ctx := GinkgoT().Context()
 		r := m.request()
@@ -253,7 +253,7 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(strings.TrimSpace(m.resumeOnTarget().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
-	It("is encrypted with its own certificates, and does not start with those of another migration", func() {
+	It("is encrypted with its own certificates, and does not start with those of another migration", extended(2), func() {
 		m := newPodPair()
 		ctx := GinkgoT().Context()
 		r := m.request()
@@ -304,7 +304,7 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(strings.TrimSpace(m.resumeOnTarget().run("echo $((40+3))"))).To(Equal("43"))
 	})
 
-	It("transfers all memory, with and without compression", func() {
+	It("transfers all memory, with and without compression", extended(3), func() {
 		m := newPodPair()
 		ctx := GinkgoT().Context()
 		const fill = 64 << 20

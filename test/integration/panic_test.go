@@ -17,7 +17,7 @@ import (
 )
 
 var _ = Describe("A guest's panic", Label("libvirt"), func() {
-	It("is reported once", func() {
+	It("is reported once", extended(3), func() {
 		const image = launcherpod.EphemeralDisksDir + "/data.img"
 		g := bootLinuxOn(newPod(), image, func(domain *libvirtxml.Domain) {
 			domain.Devices.Panics = []libvirtxml.DomainPanic{{Model: "pvpanic"}}

@@ -154,7 +154,7 @@ func isLit(screen image.Image) bool {
 }
 
 var _ = Describe("The agent's server", Label("libvirt"), func() {
-	It("serves a guest's screen and console, and frees all resources of closed streams", func() {
+	It("serves a guest's screen and console, and frees all resources of closed streams", extended(2), func() {
 		p := newPod()
 		p.image = echoingDisk()
 		p.start("cloudinit-first")

@@ -47,7 +47,7 @@ var _ = Describe("A domain with a TPM", Label("libvirt"), func() {
 		Expect(p.daemon.Host(launcherpod.TPMAuthorityDir + "/signkey.pem")).To(BeARegularFile())
 	})
 
-	It("keeps EFI variables and the TPM's state on a claim from one Pod to the next", func() {
+	It("keeps EFI variables and the TPM's state on a claim from one Pod to the next", extended(3), func() {
 		nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
 		first := newPod()
 		guest := first.startPaused("tpm-persistent")
