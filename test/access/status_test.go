@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -34,6 +35,10 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	pool.Spec.Selector = &metav1.LabelSelector{}
 	pool.Spec.VirtualMachineTemplate = &poolv1.VirtualMachineTemplateSpec{Spec: newVM("status").Spec}
 	objects := []client.Object{newVM("status"), vmi, kv, set, migration, pool}
+	// A user who could write these could restore what was never stored.
+	meta := metav1.ObjectMeta{Name: "status", Namespace: namespace}
+	objects = append(objects, &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta}, &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta},
+		&snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta})
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)

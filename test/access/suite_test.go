@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
@@ -67,7 +68,7 @@ func setup(ctx context.Context, env *envtest.Environment) error {
 		return err
 	}
 	restCfg = cfg
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), poolv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), poolv1.AddToScheme(scheme), snapshotv1beta1.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	if cluster, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
