@@ -111,14 +111,17 @@ func validateRestoring(path *field.Path, before, after *v1.VirtualMachine) field
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf("Cannot update VM runStrategy until restore %q completes", *after.Status.RestoreInProgress))}
 }
 
-// ValidateUpdate implements admission.Validator. It admits every update of a VM that is being deleted or whose spec does not
-// change: a rule that a later version adds must not block changes of finalizers or labels.
+// ValidateUpdate implements admission.Validator. It admits every update of a VM whose spec does not change, or that is being deleted,
+// unless a snapshot is being taken of it: a rule that a later version adds must not block changes of finalizers or labels.
 func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.VirtualMachine) (admission.Warnings, error) {
-	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
 	if errs := validateSnapshotLock(field.NewPath("spec"), before, after); len(errs) > 0 {
 		return nil, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), after.Name, errs)
+	}
+	if after.DeletionTimestamp != nil {
+		return nil, nil
 	}
 	return v.validate(ctx, before, after)
 }

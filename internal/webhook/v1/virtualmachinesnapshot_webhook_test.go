@@ -88,6 +88,13 @@ func TestVMIsLockedDuringASnapshot(t *testing.T) {
 		{"the run strategy, without a snapshot", true, func(vm *v1.VirtualMachine) {
 			vm.Spec.Running, vm.Spec.RunStrategy = nil, ptr.To(v1.RunStrategyManual)
 		}, ""},
+		{"a volume of a VM that is being deleted", false, func(vm *v1.VirtualMachine) {
+			vm.DeletionTimestamp = ptr.To(metav1.Now())
+			vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, v1.Volume{Name: "new"})
+		}, `Cannot update vm disks or volumes until snapshot "snap" completes`},
+		{"the finalizers of a VM that is being deleted", false, func(vm *v1.VirtualMachine) {
+			vm.DeletionTimestamp, vm.Finalizers = ptr.To(metav1.Now()), nil
+		}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := newVM("vm")
