@@ -110,15 +110,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume not populated: root"),
 		Entry("Pod of a user", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
-			ExpectCreated(&corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "user"},
-				Spec: corev1.PodSpec{
-					Containers: []corev1.Container{{Name: "c", Image: "registry.example/c"}},
-					Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "root"},
-					}}},
-				},
-			})
+			ExpectCreated(podWithClaim(vm.Namespace, "user", "root"))
 		}, "source is offline but 1 pods using PVCs [root]"),
 		Entry("another snapshot", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
 			vm.Status.SnapshotInProgress = ptr.To("other")

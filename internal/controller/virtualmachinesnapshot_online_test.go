@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 func metaOf(ns, name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: ns, Name: name} }
@@ -162,6 +163,42 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Entry("when it is deleted", func(of *vmSnapshot) { Expect(k8sClient.Delete(ctx, of)).To(Succeed()) }),
 		Entry("when it fails", func(*vmSnapshot) { w.clock.SetTime(w.clock.Now().Add(time.Hour)) }),
 	)
+
+	It("is one of a stopped VM if the VMI of its name belongs to another owner", func() {
+		vmi := w.guest(builder.MakeVM("vm").Namespace(w.ns).UID("another").Obj(), withAgent)
+		of := w.request("snap")
+		w.settle(of)
+		w.report(of, "root", true)
+		w.settle(of)
+		Expect(describe(of)).To(Equal(snapshotReady))
+		Expect(intent(vmi)).To(BeNil())
+	})
+
+	It("waits until the VM has adopted its VMI, whose launcher uses the disks", func() {
+		vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).Obj()
+		ExpectCreated(vmi, podWithClaim(w.ns, "launcher", "root"))
+		setStatus(vmi, v1.Running, withAgent)
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+		Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
+	})
+
+	It("releases a guest whose VMI has lost its owner since it was frozen", func() {
+		vmi := w.guest(vm, withAgent)
+		of := begin(vmi)
+		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		ExpectExists(vmi).OwnerReferences = nil
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.report(of, "root", true)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeRelease))
+	})
 
 	It("does not write an intent to a VMI that has changed", func() {
 		vmi := w.guest(vm, withAgent)

@@ -149,6 +149,19 @@ func (w *snapshots) guest(vm *v1.VirtualMachine, changes ...func(*v1.VirtualMach
 	return vmi
 }
 
+// podWithClaim returns a Pod that uses a claim.
+func podWithClaim(ns, name, claim string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "c", Image: "registry.example/c"}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}},
+		},
+	}
+}
+
 func withAgent(status *v1.VirtualMachineInstanceStatus) {
 	condition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")(status)
 }

@@ -11,11 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/snapshot"
-	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
@@ -27,8 +25,7 @@ const actionCreate = "Create"
 // createContent stores the locked VM.
 func (s *scope) createContent(ctx context.Context) error {
 	// The cache may be behind and not show the VMI: its guest would not be frozen.
-	var err error
-	if s.vmi, err = read(ctx, s.apiReader, s.sourceKey(), &v1.VirtualMachineInstance{}); err != nil {
+	if err := s.loadVMI(ctx, s.apiReader); err != nil {
 		return err
 	}
 	stored, err := s.stored(ctx)
@@ -68,7 +65,7 @@ func (s *scope) stored(ctx context.Context) (capture.Stored, error) {
 	if out.Identity, err = virtualmachine.StoredIdentity(ctx, scope); err != nil {
 		return out, err
 	}
-	if s.vmi != nil && metav1.IsControlledBy(s.vmi, vm) {
+	if s.vmi != nil {
 		out.Started, err = virtualmachine.StartedSpec(ctx, scope)
 	}
 	return out, err

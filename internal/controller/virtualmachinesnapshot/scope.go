@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,7 +46,7 @@ type scope struct {
 
 	// snapshot is the snapshot as read. Writes of metadata refresh it; its status changes only when the status is written.
 	snapshot *v1beta1.VirtualMachineSnapshot
-	// vmi is the VMI of the VM's name, or nil.
+	// vmi is the VM's VMI, or nil. Another one of its name is not: its guest is not the VM's, and anybody may have created it.
 	vmi *v1.VirtualMachineInstance
 	// seen is what was observed, and changes with each write.
 	seen capture.Observed
@@ -97,10 +98,23 @@ func (s *scope) load(ctx context.Context) error {
 	if s.seen.Source.VM, err = read(ctx, s.client, s.sourceKey(), &v1.VirtualMachine{}); err != nil {
 		return err
 	}
-	if s.vmi, err = read(ctx, s.client, s.sourceKey(), &v1.VirtualMachineInstance{}); err != nil {
+	if err := s.loadVMI(ctx, s.client); err != nil {
 		return err
 	}
 	return s.loadContent(ctx, s.client)
+}
+
+// loadVMI reads the VM's VMI. One that the VM has yet to adopt keeps the snapshot waiting, because its launcher Pod uses the claims.
+func (s *scope) loadVMI(ctx context.Context, from client.Reader) error {
+	s.vmi = nil
+	found, err := read(ctx, from, s.sourceKey(), &v1.VirtualMachineInstance{})
+	if err != nil {
+		return err
+	}
+	if vm := s.seen.Source.VM; vm != nil && found != nil && metav1.IsControlledBy(found, vm) {
+		s.vmi = found
+	}
+	return nil
 }
 
 func (s *scope) sourceKey() client.ObjectKey {

@@ -6,6 +6,7 @@ package virtualmachinesnapshot
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,9 +55,10 @@ func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []c
 		client.MatchingFields{unfinishedIndex: object.GetName()})
 }
 
-// guestChanged passes the VMIs whose guest a snapshot describes differently than before. Agents update many other fields.
+// guestChanged passes the VMIs whose guest a snapshot describes differently than before, or whose VM is another one: an adopted one.
+// Agents update many other fields.
 var guestChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
-	return !ok || !is || guestOf(before) != guestOf(after)
+	return !ok || !is || guestOf(before) != guestOf(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 }}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/csi"
@@ -130,7 +131,9 @@ func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.Virtual
 	return nil
 }
 
-// readVMI reads the VMI of the VM from the API server. It returns nil if there is none, or if it has ended.
+// readVMI reads the VMI of the VM from the API server. It returns nil if there is none, or if it has ended. A VMI of the VM's name that
+// is not the VM's is none. Only one that has this snapshot's intent is the VM's for sure, though it may have lost its owner since: its
+// guest has to be thawed.
 func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error) {
 	if s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil
@@ -141,9 +144,15 @@ func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
-	case vmi.IsFinal():
+	case vmi.IsFinal(), !metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi):
 		return nil, nil
 	default:
 		return vmi, nil
 	}
+}
+
+// hasIntent reports whether the VMI has the intent of this snapshot, which virt-controller has written.
+func (s *scope) hasIntent(vmi *v1.VirtualMachineInstance) bool {
+	intent := freeze.IntentOf(&vmi.Status)
+	return s.snapshot != nil && intent != nil && intent.ID == string(s.snapshot.UID)
 }
