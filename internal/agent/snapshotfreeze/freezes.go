@@ -17,8 +17,11 @@ import (
 )
 
 const (
-	// retryPause is the time between two attempts if the guest does not respond.
+	// retryPause is the time between two attempts if the guest does not respond, or if the launcher does not keep what was written.
 	retryPause = 10 * time.Second
+	// maxRuns is how many runs for an intent may fail or change the record without a pause. Each triggers the next one, and the launcher
+	// decides what that finds. A guest that is silent at first, is frozen, and is thawed by a user needs three.
+	maxRuns = 4
 	// runTimeout bounds a run. Each call has a shorter limit, but may wait for another freeze or thaw of the guest.
 	runTimeout = 10 * time.Minute
 )
@@ -68,9 +71,21 @@ type Keeper struct {
 	mu sync.Mutex
 	// running reports whether a run is in progress, and again whether the VMI is to be enqueued after it.
 	running, again bool
-	// failed is the input of the last run if it failed, and retryAt when to try the same again.
-	failed  *input
+	// intent is that of the last run, failed its input if it failed, and replaced the record that it found if it wrote another one.
+	intent   freeze.Intent
+	failed   *input
+	replaced *freeze.Record
+	// spent is how many runs for the intent have failed or changed the record. retryAt is until when that, failed and replaced count.
+	spent   int
 	retryAt time.Time
+}
+
+// waits reports whether another run is to wait until retryAt: it would most likely end as an earlier one.
+func (k *Keeper) waits(now time.Time, in input, record freeze.Record) bool {
+	if !now.Before(k.retryAt) || in.intent != k.intent {
+		return false
+	}
+	return k.failed != nil && *k.failed == in || k.replaced != nil && *k.replaced == record || k.spent >= maxRuns
 }
 
 // input is what, if it changes, makes another attempt worthwhile at once.
@@ -108,22 +123,25 @@ func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
 	case k.running:
 		k.again = true
 		return delay
-	case k.failed != nil && *k.failed == in && now.Before(k.retryAt):
+	case k.waits(now, in, record):
 		if retry := k.retryAt.Sub(now); delay == 0 || retry < delay {
 			return retry
 		}
 		return delay
 	}
-	k.running, k.again, k.failed = true, false, nil
+	if in.intent != k.intent || !now.Before(k.retryAt) {
+		k.spent = 0
+	}
+	k.running, k.again, k.intent, k.failed, k.replaced = true, false, in.intent, nil, nil
 	// What was read from the launcher must not be kept beyond the reconciliation.
 	kept := *s
 	kept.Observed = nil
-	f.wg.Go(func() { k.run(f, guest, &kept, in) })
+	f.wg.Go(func() { k.run(f, guest, &kept, in, record) })
 	return delay
 }
 
-// run carries out the decisions until the guest, the intent or the time has to change.
-func (k *Keeper) run(f *Freezes, guest Guest, s *State, in input) {
+// run carries out the decisions until the guest, the intent or the time has to change. record is that of the observed domain.
+func (k *Keeper) run(f *Freezes, guest Guest, s *State, in input, record freeze.Record) {
 	ctx, cancel := context.WithTimeout(f.ctx, runTimeout)
 	defer cancel()
 	changed, err := execute(ctx, f.clock, guest, s)
@@ -135,7 +153,13 @@ func (k *Keeper) run(f *Freezes, guest Guest, s *State, in input) {
 	defer k.mu.Unlock()
 	k.running = false
 	if err != nil {
-		k.failed, k.retryAt = &in, f.clock.Now().Add(retryPause)
+		k.failed = &in
+	}
+	if changed {
+		k.replaced = &record
+	}
+	if changed || err != nil {
+		k.spent, k.retryAt = k.spent+1, f.clock.Now().Add(retryPause)
 	}
 	if changed || err != nil || k.again {
 		f.enqueue(s.VMI)

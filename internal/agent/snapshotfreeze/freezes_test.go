@@ -134,3 +134,97 @@ func (g *blockedGuest) SnapshotFreeze(ctx context.Context, _ string) (*freeze.Re
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
+
+// forgetfulGuest is a launcher that acknowledges records and does not store them, or does not return what it has stored.
+type forgetfulGuest struct {
+	*world
+	stores bool
+	// writes, if it is set, is received from before each write.
+	writes chan struct{}
+	runs   atomic.Int32
+}
+
+func (g *forgetfulGuest) SnapshotFreeze(context.Context, string) (*freeze.Record, error) {
+	g.runs.Add(1)
+	g.clock.SetTime(g.clock.Now().Add(time.Second)) // Each record is another one.
+	return nil, nil
+}
+
+func (g *forgetfulGuest) RecordSnapshotFreeze(ctx context.Context, domain string, record freeze.Record) error {
+	if g.writes != nil {
+		<-g.writes
+	}
+	if g.stores {
+		return g.world.RecordSnapshotFreeze(ctx, domain, record)
+	}
+	return nil
+}
+
+// loop reconciles as often as the VMI is enqueued, but not forever.
+func (n *node) loop(g *forgetfulGuest) {
+	for range 50 {
+		n.enqueued.Store(0)
+		n.keeper.Sync(n.freezes, g, &State{Domain: "ns_vm", Intent: n.intent, Reported: n.reported, Observed: n.observed(true)})
+		synctest.Wait()
+		if n.enqueued.Load() == 0 {
+			return
+		}
+	}
+}
+
+func TestLauncherThatForgetsDoesNotKeepTheAgentBusy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stores bool
+		runs   int32
+	}{
+		"it stores nothing":      {false, 1},
+		"it returns another one": {true, maxRuns},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				g := &forgetfulGuest{world: n.world, stores: tc.stores}
+				n.loop(g)
+				if got := g.runs.Swap(0); got != tc.runs {
+					t.Errorf("%d runs without a pause, want %d", got, tc.runs)
+				}
+				n.clock.SetTime(n.clock.Now().Add(retryPause))
+				n.loop(g)
+				if got := g.runs.Swap(0); got != tc.runs {
+					t.Errorf("%d runs after the pause, want %d", got, tc.runs)
+				}
+				n.intent = &freeze.Intent{ID: "b", Deadline: deadline}
+				n.loop(g)
+				if got := g.runs.Load(); got != tc.runs {
+					t.Errorf("%d runs for another intent, want %d", got, tc.runs)
+				}
+			})
+		})
+	}
+}
+
+func TestIntentThatChangesDuringARunIsCarriedOutAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		g := &forgetfulGuest{world: n.world, writes: make(chan struct{})}
+		reconcile := func() {
+			n.keeper.Sync(n.freezes, g, &State{Domain: "ns_vm", Intent: n.intent, Reported: n.reported, Observed: n.observed(true)})
+			synctest.Wait()
+		}
+		reconcile()
+		n.intent = &freeze.Intent{ID: "b", Deadline: deadline}
+		reconcile()
+		if g.runs.Load() != 1 || n.enqueued.Load() != 0 {
+			t.Fatalf("%d runs at a time, enqueued %d times", g.runs.Load(), n.enqueued.Load())
+		}
+		close(g.writes)
+		synctest.Wait()
+		if n.enqueued.Load() != 1 {
+			t.Errorf("enqueued %d times after the run", n.enqueued.Load())
+		}
+		reconcile()
+		if g.runs.Load() != 2 {
+			t.Error("the new intent waits")
+		}
+	})
+}
