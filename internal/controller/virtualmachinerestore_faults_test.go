@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,13 +84,46 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(conditionsOf(of)).To(HaveExactElements(ContainSubstring("denied by team.example"), ContainSubstring("denied by team.example")))
 		Expect(r.lockedBy()).To(Equal("back"))
 		r.writes.Take()
-		result, err := r.reconcile(of)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(result.RequeueAfter).To(Equal(15 * time.Second))
-		r.writes.ExpectWritten(patchVM)
-		Expect(r.events.take()).To(BeEmpty())
+		for range 3 {
+			r.clock.SetTime(r.clock.Now().Add(15 * time.Second))
+			result, err := r.reconcile(of)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(result.RequeueAfter).To(Equal(15 * time.Second))
+			r.writes.ExpectWritten(patchVM)
+			Expect(r.events.take()).To(BeEmpty())
+		}
 		r.writes.Fail = nil
 		r.finish(of)
+	})
+
+	It("tries no more of a step once a write was refused, and deletes claims before it creates others", func() {
+		r := newRestores()
+		r.writes.Fail = func(request string) error {
+			if request == deleteClaim {
+				return ErrInjected
+			}
+			return nil
+		}
+		of := r.restore(inPlace)
+		var writes []string
+		r.until(of, func() bool {
+			writes = r.writes.Take()
+			return slices.Contains(writes, deleteClaim)
+		})
+		Expect(writes).To(ContainElement(deleteClaim))
+		Expect(writes[slices.Index(writes, deleteClaim)+1:]).To(HaveExactElements(patchRestoreStatus))
+		r.writes.Fail = nil
+		r.finish(of)
+	})
+
+	It("restores no content that belongs to another snapshot", func() {
+		r := newRestores()
+		content := ExpectExists(contentOf(r.snapshot))
+		content.Spec.VirtualMachineSnapshotName = new(string)
+		Expect(k8sClient.Update(ctx, content)).To(Succeed())
+		of := r.restore()
+		r.until(of, func() bool { return len(r.events.take()) > 0 })
+		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: VMSnapshotContent of VMSnapshot ")))
 	})
 
 	It("reports missing VolumeSnapshots if their kind is not installed, and does not take one that cannot be read for missing", func() {

@@ -4,13 +4,16 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -192,6 +195,70 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
 		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
 		Expect(describe(of)).To(Equal(snapshotReady))
+	})
+
+	It("uses no content that belongs to another snapshot, and fails", func() {
+		vm := w.vm()
+		of := w.request("snap")
+		forged := contentOf(of)
+		forged.Spec.VirtualMachineSnapshotName = ptr.To("other")
+		ExpectCreated(forged)
+		_, err := w.Reconcile(ctx, requestOf(of))
+		Expect(err).To(MatchError(ContainSubstring("exists and belongs to another snapshot: delete it")))
+		_, err = w.contents.Reconcile(ctx, requestOf(forged))
+		Expect(err).NotTo(HaveOccurred())
+		ExpectGone(volumeSnapshotOf(of, "root"))
+		Expect(isLocked(vm)).To(BeTrue())
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.settle(of)
+		Expect(describe(of)).To(Equal(snapshotFailed))
+		Expect(isLocked(vm)).To(BeFalse())
+		ExpectExists(forged)
+	})
+
+	It("requests no VolumeSnapshots for a content with more volumes than any VM", func() {
+		w.vm()
+		of := w.request("snap")
+		forged := contentOf(of)
+		forged.Spec.VirtualMachineSnapshotName = ptr.To("snap")
+		forged.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{Spec: builder.MakeVM("vm").Obj().Spec}
+		for i := range 300 {
+			forged.Spec.VolumeBackups = append(forged.Spec.VolumeBackups, snapshotv1beta1.VolumeBackup{
+				VolumeName: fmt.Sprint("v", i), VolumeSnapshotName: ptr.To(fmt.Sprint("v", i)),
+			})
+		}
+		ExpectCreated(forged)
+		w.expectContentReconciled(of, patchContentStatus)
+		Expect(ExpectExists(forged).Status.Error.Message).To(HaveValue(HaveSuffix("has 300 volumes, and a VirtualMachine has at most 257")))
+	})
+
+	It("uses no ControllerRevision that is not its own copy", func() {
+		w.vm(func(vm *v1.VirtualMachine) {
+			vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "small", RevisionName: "vm-small-1"}
+		})
+		stored := func(name, cpus string) *appsv1.ControllerRevision {
+			return &appsv1.ControllerRevision{
+				ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name},
+				Data: runtime.RawExtension{Raw: []byte(`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"VirtualMachineInstancetype",` +
+					`"spec":{"cpu":{"guest":` + cpus + `},"memory":{"guest":"1Gi"}}}`)},
+			}
+		}
+		ExpectCreated(stored("vm-small-1", "1"))
+		of := w.request("snap")
+		owner := *metav1.NewControllerRef(of, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot"))
+		foreign, other, same := stored("snap-small-1", "1"), stored("snap-small-1", "2"), stored("snap-small-1", "1")
+		other.OwnerReferences, same.OwnerReferences = []metav1.OwnerReference{owner}, []metav1.OwnerReference{owner}
+		for _, found := range []*appsv1.ControllerRevision{foreign, other} {
+			ExpectCreated(found)
+			_, err := w.Reconcile(ctx, requestOf(of))
+			Expect(err).To(MatchError(ContainSubstring("exists and is not this snapshot's copy of vm-small-1: delete it")))
+			ExpectGone(contentOf(of))
+			Expect(k8sClient.Delete(ctx, found)).To(Succeed())
+		}
+		ExpectCreated(same)
+		_, err := w.Reconcile(ctx, requestOf(of))
+		Expect(err).NotTo(HaveOccurred())
+		ExpectExists(contentOf(of))
 	})
 
 	It("waits for ever with a deadline of 0", func() {

@@ -25,13 +25,16 @@ type failedDataVolume struct {
 	err  error
 }
 
-// apply applies the changes of a step, which do not depend on each other, and reports whether there are any. It returns a conflict,
-// if there is one, and otherwise the first error.
+// apply applies the changes of a step, which do not depend on each other, up to the first error, and reports whether there are any. A
+// step may have hundreds, and is tried again. What unlocks the target, and what frees storage for new claims, comes first.
 func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.Step) (bool, error) {
 	var changes []func() error
 	add := func(change func() error) { changes = append(changes, change) }
-	for _, object := range step.Create {
-		add(func() error { return create(ctx, s, object) })
+	if step.Unlock {
+		add(func() error { return unlock(ctx, s) })
+	}
+	if step.Lock {
+		add(func() error { return lock(ctx, s) })
 	}
 	for _, object := range step.Update {
 		add(func() error { return update(ctx, s, world.Live(object), object) })
@@ -39,27 +42,19 @@ func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.St
 	for _, object := range step.Delete {
 		add(func() error { return remove(ctx, s, object) })
 	}
-	if step.Lock {
-		add(func() error { return lock(ctx, s) })
-	}
-	if step.Unlock {
-		add(func() error { return unlock(ctx, s) })
+	for _, object := range step.Create {
+		add(func() error { return create(ctx, s, object) })
 	}
 	count := len(changes)
 	if step.Stop { // It may be underway.
 		add(func() error { return stop(ctx, s) })
 	}
-	var first error
 	for _, change := range changes {
-		err := change()
-		if apierrors.IsConflict(err) {
+		if err := change(); err != nil {
 			return true, err
 		}
-		if first == nil {
-			first = err
-		}
 	}
-	return count > 0, first
+	return count > 0, nil
 }
 
 // create creates an object. One that exists already is left as it is: the cache was behind.

@@ -82,7 +82,10 @@ func (s *Scope) readSnapshot(ctx context.Context, world *restore.World) (err err
 	if err != nil || world.Snapshot == nil {
 		return err
 	}
-	world.Content, err = read(ctx, s.Client, namespace, capture.ContentName(world.Snapshot), &v1beta1.VirtualMachineSnapshotContent{})
+	content, err := read(ctx, s.Client, namespace, capture.ContentName(world.Snapshot), &v1beta1.VirtualMachineSnapshotContent{})
+	if content != nil && capture.IsContentOf(content, world.Snapshot) {
+		world.Content = content
+	}
 	return err
 }
 
@@ -117,8 +120,8 @@ func (s *Scope) readDataVolumes(ctx context.Context, world *restore.World) error
 // readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored. They are read from the
 // API server: not every cluster has their kind, and nothing is waited for.
 func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) error {
-	if world.Content == nil || world.Restored() {
-		return nil
+	if world.Content == nil || world.Restored() || capture.TooManyVolumes(world.Content) != "" {
+		return nil // A content with too many is not restored.
 	}
 	world.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
 	for i := range world.Content.Spec.VolumeBackups {

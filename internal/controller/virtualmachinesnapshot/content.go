@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -46,7 +47,10 @@ func (s *scope) createContent(ctx context.Context) error {
 	err = s.client.Create(ctx, content)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return s.loadContent(ctx, s.apiReader) // The cache was behind.
+		if err := s.loadContent(ctx, s.apiReader); err != nil || s.seen.Content != nil {
+			return err // The cache was behind.
+		}
+		return fmt.Errorf("VirtualMachineSnapshotContent %s exists and belongs to another snapshot: delete it", key)
 	case err != nil:
 		return fmt.Errorf("create VirtualMachineSnapshotContent %s: %w", key, err)
 	}
@@ -79,8 +83,23 @@ func (s *scope) copyRevision(ctx context.Context, revision capture.RevisionCopy)
 		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
 	}
 	err := s.client.Create(ctx, capture.Revision(s.snapshot, from, revision.To))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return s.checkCopy(ctx, from, revision.To)
+	case err != nil:
 		return fmt.Errorf("create ControllerRevision %s/%s: %w", s.snapshot.Namespace, revision.To, err)
+	}
+	return nil
+}
+
+// checkCopy returns an error unless a ControllerRevision is the copy that an earlier attempt has made.
+func (s *scope) checkCopy(ctx context.Context, from *appsv1.ControllerRevision, name string) error {
+	live, key := &appsv1.ControllerRevision{}, client.ObjectKey{Namespace: s.snapshot.Namespace, Name: name}
+	if err := s.apiReader.Get(ctx, key, live); err != nil {
+		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
+	}
+	if !metav1.IsControlledBy(live, s.snapshot) || !capture.SameData(from, live) {
+		return fmt.Errorf("ControllerRevision %s exists and is not this snapshot's copy of %s: delete it, or give the snapshot another name", key, from.Name)
 	}
 	return nil
 }

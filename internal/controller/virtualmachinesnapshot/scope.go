@@ -127,6 +127,9 @@ func (s *scope) loadContent(ctx context.Context, from client.Reader) error {
 	if err != nil {
 		return err
 	}
+	if content != nil && !capture.IsContentOf(content, s.snapshot) {
+		content = nil
+	}
 	s.setContent(content)
 	return nil
 }

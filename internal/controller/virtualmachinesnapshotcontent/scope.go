@@ -125,7 +125,7 @@ func (s *scope) loadSnapshot(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("get VirtualMachineSnapshot %s: %w", key, err)
 	}
-	if capture.ContentName(of) == s.content.Name {
+	if capture.IsContentOf(s.content, of) {
 		s.snapshot = of
 	}
 	return nil

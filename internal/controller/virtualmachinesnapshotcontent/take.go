@@ -64,6 +64,9 @@ func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 	if s.taken.Problem != "" || s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil
 	}
+	if s.taken.Problem = capture.TooManyVolumes(s.content); s.taken.Problem != "" {
+		return nil, nil
+	}
 	var requests []*csi.VolumeSnapshot
 	for i := range s.content.Spec.VolumeBackups {
 		backup := &s.content.Spec.VolumeBackups[i]

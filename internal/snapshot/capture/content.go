@@ -4,6 +4,8 @@
 package capture
 
 import (
+	"bytes"
+	"fmt"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,6 +20,9 @@ import (
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
+
+// maxVolumes is how many volumes a content may have: those that admission allows a VM, and its persistent state.
+const maxVolumes = 256 + 1
 
 // Stored is the VM that a content is made of.
 type Stored struct {
@@ -43,6 +48,21 @@ func ContentName(of *v1beta1.VirtualMachineSnapshot) string {
 		return *of.Status.VirtualMachineSnapshotContentName
 	}
 	return "vmsnapshot-content-" + string(of.UID)
+}
+
+// IsContentOf reports whether a content is that of a snapshot. Users may create contents with any name.
+func IsContentOf(content *v1beta1.VirtualMachineSnapshotContent, of *v1beta1.VirtualMachineSnapshot) bool {
+	return content.Namespace == of.Namespace && content.Name == ContentName(of) &&
+		ptr.Deref(content.Spec.VirtualMachineSnapshotName, "") == of.Name
+}
+
+// TooManyVolumes returns what is wrong with a content that has more volumes than any VM, or "". Users may write contents, and each volume
+// costs requests.
+func TooManyVolumes(content *v1beta1.VirtualMachineSnapshotContent) string {
+	if count := len(content.Spec.VolumeBackups); count > maxVolumes {
+		return fmt.Sprintf("VMSnapshotContent %s/%s has %d volumes, and a VirtualMachine has at most %d", content.Namespace, content.Name, count, maxVolumes)
+	}
+	return ""
 }
 
 // Content returns the content of a snapshot, and the ControllerRevisions of which it needs copies.
@@ -136,6 +156,16 @@ func Revision(of *v1beta1.VirtualMachineSnapshot, revision *appsv1.ControllerRev
 		metav1.NewControllerRef(of, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 }
 
+// SameData reports whether two revisions have the same data, whatever the order of its keys.
+func SameData(a, b *appsv1.ControllerRevision) bool {
+	one, err := reference.SortKeys(a.Data.Raw)
+	if err != nil {
+		return bytes.Equal(a.Data.Raw, b.Data.Raw)
+	}
+	other, err := reference.SortKeys(b.Data.Raw)
+	return err == nil && bytes.Equal(one, other)
+}
+
 // CopyRevision returns a copy of a ControllerRevision for an owner, which may be nil.
 func CopyRevision(
 	revision *appsv1.ControllerRevision, namespace, name string, uid types.UID, owner *metav1.OwnerReference,
@@ -145,8 +175,11 @@ func CopyRevision(
 		Data:       *revision.Data.DeepCopy(),
 		Revision:   revision.Revision,
 	}
+	// Other labels may be those of a workload's revision, which a VM can name as well: the workload's controller would adopt the copy.
 	for key, value := range revision.Labels {
-		metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)
+		if prefix, _, _ := strings.Cut(key, "/"); prefix == v1.GroupVersion.Group || strings.HasSuffix(prefix, "."+v1.GroupVersion.Group) {
+			metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)
+		}
 	}
 	delete(out.Labels, v1.CreatedByLabel)
 	if owner != nil {

@@ -155,13 +155,17 @@ func TestRevisionsAreCopied(t *testing.T) {
 func TestTheSnapshotOwnsItsRevisions(t *testing.T) {
 	revision := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "vm-small", UID: "1", ResourceVersion: "5", Labels: map[string]string{"a": "b", v1.CreatedByLabel: "7"},
+			Name: "vm-small", UID: "1", ResourceVersion: "5", Labels: map[string]string{
+				v1.CreatedByLabel: "7", "instancetype.kubevirt.io/object-kind": "VirtualMachineInstancetype", "app": "a-workload", "kubevirt.io.example/a": "b",
+			},
 		},
 		Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 3,
 	}
 	want := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "snap-small", Labels: map[string]string{"a": "b", v1.CreatedByLabel: "42"},
+			Namespace: "default", Name: "snap-small", Labels: map[string]string{
+				v1.CreatedByLabel: "42", "instancetype.kubevirt.io/object-kind": "VirtualMachineInstancetype",
+			},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "snapshot.kubevirt.io/v1beta1", Kind: "VirtualMachineSnapshot", Name: "snap", UID: "42",
 				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),

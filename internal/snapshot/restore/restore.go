@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
 // World is what a restore depends on: the restore, and live objects of its namespace. Caches may be behind.
@@ -265,6 +266,9 @@ func checkSnapshot(s *scope) (bool, error) {
 		return false, fmt.Errorf("VMSnapshotContent %s/%s not ready", content.Namespace, content.Name)
 	case s.source() == nil, s.source().Spec.Template == nil:
 		return false, fmt.Errorf("VMSnapshotContent %s/%s contains no VirtualMachine", content.Namespace, content.Name)
+	}
+	if problem := capture.TooManyVolumes(content); problem != "" {
+		return false, errors.New(problem)
 	}
 	return true, nil
 }

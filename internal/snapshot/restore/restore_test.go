@@ -425,6 +425,18 @@ func TestObstacles(t *testing.T) {
 			change: func(c *cluster) { c.Content.Spec.Source.VirtualMachine = nil },
 			want:   "VMSnapshotContent default/vmsnapshot-content-s1 contains no VirtualMachine",
 		},
+		"a content without a template": {
+			change: func(c *cluster) { c.Content.Spec.Source.VirtualMachine.Spec.Template = nil },
+			want:   "VMSnapshotContent default/vmsnapshot-content-s1 contains no VirtualMachine",
+		},
+		"a content with more volumes than any VM": {
+			change: func(c *cluster) {
+				for i := range 300 {
+					c.Content.Spec.VolumeBackups = append(c.Content.Spec.VolumeBackups, v1beta1.VolumeBackup{VolumeName: fmt.Sprintf("v%d", i)})
+				}
+			},
+			want: "VMSnapshotContent default/vmsnapshot-content-s1 has 303 volumes, and a VirtualMachine has at most 257",
+		},
 		"another VM": {
 			change: func(c *cluster) { c.Target.UID = "another" },
 			want:   "restore source and restore target are different but restore target already exists",

@@ -4,9 +4,6 @@
 package restore
 
 import (
-	"bytes"
-
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -51,19 +48,9 @@ func restoreRevisions(s *scope) (bool, error) {
 			done = false
 		case live.DeletionTimestamp != nil:
 			done, s.step.RequeueAfter = false, retry // Revisions are not watched.
-		case !sameData(from, live):
+		case !capture.SameData(from, live):
 			s.step.Delete, done = append(s.step.Delete, live), false
 		}
 	}
 	return s.updatingTarget(done)
-}
-
-// sameData reports whether two revisions have the same data, whatever the order of its keys.
-func sameData(a, b *appsv1.ControllerRevision) bool {
-	one, err := reference.SortKeys(a.Data.Raw)
-	if err != nil {
-		return bytes.Equal(a.Data.Raw, b.Data.Raw)
-	}
-	other, err := reference.SortKeys(b.Data.Raw)
-	return err == nil && bytes.Equal(one, other)
 }
