@@ -5,6 +5,7 @@ package restore
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,51 +26,72 @@ const maxPatched = 3 << 19
 // maxShown is how many characters of a patch an error contains.
 const maxShown = 256
 
-// CheckPatch returns an error unless a text is a JSON patch operation for an element of a VM that a restore may change. KubeVirt
-// splits the text at commas and colons, and refuses a MAC address.
+// CheckPatch returns an error unless a text is a JSON patch operation for an element of a VM that a restore may change, or several that
+// are separated by commas: KubeVirt joins all texts to one list. It splits a text at commas and colons, and refuses a MAC address.
 func CheckPatch(text string) error {
 	_, err := parsePatch(text)
 	return err
 }
 
-func parsePatch(text string) (jsonpatch.Operation, error) {
+func parsePatch(text string) (jsonpatch.Patch, error) {
 	shown := printable.Text(text, maxShown)
-	var operation jsonpatch.Operation
-	if err := json.Unmarshal([]byte(text), &operation); err != nil {
+	var operations jsonpatch.Patch
+	if err := json.Unmarshal([]byte("["+text+"]"), &operations); err != nil {
 		return nil, fmt.Errorf("patch is not valid JSON (%s): %w", shown, err)
 	}
+	if len(operations) == 0 {
+		return nil, errors.New("patch is not valid JSON: it is empty")
+	}
+	for _, operation := range operations {
+		if err := checkOperation(operation, shown); err != nil {
+			return nil, err
+		}
+	}
+	return operations, nil
+}
+
+// checkOperation returns an error unless an operation changes an element of a VM that a restore may change.
+func checkOperation(operation jsonpatch.Operation, shown string) error {
 	path, err := operation.Path()
 	if err != nil {
-		return nil, fmt.Errorf("patch %s has no path: %w", shown, err)
+		return fmt.Errorf("patch %s has no path: %w", shown, err)
 	}
 	paths := []string{path}
 	if operation["from"] != nil {
 		from, err := operation.From()
 		if err != nil {
-			return nil, fmt.Errorf("patch %s has no valid from: %w", shown, err)
+			return fmt.Errorf("patch %s has no valid from: %w", shown, err)
 		}
 		paths = append(paths, from)
 	}
 	for _, path := range paths {
 		if !slices.ContainsFunc(patchable, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
-			return nil, fmt.Errorf("patching is valid only for elements under /spec/ only: %s", shown)
+			return fmt.Errorf("patching is valid only for elements under /spec/ only: %s", shown)
 		}
 	}
-	return operation, nil
+	return nil
 }
 
-// patched returns a VM with the patches applied.
+// patched returns a VM with the patches applied. An error is impossible to get over.
 func patched(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
 	if len(patches) == 0 {
 		return vm, nil
 	}
+	out, err := applyPatches(vm, patches)
+	if err != nil {
+		return nil, &impossibleError{fmt.Errorf("%w. Create another VirtualMachineRestore, with other patches", err)}
+	}
+	return out, nil
+}
+
+func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
 	operations := make(jsonpatch.Patch, 0, len(patches))
 	for _, text := range patches {
-		operation, err := parsePatch(text)
+		parsed, err := parsePatch(text)
 		if err != nil {
 			return nil, err
 		}
-		operations = append(operations, operation)
+		operations = append(operations, parsed...)
 	}
 	raw, err := json.Marshal(vm)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	"github.com/vireo-project/vireo/internal/conditions"
 )
@@ -27,11 +28,17 @@ func TestParsePatches(t *testing.T) {
 		"another field":          {`{"op": "add", "path": "/specification/x", "value": 1}`, "patching is valid only for elements under /spec/ only: "},
 		"a copy from elsewhere":  {`{"op": "copy", "from": "/metadata/uid", "path": "/spec/x"}`, "patching is valid only for elements under /spec/ only: "},
 		"a list":                 {`[{"op": "remove", "path": "/spec/x"}]`, "patch is not valid JSON"},
-		"no JSON":                {`op: remove`, "patch is not valid JSON"},
-		"no path":                {`{"op": "remove"}`, "has no path"},
-		"null":                   {`null`, "has no path"},
-		"a number as path":       {`{"op": "remove", "path": 1}`, "has no path"},
-		"a number as from":       {`{"op": "move", "path": "/spec/x", "from": 1}`, "has no valid from"},
+		"several operations":     {patch: `{"op": "remove", "path": "/spec/a"}, {"op": "remove", "path": "/spec/b"}`},
+		"the name as well": {
+			`{"op": "remove", "path": "/spec/a"},{"op": "replace", "path": "/metadata/name", "value": "b"}`, "patching is valid only for elements under /spec/ only: ",
+		},
+		"two lists":        {`{"op": "remove", "path": "/spec/a"}],[{"op": "remove", "path": "/spec/b"}`, "patch is not valid JSON"},
+		"nothing":          {` `, "patch is not valid JSON: it is empty"},
+		"no JSON":          {`op: remove`, "patch is not valid JSON"},
+		"no path":          {`{"op": "remove"}`, "has no path"},
+		"null":             {`null`, "has no path"},
+		"a number as path": {`{"op": "remove", "path": 1}`, "has no path"},
+		"a number as from": {`{"op": "move", "path": "/spec/x", "from": 1}`, "has no valid from"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := CheckPatch(tc.patch)
@@ -47,8 +54,8 @@ func TestPatchesOfANewTarget(t *testing.T) {
 	toNew(c)
 	c.Restore.Spec.Patches = []string{
 		`{"op": "replace", "path": "/spec/template/spec/domain/devices/interfaces/0/macAddress", "value": "02:00:00:00:00:02"}`,
-		`{"op": "add", "path": "/spec/template/metadata", "value": {"annotations": {}}}`,
-		`{"op": "add", "path": "/spec/template/metadata/annotations/example.com~1a:b,c", "value": "x:y,z"}`,
+		`{"op": "add", "path": "/spec/template/metadata", "value": {"annotations": {}}},
+		 {"op": "add", "path": "/spec/template/metadata/annotations/example.com~1a:b,c", "value": "x:y,z"}`,
 	}
 	c.run(t, all)
 	template := c.Target.Spec.Template
@@ -63,6 +70,38 @@ func TestPatchesOfANewTarget(t *testing.T) {
 	existing.run(t, all)
 	if got := existing.Target.Spec.Template.Spec.Domain.Devices.Interfaces[0].MacAddress; got != mac {
 		t.Errorf("an existing target was patched: %s", got)
+	}
+}
+
+// TestImpossiblePatchesFail has patches that cannot be applied, however often that is tried.
+func TestImpossiblePatchesFail(t *testing.T) {
+	for name, tc := range map[string]struct{ patch, want string }{
+		"the UUID, which only VMIs have": {`{"op":"replace","path":"/spec/template/spec/domain/firmware/uuid","value":"x"}`, "/spec/template/spec/domain/firmware/uuid"},
+		"a field that is not there":      {`{"op":"remove","path":"/spec/template/spec/x"}`, "/spec/template/spec/x"},
+		"not a VM":                       {`{"op":"replace","path":"/spec/template","value":1}`, "cannot unmarshal number"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			toNew(c)
+			c.Restore.Spec.Patches = []string{tc.patch}
+			claims := len(c.Claims)
+			var last Step
+			for i := 0; !Finished(c.Restore.Status); i++ {
+				if i == 10 {
+					t.Fatalf("the restore does not end: %+v", c.Restore.Status)
+				}
+				last = Next(c.World)
+				c.apply(last, all)
+			}
+			failure := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionFailure)
+			if !strings.HasPrefix(failure.Reason, "error patching VM copy: ") || !strings.Contains(failure.Reason, tc.want) ||
+				!strings.HasSuffix(failure.Reason, "Create another VirtualMachineRestore, with other patches") {
+				t.Errorf("it failed because of %q", failure.Reason)
+			}
+			if last.Event == nil || last.Event.Reason != snapshot.RestoreFailedEvent || last.RequeueAfter != 0 || c.Target != nil || len(c.Claims) != claims {
+				t.Errorf("step %+v, event %+v, target %v, %d claims", last, last.Event, c.Target, len(c.Claims))
+			}
+		})
 	}
 }
 

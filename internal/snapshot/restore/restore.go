@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/printable"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
@@ -154,7 +155,11 @@ func Next(w World) Step {
 	}
 	for _, stage := range list {
 		done, err := stage(s)
-		if err != nil {
+		var never *impossibleError
+		switch {
+		case errors.As(err, &never):
+			s.fail(printable.Text(err.Error(), maxReason))
+		case err != nil:
 			s.report(err)
 		}
 		if !done || err != nil {
@@ -195,7 +200,11 @@ type scope struct {
 	created *v1.VirtualMachine
 }
 
-// Finished reports whether a restore with this status has finished. Only a target that runs makes it fail for good.
+// impossibleError is an error that another attempt does not change: a restore and its snapshot are immutable.
+type impossibleError struct{ error }
+
+// Finished reports whether a restore with this status has finished. Only a target that runs, and patches that cannot be applied, make it
+// fail for good.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }
