@@ -188,6 +188,8 @@ var _ = Describe("Manager", Ordered, func() {
 	It("takes a snapshot of a VM and restores it, while VolumeSnapshots, claims and DataVolumes change", func() {
 		r := newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
 		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: r.ns}, Driver: r.class.Provisioner})
+		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(r.vm).Status.VolumeSnapshotStatuses }, time.Minute).
+			Should(HaveEach(HaveField("Enabled", true)), "the cache knows the class")
 		r.request()
 		Eventually(func() string {
 			r.store()
