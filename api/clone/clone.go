@@ -50,4 +50,20 @@ const (
 	PVCBoundEvent = "PVCBound"
 	// SourceDoesNotExistEvent: the source is not there (yet).
 	SourceDoesNotExistEvent = "SourceDoesNotExist"
+	// SourceWithBackendStorageInvalidEvent: the source has state of TPM or EFI, and cannot be cloned. The clone has failed.
+	SourceWithBackendStorageInvalidEvent = "SourceVMWithBackendStorageInvalid"
+	// VMVolumeSnapshotsInvalidEvent: no snapshot can be taken of a volume of the source (yet).
+	VMVolumeSnapshotsInvalidEvent = "VMVolumeSnapshotsInvalid"
+	// SnapshotContentInvalidEvent: the snapshot has not all that a clone needs. The clone has failed.
+	SnapshotContentInvalidEvent = "SnapshotContentInvalid"
+)
+
+// Reasons of events that KubeVirt does not have: it waits in these cases. The clone has failed.
+const (
+	// SnapshotFailedEvent: the snapshot has failed.
+	SnapshotFailedEvent = "SnapshotFailed"
+	// RestoreFailedEvent: the restore has failed.
+	RestoreFailedEvent = "RestoreFailed"
+	// RestoreDeletedEvent: a user deleted the restore.
+	RestoreDeletedEvent = "RestoreDeleted"
 )

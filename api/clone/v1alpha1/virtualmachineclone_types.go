@@ -20,7 +20,7 @@ import (
 type VirtualMachineClone struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what to clone, and how. Set by the user, and not changed afterwards.
+	// spec is what to clone, and how. Set by the user. Changes have an effect until the target is created.
 	Spec v1beta1.VirtualMachineCloneSpec `json:"spec"`
 	// status is its state. Set by virt-controller.
 	Status v1beta1.VirtualMachineCloneStatus `json:"status,omitempty"`

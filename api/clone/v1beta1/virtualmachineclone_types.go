@@ -22,7 +22,7 @@ import (
 type VirtualMachineClone struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what to clone, and how. Set by the user, and not changed afterwards.
+	// spec is what to clone, and how. Set by the user. Changes have an effect until the target is created.
 	Spec VirtualMachineCloneSpec `json:"spec"`
 	// status is its state. Set by virt-controller.
 	Status VirtualMachineCloneStatus `json:"status,omitempty"`

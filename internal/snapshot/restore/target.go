@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
@@ -48,7 +49,7 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	vm := &v1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.Restore.Namespace, Name: s.Restore.Spec.Target.Name,
-			Labels: maps.Clone(source.Labels), Annotations: maps.Clone(source.Annotations),
+			Labels: maps.Clone(source.Labels), Annotations: Annotations(source, s.Restore.Spec.Target.Name),
 		},
 		Spec: s.spec(),
 	}
@@ -56,9 +57,6 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	if source.Spec.Running != nil {
 		vm.Spec.Running, vm.Spec.RunStrategy = ptr.To(false), nil
 	}
-	// The next kubectl apply would change the VM of which the snapshot was taken to this one's name.
-	delete(vm.Annotations, corev1.LastAppliedConfigAnnotation)
-	delete(vm.Annotations, firmware.IdentityAnnotation)
 	s.identify(vm)
 	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // As in KubeVirt, patches find annotations.
 	vm, err := patched(vm, s.Restore.Spec.Patches)
@@ -69,11 +67,23 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	return vm, s.checkShared(vm)
 }
 
+// Annotations returns the annotations of the VM in a snapshot that a VM of a name gets when it is created from it. Patches find these,
+// and the one that marks what the restore has made.
+func Annotations(source *v1beta1.VirtualMachine, target string) map[string]string {
+	out := maps.Clone(source.Annotations)
+	// The next kubectl apply would change the VM of which the snapshot was taken to this one's name.
+	delete(out, corev1.LastAppliedConfigAnnotation)
+	delete(out, firmware.IdentityAnnotation)
+	if target != source.Name {
+		delete(out, v1.ControllerAPIStorageVersionObservedAnnotation)
+	}
+	return out
+}
+
 // identify gives a VM that is created again under its name the firmware UUID and serial number that its guest had. They are
 // derived from the UID of the VM, which is another one now. A VM of another name gets its own.
 func (s *scope) identify(vm *v1.VirtualMachine) {
 	if !s.toSource() {
-		delete(vm.Annotations, v1.ControllerAPIStorageVersionObservedAnnotation)
 		return
 	}
 	source := s.source()

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clone
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/vireo-project/vireo/api/clone/v1beta1"
+	"github.com/vireo-project/vireo/api/snapshot"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+)
+
+// Limits of filters: one is a regular expression, which needs memory.
+const (
+	// MaxFilters is how many filters a list may have.
+	MaxFilters = 256
+	// MaxFilter is how long a filter may be, in bytes. Keys of labels and annotations have 317 characters at most.
+	MaxFilter = 512
+)
+
+// operation is a JSON patch operation.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// Paths of what is patched.
+const (
+	pathInterface = "/spec/template/spec/domain/devices/interfaces/%d/macAddress"
+	pathFirmware  = "/spec/template/spec/domain/firmware"
+)
+
+// patches returns the JSON patch operations that make the VM in a snapshot the target: it shares neither MAC addresses nor the identity
+// of its firmware with the source. Those of the user come last.
+func patches(of *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMachine, target string) ([]string, error) {
+	template, spec := source.Spec.Template, &of.Spec
+	operations := slices.Concat(
+		addresses(template.Spec.Domain.Devices.Interfaces, spec.NewMacAddresses),
+		identity(template.Spec.Domain.Firmware, spec.NewSMBiosSerial, target == source.Name),
+	)
+	// The restore marks the target with this one.
+	annotations := restore.Annotations(source, target)
+	delete(annotations, snapshot.LastRestoreAnnotation)
+	for _, list := range []struct {
+		path    string
+		keys    map[string]string
+		filters []string
+	}{
+		{"/metadata/labels/", source.Labels, spec.LabelFilters},
+		{"/metadata/annotations/", annotations, spec.AnnotationFilters},
+		{"/spec/template/metadata/labels/", template.ObjectMeta.Labels, spec.Template.LabelFilters},
+		{"/spec/template/metadata/annotations/", template.ObjectMeta.Annotations, spec.Template.AnnotationFilters},
+	} {
+		removed, err := removals(list.path, list.keys, list.filters)
+		if err != nil {
+			return nil, err
+		}
+		operations = append(operations, removed...)
+	}
+	out := make([]string, 0, len(operations)+len(spec.Patches))
+	for i := range operations {
+		text, err := json.Marshal(operations[i])
+		if err != nil {
+			return nil, fmt.Errorf("encode the patch of %s: %w", operations[i].Path, err)
+		}
+		out = append(out, string(text))
+	}
+	return append(out, spec.Patches...), nil
+}
+
+// addresses sets the MAC addresses. An interface without one gets one when the VM starts.
+func addresses(interfaces []v1.Interface, chosen map[string]string) []operation {
+	var out []operation
+	for i := range interfaces {
+		if address := chosen[interfaces[i].Name]; address != interfaces[i].MacAddress {
+			out = append(out, operation{"add", fmt.Sprintf(pathInterface, i), address})
+		}
+	}
+	return out
+}
+
+// identity removes UUID and serial number, and sets a new serial number. Without them, they are derived from the UID of the VM.
+// KubeVirt ignores a new serial number if the source's template says nothing about the firmware. again reports whether the target has the
+// name of the source, which was deleted: the restore would set the UUID and serial number that the source had.
+func identity(source *v1.Firmware, serial *string, again bool) []operation {
+	if source == nil && serial == nil && !again {
+		return nil
+	}
+	changed := v1.Firmware{}
+	if source != nil {
+		changed = *source.DeepCopy()
+	}
+	changed.UUID, changed.Serial = "", ""
+	if serial != nil {
+		changed.Serial = *serial
+	}
+	return []operation{{"add", pathFirmware, changed}}
+}
+
+// removals removes the keys that filters do not keep.
+func removals(path string, keys map[string]string, filters []string) ([]operation, error) {
+	if filters == nil {
+		return nil, nil
+	}
+	keeps, excludes, err := compile(filters)
+	if err != nil {
+		return nil, err
+	}
+	matches := func(list []*regexp.Regexp, key string) bool {
+		return slices.ContainsFunc(list, func(filter *regexp.Regexp) bool { return filter.MatchString(key) })
+	}
+	var out []operation
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if !matches(keeps, key) || matches(excludes, key) {
+			out = append(out, operation{Op: "remove", Path: path + escape.Replace(key)})
+		}
+	}
+	return out, nil
+}
+
+// escape escapes a key in a path. Source: RFC 6901, section 3.
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
+
+// compile returns filters that keep keys, and those that exclude them. As in KubeVirt, a filter is a regular expression that matches
+// anywhere in a key, except that * is all keys; what is not a regular expression matches nothing.
+func compile(filters []string) (keeps, excludes []*regexp.Regexp, err error) {
+	if len(filters) > MaxFilters {
+		return nil, nil, fmt.Errorf("%d filters: at most %d are possible", len(filters), MaxFilters)
+	}
+	for _, filter := range filters {
+		if len(filter) > MaxFilter {
+			return nil, nil, fmt.Errorf("a filter has %d bytes: at most %d are possible", len(filter), MaxFilter)
+		}
+		text, excluded := strings.CutPrefix(filter, "!")
+		if text == "*" {
+			text = ".*"
+		}
+		expression, err := regexp.Compile(text)
+		switch {
+		case err != nil || text == "":
+		case excluded:
+			excludes = append(excludes, expression)
+		default:
+			keeps = append(keeps, expression)
+		}
+	}
+	return keeps, excludes, nil
+}

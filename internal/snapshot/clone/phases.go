@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clone
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/clone"
+	"github.com/vireo-project/vireo/api/clone/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/conditions"
+)
+
+// begin starts with the snapshot, once the source exists and can be cloned.
+func (s *scope) begin() {
+	source, target := s.Clone.Spec.Source, s.Clone.Spec.Target
+	switch {
+	case target != nil && target.Kind != kindVM:
+		s.pending("", "target type is unknown: "+target.Kind)
+	case isTemporary(s.Clone):
+		s.takeSnapshot()
+	case source == nil || source.Kind != kindSnapshot:
+		kind := ""
+		if source != nil {
+			kind = source.Kind
+		}
+		s.pending("", fmt.Sprintf("clone %s is defined with an unknown source type %s", s.Clone.Name, kind))
+	case s.Snapshot == nil:
+		s.awaitSource()
+	default:
+		s.advance(v1beta1.SnapshotInProgress)
+	}
+}
+
+// awaitSource reports that the source does not exist.
+func (s *scope) awaitSource() {
+	source := s.Clone.Spec.Source
+	s.pending(clone.SourceDoesNotExistEvent, fmt.Sprintf("Source doesnt exist: %s %s/%s", source.Kind, s.Clone.Namespace, source.Name))
+}
+
+// takeSnapshot creates the temporary snapshot.
+func (s *scope) takeSnapshot() {
+	name := SnapshotName(s.Clone)
+	switch {
+	case s.Snapshot != nil && !s.isOurs(s.Snapshot):
+		s.report(foreign("VirtualMachineSnapshot", s.Snapshot))
+		return
+	case s.Snapshot != nil: // From an earlier attempt.
+	case s.Source == nil:
+		s.awaitSource()
+		return
+	default:
+		if text := backendStorage(s.Source.Spec.Template); text != "" {
+			s.fail(clone.SourceWithBackendStorageInvalidEvent, text, fmt.Sprintf("VM %s/%s", s.Source.Namespace, s.Source.Name))
+			return
+		}
+		if text := withoutSnapshots(s.Source); text != "" {
+			s.pending(clone.VMVolumeSnapshotsInvalidEvent, text)
+			return
+		}
+		s.step.Create = append(s.step.Create, s.newSnapshot())
+	}
+	s.status.SnapshotName = ptr.To(name)
+	s.advance(v1beta1.SnapshotInProgress)
+	s.record(clone.SnapshotCreatedEvent, fmt.Sprintf("created snapshot %s for clone %s", name, s.Clone.Name))
+}
+
+// awaitSnapshot waits until the snapshot can be restored. KubeVirt waits forever for one that has failed or is gone.
+func (s *scope) awaitSnapshot() {
+	if isTemporary(s.Clone) && s.status.SnapshotName == nil {
+		s.takeSnapshot()
+		return
+	}
+	if s.lacksSnapshot() {
+		return
+	}
+	switch of := s.Snapshot; {
+	case of.Status != nil && of.Status.Phase == snapshotv1beta1.Failed:
+		s.fail(clone.SnapshotFailedEvent, fmt.Sprintf("snapshot %s has failed", of.Name), snapshotProblem(of))
+	case !IsReady(of):
+		s.working(snapshotProblem(of))
+	default:
+		if err := s.checkContent(); err != nil {
+			s.fail(clone.SnapshotContentInvalidEvent, err.Error(), "")
+			return
+		}
+		s.advance(v1beta1.RestoreInProgress)
+		s.record(clone.SnapshotReadyEvent, fmt.Sprintf("snapshot %s for clone %s is ready to use", s.Snapshot.Name, s.Clone.Name))
+	}
+}
+
+// IsReady reports whether a snapshot can be restored.
+func IsReady(of *snapshotv1beta1.VirtualMachineSnapshot) bool {
+	return of.Status != nil && ptr.Deref(of.Status.ReadyToUse, false)
+}
+
+// lacksSnapshot reports whether the snapshot is gone, and what that means. A source may come back; a temporary snapshot does not.
+func (s *scope) lacksSnapshot() bool {
+	switch {
+	case s.Snapshot == nil && !isTemporary(s.Clone):
+		s.awaitSource()
+	case s.Snapshot == nil:
+		s.fail(clone.SnapshotDeletedEvent, fmt.Sprintf("snapshot %s does not exist anymore", SnapshotName(s.Clone)), "")
+	case isTemporary(s.Clone) && !s.isOurs(s.Snapshot):
+		s.report(foreign("VirtualMachineSnapshot", s.Snapshot))
+	default:
+		return false
+	}
+	return true
+}
+
+// restore restores the snapshot to the target.
+func (s *scope) restore() {
+	switch of := s.Restore; {
+	case of == nil && s.status.RestoreName != nil:
+		// A second restore would leave the claims of the first one behind. KubeVirt waits forever.
+		s.fail(clone.RestoreDeletedEvent, fmt.Sprintf("restore %s does not exist anymore", *s.status.RestoreName), "")
+	case of != nil && !s.isOurs(of):
+		s.report(foreign("VirtualMachineRestore", of))
+	case of != nil && s.status.RestoreName == nil: // From an earlier attempt.
+		s.restoring()
+	case of != nil && of.Status != nil && ptr.Deref(of.Status.Complete, false):
+		s.status.TargetName = ptr.To(of.Spec.Target.Name)
+		s.advance(v1beta1.CreatingTargetVM)
+		s.record(clone.RestoreReadyEvent, fmt.Sprintf("restore %s for clone %s is ready to use", of.Name, s.Clone.Name))
+	case of != nil && of.Status != nil && conditions.IsTrue(of.Status.Conditions, snapshotv1beta1.ConditionFailure):
+		// KubeVirt takes it for complete.
+		s.fail(clone.RestoreFailedEvent, fmt.Sprintf("restore %s has failed", of.Name), restoreProblem(of))
+	case s.lacksSnapshot():
+	case of != nil:
+		s.working(restoreProblem(of))
+	default:
+		s.createRestore()
+	}
+}
+
+func (s *scope) createRestore() {
+	if err := s.checkContent(); err != nil {
+		s.fail(clone.SnapshotContentInvalidEvent, err.Error(), "")
+		return
+	}
+	name := TargetName(s.Clone)
+	if s.Target != nil {
+		// KubeVirt replaces the disks of a VM of which the snapshot was taken, and waits forever if it is another one.
+		s.refuse(fmt.Errorf("VirtualMachine %s/%s exists already: delete it, or clone to another name", s.Clone.Namespace, name))
+		return
+	}
+	list, err := patches(s.Clone, s.Content.Spec.Source.VirtualMachine, name)
+	if err != nil {
+		s.refuse(fmt.Errorf("error generating patches for clone %s: %w", s.Clone.Name, err))
+		return
+	}
+	s.step.Create = append(s.step.Create, s.newRestore(list))
+	s.restoring()
+}
+
+// restoring reports that the restore exists.
+func (s *scope) restoring() {
+	name := RestoreName(s.Clone)
+	s.status.RestoreName = ptr.To(name)
+	s.working("")
+	s.record(clone.RestoreCreatedEvent, fmt.Sprintf("created restore %s for clone %s", name, s.Clone.Name))
+}
+
+// awaitTarget ends the clone: the restore has created the target. If it is gone, a user has deleted it.
+func (s *scope) awaitTarget() {
+	if s.deletedWithTarget() {
+		return
+	}
+	s.status.Phase = v1beta1.Succeeded
+	s.status.CreationTime = ptr.To(metav1.NewTime(s.Now))
+	s.succeeded()
+	s.record(clone.TargetVMCreatedEvent, fmt.Sprintf("created target VM %s for clone %s", TargetName(s.Clone), s.Clone.Name))
+	s.cleanUp()
+}
+
+// finish deletes what the clone does not need any more: the snapshot and the restore, and the clone itself with its target.
+func (s *scope) finish() {
+	if !s.deletedWithTarget() && s.status.RestoreName != nil {
+		s.cleanUp()
+	}
+}
+
+// deletedWithTarget deletes a clone whose target does not exist any more.
+func (s *scope) deletedWithTarget() bool {
+	if s.Target != nil {
+		return false
+	}
+	s.step.Delete = append(s.step.Delete, s.Clone)
+	return true
+}
+
+// cleanUp deletes the temporary objects. The claims are filled from the snapshot, some of them not before the target starts.
+func (s *scope) cleanUp() {
+	for _, claim := range s.Claims {
+		if claim.Status.Phase != corev1.ClaimBound {
+			return
+		}
+	}
+	if of := s.Snapshot; isTemporary(s.Clone) && of != nil && s.isOurs(of) && of.DeletionTimestamp == nil {
+		s.step.Delete = append(s.step.Delete, of)
+	}
+	if of := s.Restore; of != nil && s.isOurs(of) && of.DeletionTimestamp == nil {
+		s.step.Delete = append(s.step.Delete, of)
+	}
+	s.status.SnapshotName, s.status.RestoreName = nil, nil
+	s.succeeded()
+	s.record(clone.PVCBoundEvent, fmt.Sprintf("all PVC for clone %s are bound", s.Clone.Name))
+}
+
+func foreign(kind string, object metav1.Object) error {
+	return fmt.Errorf("%s %s/%s exists already and does not belong to the clone: delete it", kind, object.GetNamespace(), object.GetName())
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clone
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/clone"
+	"github.com/vireo-project/vireo/api/clone/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/component/printable"
+	"github.com/vireo-project/vireo/internal/conditions"
+)
+
+// Reasons of the conditions of a clone.
+const (
+	reasonPending    = "Pending"
+	reasonProcessing = "Still processing"
+	reasonReady      = "Ready"
+	reasonFailed     = "Failed"
+)
+
+// maxText is the length of a text in the status, in characters. It may contain texts of the user, such as a patch.
+const maxText = 4096
+
+// set sets the two conditions.
+func (s *scope) set(progressing corev1.ConditionStatus, why string, ready corev1.ConditionStatus, reason, message string) {
+	now := metav1.NewTime(s.Now)
+	conditions.Set(&s.status.Conditions, v1beta1.Condition{
+		Type: v1beta1.ConditionProgressing, Status: progressing, Reason: why, LastTransitionTime: now,
+	})
+	conditions.Set(&s.status.Conditions, v1beta1.Condition{
+		Type: v1beta1.ConditionReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now,
+	})
+}
+
+// working reports that the clone goes on. The message, which KubeVirt does not have, is what the snapshot or the restore waits for.
+func (s *scope) working(message string) {
+	s.set(corev1.ConditionTrue, reasonProcessing, corev1.ConditionFalse, reasonProcessing, printable.Text(message, maxText))
+}
+
+func (s *scope) advance(phase v1beta1.VirtualMachineClonePhase) {
+	s.status.Phase = phase
+	s.working("")
+}
+
+// pending reports what the user has to change first. The clone goes on as soon as it has changed.
+func (s *scope) pending(event, text string) {
+	text = printable.Text(text, maxText)
+	s.set(corev1.ConditionFalse, reasonPending, corev1.ConditionFalse, text, "")
+	if event != "" {
+		s.record(event, text)
+	}
+}
+
+func (s *scope) succeeded() {
+	s.set(corev1.ConditionFalse, reasonReady, corev1.ConditionTrue, reasonReady, "")
+}
+
+// fail ends the clone. What it has created is deleted with it. Not every failure has details.
+func (s *scope) fail(event, text, details string) {
+	if details != "" {
+		text += ": " + details
+	}
+	text = printable.Text(text, maxText)
+	s.status.Phase = v1beta1.Failed
+	s.set(corev1.ConditionFalse, reasonFailed, corev1.ConditionFalse, text, "")
+	s.record(event, text)
+}
+
+// record adds an event. Those of a clone are of type Normal in KubeVirt, also for failures.
+func (s *scope) record(reason, note string) {
+	s.step.Events = append(s.step.Events, Event{Type: corev1.EventTypeNormal, Reason: reason, Note: note})
+}
+
+// report reports an error that is tried again.
+func (s *scope) report(err error) {
+	s.working(err.Error())
+	s.step.RequeueAfter = retry
+}
+
+// refuse reports that the restore cannot be created.
+func (s *scope) refuse(err error) {
+	s.report(err)
+	s.step.Events = append(s.step.Events, Event{
+		Type: corev1.EventTypeWarning, Reason: clone.RestoreCreationFailedEvent, Note: printable.Text(err.Error(), maxText),
+	})
+}
+
+// Failed returns the step that reports that the changes of a step could not be applied.
+func Failed(w World, step Step, err error) Step {
+	s := newScope(w)
+	for _, object := range step.Create {
+		switch object.(type) {
+		case *snapshotv1beta1.VirtualMachineSnapshot:
+			s.report(fmt.Errorf("failed creating snapshot %s for clone %s: %w", object.GetName(), w.Clone.Name, err))
+		case *snapshotv1beta1.VirtualMachineRestore:
+			s.refuse(fmt.Errorf("failed creating restore %s for clone %s: %w", object.GetName(), w.Clone.Name, err))
+		}
+	}
+	if len(step.Create) == 0 {
+		s.keep(err)
+	}
+	return *s.step
+}
+
+// keep reports an error about what is left to be deleted. The target is there: the clone stays what it is.
+func (s *scope) keep(err error) {
+	if ready := conditions.Find(s.status.Conditions, v1beta1.ConditionReady); ready != nil {
+		changed := *ready
+		changed.Message = printable.Text(err.Error(), maxText)
+		conditions.Set(&s.status.Conditions, changed)
+	}
+	s.step.RequeueAfter = retry
+}
+
+// snapshotProblem and restoreProblem return why a snapshot or a restore does not go on, or "".
+func snapshotProblem(of *snapshotv1beta1.VirtualMachineSnapshot) string {
+	if of.Status == nil || of.Status.Error == nil || of.Status.Error.Message == nil {
+		return ""
+	}
+	return fmt.Sprintf("snapshot %s: %s", of.Name, *of.Status.Error.Message)
+}
+
+func restoreProblem(of *snapshotv1beta1.VirtualMachineRestore) string {
+	if of.Status == nil {
+		return ""
+	}
+	progressing := conditions.Find(of.Status.Conditions, snapshotv1beta1.ConditionProgressing)
+	if progressing == nil || progressing.Status != corev1.ConditionFalse {
+		return ""
+	}
+	return fmt.Sprintf("restore %s: %s", of.Name, progressing.Reason)
+}
