@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -32,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
@@ -87,6 +89,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinerestore.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&virtualmachineclone.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
@@ -202,6 +207,32 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(BeTrue())
 		Expect(r.lockedBy()).To(BeEmpty())
 		Expect(ExpectExists(r.vm).Spec.DataVolumeTemplates[0].Name).To(HavePrefix("restore-"))
+	})
+
+	It("clones VMs and snapshots while VolumeSnapshots and claims change, and deletes a clone with its target", func() {
+		c := newClonable(newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil }))
+		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: c.ns}, Driver: c.class.Provisioner})
+		finished := func(of *vmClone) {
+			GinkgoHelper()
+			Eventually(func() string {
+				c.store()
+				c.provision()
+				return cloneState(of)
+			}, time.Minute).Should(Equal(targetIsThere))
+			Eventually(func() *string { return ExpectExists(of).Status.RestoreName }, time.Minute).Should(BeNil())
+		}
+		By("a VM")
+		finished(c.clone(func(spec *cloneSpec) { spec.Target.Name = "first" }))
+		By("a snapshot that does not exist yet, and then is not ready")
+		of := c.cloneAs("second", fromSnapshot)
+		state := func() string { return cloneState(of) }
+		Eventually(state, time.Minute).Should(ContainSubstring("Source doesnt exist"))
+		c.request()
+		Eventually(state, time.Minute).Should(HavePrefix("SnapshotInProgress"))
+		finished(of)
+		By("without the target")
+		Expect(k8sClient.Delete(ctx, ExpectExists(c.target()))).To(Succeed())
+		Eventually(func() bool { return apierrors.IsNotFound(k8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
 	})
 
 	It("keeps a replica set's number of VMIs when VMIs are deleted, lose their label or are adopted", func() {

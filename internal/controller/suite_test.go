@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
@@ -71,6 +72,7 @@ var _ = BeforeSuite(func() {
 	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(v1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(snapshotv1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
+	Expect(clonev1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(csi.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
 	// Without the gate the API server drops fields that a kubelet with it reports.

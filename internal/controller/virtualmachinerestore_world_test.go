@@ -56,6 +56,8 @@ type restores struct {
 	class    *storagev1.StorageClass
 	vm       *v1.VirtualMachine
 	snapshot *snapshotv1beta1.VirtualMachineSnapshot
+	// unbound lets claims wait for their first consumer.
+	unbound bool
 }
 
 // newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a snapshot of it.
@@ -69,11 +71,17 @@ func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 // newRestorable is newRestores without the snapshot.
 func newRestorable(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
+	return newRestorableOn(storagev1.VolumeBindingImmediate, changes...)
+}
+
+// newRestorableOn is newRestorable on storage with a binding mode.
+func newRestorableOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *restores {
+	GinkgoHelper()
 	installVolumeSnapshots()
 	r := &restores{
 		writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
-	r.class = aClass(storagev1.VolumeBindingImmediate, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
+	r.class = aClass(binding, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
 	r.Reconciler = &virtualmachinerestore.Reconciler{
 		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{k8sClient}, Clock: r.clock,
 	}
@@ -136,12 +144,18 @@ func (r *restores) revision(name string, owner metav1.OwnerReference) {
 func (r *restores) take() {
 	GinkgoHelper()
 	r.request()
+	r.taken(r.snapshot)
+}
+
+// taken fills a snapshot of the VM.
+func (r *restores) taken(of *snapshotv1beta1.VirtualMachineSnapshot) {
+	GinkgoHelper()
 	storage := capture.Storage{
 		Claims: r.claims(), State: r.claims()[stateOfVM], Drivers: map[string]string{r.class.Name: r.class.Provisioner},
 		Classes: []csi.VolumeSnapshotClass{{ObjectMeta: metav1.ObjectMeta{Name: "class"}, Driver: r.class.Provisioner}},
 	}
 	stored := capture.Stored{VM: r.vm, Identity: firmware.FromUID, Volumes: capture.Volumes(r.vm, storage)}
-	content, copies := capture.Content(r.snapshot, stored)
+	content, copies := capture.Content(of, stored)
 	Expect(content.Spec.VolumeBackups).To(HaveLen(len(r.claims())))
 	ExpectCreated(content)
 	for i := range content.Spec.VolumeBackups {
@@ -149,15 +163,15 @@ func (r *restores) take() {
 	}
 	r.store()
 	for _, names := range copies {
-		r.revision(names.To, *metav1.NewControllerRef(r.snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
+		r.revision(names.To, *metav1.NewControllerRef(of, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 	}
 	content.Status = &snapshotv1beta1.VirtualMachineSnapshotContentStatus{ReadyToUse: ptr.To(true)}
 	ExpectStatus(content)
-	r.snapshot.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{
+	of.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{
 		Phase: snapshotv1beta1.Succeeded, ReadyToUse: ptr.To(true), SourceUID: ptr.To(r.vm.UID),
 		VirtualMachineSnapshotContentName: ptr.To(content.Name),
 	}
-	ExpectStatus(r.snapshot)
+	ExpectStatus(of)
 }
 
 // request creates a snapshot of the VM.
@@ -260,7 +274,7 @@ func (r *restores) provision() {
 				fill(dv, cdi.DataVolumeSucceeded)
 			}
 		}
-		if claim.Status.Phase == corev1.ClaimPending {
+		if claim.Status.Phase == corev1.ClaimPending && !r.unbound {
 			claim.Status.Phase = corev1.ClaimBound
 			ExpectStatus(claim)
 		}

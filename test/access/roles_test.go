@@ -124,6 +124,7 @@ var permissions = []permission{
 	{"update patch", "snapshot.kubevirt.io", "virtualmachinesnapshotcontents/status", nobody},
 	{"update patch", "snapshot.kubevirt.io", "virtualmachinerestores/status", nobody},
 	{change, "clone.kubevirt.io", "virtualmachineclones", editors},
+	{"update patch", "clone.kubevirt.io", "virtualmachineclones/status", nobody},
 	{change, "export.kubevirt.io", "virtualmachineexports", editors},
 	{change, "pool.kubevirt.io", "virtualmachinepools", editors},
 	{"deletecollection", "pool.kubevirt.io", "virtualmachinepools", admin},

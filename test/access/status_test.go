@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -39,6 +41,9 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: "status", Namespace: namespace}
 	objects = append(objects, &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta}, &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta},
 		&snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta})
+	clone := &clonev1beta1.VirtualMachineClone{ObjectMeta: meta}
+	clone.Spec.Source = &corev1.TypedLocalObjectReference{Kind: "VirtualMachine", Name: "status"}
+	objects = append(objects, clone)
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
@@ -43,6 +44,7 @@ func NewScheme() *runtime.Scheme {
 	utilruntime.Must(cdi.AddToScheme(scheme))
 	utilruntime.Must(v1beta1.AddToScheme(scheme))
 	utilruntime.Must(snapshotv1beta1.AddToScheme(scheme))
+	utilruntime.Must(clonev1beta1.AddToScheme(scheme))
 	utilruntime.Must(csi.AddToScheme(scheme))
 	return scheme
 }

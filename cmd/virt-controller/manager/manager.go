@@ -38,6 +38,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
@@ -215,7 +216,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		instances,
 	}
 	all := slices.Concat(reconcilers,
-		snapshotReconcilers(mgr, o, source("snapshot-controller"), source("restore-controller"), imports, snapshots),
+		snapshotReconcilers(mgr, o, source, imports, snapshots),
 		migrationReconcilers(mgr, o, source, store, installation.DeploymentID))
 	for _, r := range all {
 		if err := r.SetupWithManager(mgr); err != nil {
@@ -228,10 +229,11 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 // settable is a reconciler.
 type settable interface{ SetupWithManager(mgr ctrl.Manager) error }
 
-// snapshotReconcilers returns the reconcilers of snapshots and restores.
+// snapshotReconcilers returns the reconcilers of snapshots, restores and clones. source returns the recorder of a component.
 func snapshotReconcilers(
-	mgr ctrl.Manager, o *Options, snapshotRecorder, restoreRecorder events.EventRecorder, imports *datavolume.Store, snapshots *volumesnapshot.Store,
+	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, imports *datavolume.Store, snapshots *volumesnapshot.Store,
 ) []settable {
+	snapshotRecorder := source("snapshot-controller")
 	return []settable{
 		&virtualmachinesnapshot.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: snapshotRecorder, VolumeSnapshots: snapshots,
@@ -242,7 +244,10 @@ func snapshotReconcilers(
 			Clock: o.Clock,
 		},
 		&virtualmachinerestore.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: restoreRecorder, DataVolumes: imports, Clock: o.Clock,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("restore-controller"), DataVolumes: imports, Clock: o.Clock,
+		},
+		&virtualmachineclone.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("clone-controller"), Clock: o.Clock,
 		},
 	}
 }

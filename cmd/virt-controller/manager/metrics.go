@@ -38,6 +38,7 @@ var queues = map[string]string{
 	"evacuation":                       "virt-controller-evacuation",
 	"workloadupdate":                   "virt-controller-workload-update",
 	"virtualmachinerestore":            "virt-controller-restore-vmrestore",
+	"virtualmachineclone":              "virt-controller-vmclone",
 	"node":                             "virt-controller-node",
 	"kubevirt":                         "virt-operator-kubevirt",
 }

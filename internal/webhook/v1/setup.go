@@ -84,6 +84,9 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 
 		"/virtualmachinerestores-validate": admission.WithValidator(scheme, &restoreValidator{config: options.Config, reader: options.Client}),
 
+		"/vm-clone-mutate-create":   &admission.Webhook{Handler: &cloneMutator{decoder: admission.NewDecoder(scheme)}},
+		"/vm-clone-validate-create": admission.WithValidator(scheme, &cloneValidator{config: options.Config}),
+
 		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
 			config: options.Config, apiReader: options.APIReader, writer: options.Client, liveMigration: options.LiveMigration,
 		}}),

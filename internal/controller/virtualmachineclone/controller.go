@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineclone
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/vireo-project/vireo/api/clone/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// cloneWorkers is how many clones are reconciled at the same time.
+const cloneWorkers = 3
+
+// Reconciler clones VMs.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// APIReader reads from the API server.
+	APIReader client.Reader
+	// Recorder records events.
+	Recorder events.EventRecorder
+	// Clock gives the time; nil means the system's clock.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=clone.kubevirt.io,resources=virtualmachineclones/status,verbs=patch
+// +kubebuilder:rbac:groups=clone.kubevirt.io,resources=virtualmachineclones/finalizers,verbs=update
+// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinerestores,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshotcontents,verbs=get;list;watch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), underwayIndex, targetIndex, restoreIndex); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineclone").
+		For(&v1beta1.VirtualMachineClone{}).
+		Watches(&snapshotv1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.ofSnapshot)).
+		Watches(&snapshotv1beta1.VirtualMachineRestore{}, handler.EnqueueRequestsFromMapFunc(r.ofRestore)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.ofVM)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.toVM), builder.WithPredicates(isDeleted)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: cloneWorkers}).
+		Complete(r)
+}
+
+// Reconcile reconciles one clone. See Run for the order.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	of := &v1beta1.VirtualMachineClone{}
+	if err := r.Client.Get(ctx, request.NamespacedName, of); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("get VirtualMachineClone %s: %w", request, err)
+	}
+	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Clone: of}
+	if err := Run(ctx, scope); err != nil {
+		return reconciler.Result(err, 0)
+	}
+	return reconciler.Result(nil, scope.RequeueAfter)
+}

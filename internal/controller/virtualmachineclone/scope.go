@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachineclone clones VMs. What a clone does next is decided by package internal/snapshot/clone; this package reads what
+// the decision depends on, and applies it. Run has the order.
+package virtualmachineclone
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/api/clone/v1beta1"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/snapshot/clone"
+)
+
+// actionClone is the action of a clone's events.
+const actionClone = "Clone"
+
+// Scope is one reconciliation of one clone.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
+	Client    client.Client
+	APIReader client.Reader
+	// Recorder records events, each after the write that it reports.
+	Recorder events.EventRecorder
+	// Now is the time of the reconciliation.
+	Now time.Time
+
+	// Clone is the clone as read. The write of its status refreshes it.
+	Clone *v1beta1.VirtualMachineClone
+	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
+	RequeueAfter time.Duration
+}
+
+// Run reconciles the clone. The numbered comment gives the reason for the order.
+func Run(ctx context.Context, s *Scope) error {
+	if s.Clone.DeletionTimestamp != nil {
+		return nil // The garbage collector deletes what belongs to it.
+	}
+	world, err := s.readWorld(ctx)
+	if err != nil {
+		return err
+	}
+	step := clone.Next(world)
+	if err := s.apply(ctx, &step); err != nil {
+		if apierrors.IsConflict(err) || ctx.Err() != nil {
+			return err
+		}
+		log.FromContext(ctx).Error(err, "Cannot apply the next step of a clone")
+		step = clone.Failed(world, step, err)
+	}
+	// 1. The status is written last, once. It names the snapshot and the restore when they exist: a name in the status of an object that
+	// does not exist means that somebody has deleted it.
+	if err := s.writeStatus(ctx, &step); err != nil {
+		return err
+	}
+	s.RequeueAfter = step.RequeueAfter
+	return nil
+}
+
+// apply applies the changes of a step and returns the first error. What exists already is not created, nor deleted what is gone.
+func (s *Scope) apply(ctx context.Context, step *clone.Step) error {
+	for _, object := range step.Create {
+		if err := s.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err // The decision adds what was created.
+		}
+	}
+	for _, object := range step.Delete {
+		err := s.Client.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+		}
+	}
+	return nil
+}
+
+// writeStatus writes the status if it changed, and then records the events about the change.
+func (s *Scope) writeStatus(ctx context.Context, step *clone.Step) error {
+	if equality.Semantic.DeepEqual(&s.Clone.Status, step.Status) {
+		return nil
+	}
+	changed := s.Clone.DeepCopy()
+	changed.Status = *step.Status
+	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Clone)); {
+	case apierrors.IsNotFound(err):
+		return nil // The clone is gone.
+	case err != nil:
+		return fmt.Errorf("patch status of VirtualMachineClone %s: %w", client.ObjectKeyFromObject(s.Clone), err)
+	}
+	s.Clone = changed
+	for _, e := range step.Events {
+		s.Recorder.Eventf(s.Clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// reasonsOf returns the reasons of events of type Normal.
+func reasonsOf(events []string) []string {
+	var out []string
+	for _, e := range events {
+		if reason, _, _ := strings.Cut(e, ":"); strings.HasPrefix(reason, "Normal ") {
+			out = append(out, reason)
+		}
+	}
+	return out
+}
+
+var _ = Describe("VirtualMachineClone with faults", func() {
+	// run clones a VM while fail makes writes fail, and returns the writes and the events.
+	run := func(fail func(n int) error, changes ...func(*cloneSpec)) (writes, events []string) {
+		GinkgoHelper()
+		c := newClones()
+		c.writes.Fail = func(request string) error {
+			writes = append(writes, request)
+			return fail(len(writes) - 1)
+		}
+		of := c.clone(changes...)
+		c.finishClone(of)
+		c.writes.Fail = nil
+		c.writes.Take()
+		events = c.events.take()
+		c.expectIdle(of)
+		ExpectExists(c.target())
+		ExpectExists(c.snapshot)
+		return writes, events
+	}
+
+	It("succeeds, with each event, though any one write fails", func() {
+		clean, events := run(func(int) error { return nil })
+		Expect(clean).To(HaveLen(9))
+		for k := range clean {
+			By(clean[k])
+			_, got := run(func(n int) error {
+				if n == k {
+					return ErrInjected
+				}
+				return nil
+			})
+			Expect(reasonsOf(got)).To(Equal(reasonsOf(events)))
+		}
+	})
+
+	It("reports once that its restore is refused, and goes on when it is not", func() {
+		c := newClones()
+		refused := apierrors.NewForbidden(snapshotv1beta1.GroupVersion.WithResource("virtualmachinerestores").GroupResource(), "x", errors.New("denied by team.example"))
+		c.writes.Fail = func(request string) error {
+			if request == createRestoreOfClone {
+				return refused
+			}
+			return nil
+		}
+		of := c.clone()
+		c.reach(of, clonev1beta1.RestoreInProgress)
+		c.writes.Take()
+		c.events.take()
+		Expect(c.expectStep(of, createRestoreOfClone, patchCloneStatus).RequeueAfter).To(Equal(15 * time.Second))
+		Expect(c.events.take()).To(ConsistOf(And(
+			HavePrefix("Warning RestoreCreationFailed: failed creating restore "+restoreOfClone(of).Name+" for clone c: "), HaveSuffix("denied by team.example"))))
+		Expect(cloneState(of)).To(HavePrefix("RestoreInProgress" + processing + " (failed creating restore "))
+		c.expectStep(of, createRestoreOfClone)
+		Expect(c.events.take()).To(BeEmpty())
+		c.writes.Fail = nil
+		c.finishClone(of)
+	})
+
+	It("stays what it is when its cache is behind", func() {
+		c := newClones()
+		of := c.clone()
+		c.expectStep(of, createVMSnapshot, patchCloneStatus)
+		By("a cache without the snapshot, whose name the status has")
+		c.writes.Blind = func(key client.ObjectKey, _ client.Object) bool { return key.Name != of.Name }
+		c.expectStep(of)
+		c.writes.Blind = nil
+		By("a cache with the clone as it was")
+		stale := ExpectExists(of.DeepCopy())
+		c.others(of)
+		c.reach(of, clonev1beta1.CreatingTargetVM)
+		c.writes.Take()
+		c.events.take()
+		c.writes.Stale = stale
+		result, err := c.step(of)
+		Expect(err).NotTo(HaveOccurred(), "a conflict")
+		Expect(result.RequeueAfter).NotTo(BeZero())
+		Expect(c.events.take()).To(BeEmpty())
+		c.writes.Stale = nil
+		By("a cache without the target")
+		c.writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
+			_, isVM := object.(*v1.VirtualMachine)
+			return isVM
+		}
+		c.writes.Take()
+		c.finishClone(of)
+		Expect(c.writes.Take()).NotTo(ContainElement(deleteClone))
+	})
+
+	It("fails when somebody deletes its snapshot or its restore", func() {
+		for phase, deleted := range map[clonev1beta1.VirtualMachineClonePhase]func(*vmClone) client.Object{
+			clonev1beta1.SnapshotInProgress: func(of *vmClone) client.Object { return snapshotOfClone(of) },
+			clonev1beta1.RestoreInProgress:  func(of *vmClone) client.Object { return restoreOfClone(of) },
+		} {
+			c := newClones()
+			of := c.clone()
+			c.reach(of, phase)
+			if phase == clonev1beta1.RestoreInProgress {
+				_, err := c.step(of)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(k8sClient.Delete(ctx, deleted(of))).To(Succeed())
+			c.writes.Take()
+			c.expectStep(of, patchCloneStatus)
+			Expect(cloneState(of)).To(And(HavePrefix("Failed; "), HaveSuffix("does not exist anymore")))
+			c.events.take()
+			c.expectIdle(of)
+		}
+	})
+
+	for _, phase := range []clonev1beta1.VirtualMachineClonePhase{
+		clonev1beta1.PhaseUnset, clonev1beta1.SnapshotInProgress, clonev1beta1.RestoreInProgress, clonev1beta1.CreatingTargetVM, clonev1beta1.Succeeded,
+	} {
+		It("writes nothing once it is being deleted in the phase "+string(phase), func() {
+			c := newClones()
+			of := c.clone()
+			c.reach(of, phase)
+			ExpectExists(of).Finalizers = []string{"foregroundDeletion"}
+			Expect(k8sClient.Update(ctx, of)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			c.writes.Take()
+			c.events.take()
+			c.expectIdle(of)
+			ExpectExists(of).Finalizers = nil
+			Expect(k8sClient.Update(ctx, of)).To(Succeed())
+			c.expectIdle(of)
+			ExpectExists(c.snapshot)
+			ExpectExists(c.vm)
+		})
+	}
+
+	It("is deleted with its target, also while its claims wait", func() {
+		c := newClonesOn(storagev1.VolumeBindingWaitForFirstConsumer)
+		c.unbound = true
+		of := c.clone()
+		c.reach(of, clonev1beta1.Succeeded)
+		Expect(k8sClient.Delete(ctx, c.target())).To(Succeed())
+		c.writes.Take()
+		c.writes.Fail = func(string) error { return ErrInjected }
+		_, err := c.step(of)
+		Expect(err).To(Or(Succeed(), MatchError(ErrInjected)))
+		ExpectExists(of)
+		c.writes.Fail = nil
+		c.writes.Take()
+		c.expectStep(of, deleteClone)
+		ExpectGone(of)
+	})
+})

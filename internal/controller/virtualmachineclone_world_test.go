@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// Writes of a clone's reconciliation.
+const (
+	patchCloneStatus     = "patch VirtualMachineClone/status"
+	deleteClone          = "delete VirtualMachineClone"
+	createVMSnapshot     = "create VirtualMachineSnapshot"
+	createRestoreOfClone = "create VirtualMachineRestore"
+	deleteVMSnapshot     = "delete VirtualMachineSnapshot"
+	deleteRestoreOfClone = "delete VirtualMachineRestore"
+)
+
+type (
+	vmClone   = clonev1beta1.VirtualMachineClone
+	cloneSpec = clonev1beta1.VirtualMachineCloneSpec
+)
+
+// clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a reconciler of restores.
+type clones struct {
+	*restores
+	reconciler *virtualmachineclone.Reconciler
+	// writes and events are those of clones.
+	writes *Writes
+	events *recordedEvents
+}
+
+func newClones(changes ...func(*v1.VirtualMachine)) *clones {
+	GinkgoHelper()
+	return newClonesOn(storagev1.VolumeBindingImmediate, changes...)
+}
+
+func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *clones {
+	GinkgoHelper()
+	c := newClonable(newRestorableOn(binding, changes...))
+	c.take()
+	c.snapshottable(true)
+	return c
+}
+
+// newClonable is newClones without the snapshot.
+func newClonable(r *restores) *clones {
+	c := &clones{restores: r, writes: NewWrites(), events: &recordedEvents{}}
+	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: asController, Recorder: c.events, Clock: c.clock}
+	return c
+}
+
+// snapshottable sets whether snapshots of the VM's volumes can be taken.
+func (c *clones) snapshottable(enabled bool) {
+	GinkgoHelper()
+	before := client.MergeFrom(ExpectExists(c.vm).DeepCopy())
+	c.vm.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: enabled}, {Name: "data", Enabled: true}}
+	Expect(k8sClient.Status().Patch(ctx, c.vm, before)).To(Succeed())
+}
+
+// clone creates a clone of the VM.
+func (c *clones) clone(changes ...func(*cloneSpec)) *vmClone {
+	GinkgoHelper()
+	return c.cloneAs("c", changes...)
+}
+
+// cloneAs is clone under a name.
+func (c *clones) cloneAs(name string, changes ...func(*cloneSpec)) *vmClone {
+	GinkgoHelper()
+	of := &vmClone{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}}
+	of.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	of.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
+	for _, change := range changes {
+		change(&of.Spec)
+	}
+	ExpectCreated(of)
+	return of
+}
+
+func fromSnapshot(spec *cloneSpec) {
+	spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot", Name: "snap"}
+}
+
+func (c *clones) step(of *vmClone) (ctrl.Result, error) {
+	return c.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
+}
+
+// expectStep reconciles the clone once and expects exactly these writes.
+func (c *clones) expectStep(of *vmClone, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := c.step(of)
+	Expect(err).NotTo(HaveOccurred())
+	c.writes.ExpectWritten(writes...)
+	return result
+}
+
+// expectIdle expects that the clone changes nothing.
+func (c *clones) expectIdle(of *vmClone) ctrl.Result {
+	GinkgoHelper()
+	result := c.expectStep(of)
+	Expect(c.events.take()).To(BeEmpty())
+	return result
+}
+
+func snapshotOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineSnapshot {
+	return &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-snapshot-" + string(of.UID)}}
+}
+
+func restoreOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineRestore {
+	return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-restore-" + string(of.UID)}}
+}
+
+func (c *clones) target() *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(c.ns).Obj() }
+
+// others does what the reconcilers of snapshots and restores, the storage driver and the importer do.
+func (c *clones) others(of *vmClone) {
+	GinkgoHelper()
+	snapshot := snapshotOfClone(of)
+	if k8sClient.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot) == nil && snapshot.Status == nil {
+		c.taken(snapshot)
+	}
+	for range 12 {
+		_, err := c.reconcile(restoreOfClone(of))
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		c.provision()
+	}
+}
+
+// reach reconciles the clone, and everything else, until it is in a phase. Writes that a test makes fail are tried again.
+func (c *clones) reach(of *vmClone, phase clonev1beta1.VirtualMachineClonePhase) {
+	GinkgoHelper()
+	for range 30 {
+		if ExpectExists(of).Status.Phase == phase {
+			return
+		}
+		_, err := c.step(of)
+		Expect(err).To(Or(Succeed(), MatchError(ErrInjected)))
+		c.others(of)
+	}
+	Fail(fmt.Sprintf("the clone does not get to %s: %+v", phase, ExpectExists(of).Status))
+}
+
+// finishClone reconciles until the clone has succeeded and nothing temporary is left.
+func (c *clones) finishClone(of *vmClone) {
+	GinkgoHelper()
+	c.reach(of, clonev1beta1.Succeeded)
+	for range 5 {
+		_, err := c.step(of)
+		Expect(err).To(Or(Succeed(), MatchError(ErrInjected)))
+		c.others(of)
+	}
+	Expect(ExpectExists(of).Status.RestoreName).To(BeNil())
+	ExpectGone(snapshotOfClone(of))
+	ExpectGone(restoreOfClone(of))
+}
+
+// cloneState formats phase and conditions of a clone.
+func cloneState(of *vmClone) string {
+	GinkgoHelper()
+	out := string(ExpectExists(of).Status.Phase)
+	for _, c := range of.Status.Conditions {
+		out += fmt.Sprintf("; %s=%s %s", c.Type, c.Status, c.Reason)
+		if c.Message != "" {
+			out += " (" + c.Message + ")"
+		}
+	}
+	return out
+}
+
+// stepUntil reconciles the clone, and everything else, until done returns true.
+func (c *clones) stepUntil(of *vmClone, done func() bool) {
+	GinkgoHelper()
+	for range 10 {
+		_, err := c.step(of)
+		Expect(err).NotTo(HaveOccurred())
+		if done() {
+			return
+		}
+		c.others(of)
+	}
+	Fail("the clone does not get there: " + cloneState(of))
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/api/clone/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/printable"
+	"github.com/vireo-project/vireo/internal/snapshot/clone"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
+	"github.com/vireo-project/vireo/internal/specsupport"
+)
+
+// The API server converts requests of other versions to the one in the rules.
+// +kubebuilder:webhook:path=/vm-clone-mutate-create,mutating=true,failurePolicy=fail,sideEffects=None,groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=create,versions=v1beta1,name=virtualmachineclones-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/vm-clone-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=create;update,versions=v1beta1,name=vm-clone-validator.kubevirt.io,admissionReviewVersions=v1
+
+// maxShownText is how many characters of a user's text a message contains.
+const maxShownText = 256
+
+// cloneMutator gives the target of a new clone a name, if it has none. Like vmMutator, it builds its patch by hand.
+type cloneMutator struct {
+	decoder admission.Decoder
+}
+
+// Handle implements admission.Handler.
+func (m *cloneMutator) Handle(_ context.Context, request admission.Request) admission.Response {
+	of := &v1beta1.VirtualMachineClone{}
+	if err := m.decoder.DecodeRaw(request.Object, of); err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	source, target := of.Spec.Source, of.Spec.Target
+	if source == nil || target != nil && target.Name != "" {
+		return admission.Allowed("") // A clone without a source is refused by the schema. KubeVirt crashes.
+	}
+	name := fmt.Sprintf("clone-%s-%s", source.Name, rand.String(5))
+	if target != nil {
+		return admission.Patched("", jsonpatch.NewOperation("add", "/spec/target/name", name))
+	}
+	return admission.Patched("", jsonpatch.NewOperation("add", "/spec/target", corev1.TypedLocalObjectReference{
+		APIGroup: ptr.To(v1.GroupVersion.Group), Kind: v1.VirtualMachineGroupVersionKind.Kind, Name: name,
+	}))
+}
+
+// cloneValidator validates a clone, with KubeVirt's messages. The spec may be changed: it has an effect until the target is created.
+type cloneValidator struct{ config ConfigSource }
+
+var _ admission.Validator[*v1beta1.VirtualMachineClone] = (*cloneValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *cloneValidator) ValidateCreate(_ context.Context, of *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+	if !v.config.Current().IsEnabled(gateSnapshot) {
+		return nil, apierrors.NewBadRequest("snapshot feature gate is not enabled")
+	}
+	return validateClone(of)
+}
+
+// ValidateUpdate implements admission.Validator. It admits every update that does not change the spec: a rule that a later version adds
+// must not block changes of labels.
+func (*cloneValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	return validateClone(after)
+}
+
+// ValidateDelete implements admission.Validator. It admits every deletion.
+func (*cloneValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func validateClone(of *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+	path, spec := field.NewPath("spec"), &of.Spec
+	errs := slices.Concat(
+		validateFilters(path.Child("annotationFilters"), "spec.annotations", spec.AnnotationFilters),
+		validateFilters(path.Child("labelFilters"), "spec.labels", spec.LabelFilters),
+		validateFilters(path.Child("template", "annotationFilters"), "spec.template.annotations", spec.Template.AnnotationFilters),
+		validateFilters(path.Child("template", "labelFilters"), "spec.template.labels", spec.Template.LabelFilters),
+		validateCloneSource(path.Child("source"), spec.Source),
+		validateCloneTarget(path.Child("target"), spec),
+		validateAddresses(path.Child("newMacAddresses"), spec.NewMacAddresses),
+	)
+	warnings, invalid := validateClonePatches(path.Child("patches"), spec.Patches)
+	errs = append(errs, invalid...)
+	if policy := spec.VolumeNamePolicy; policy != nil &&
+		*policy != v1beta1.VolumeNamePolicyRandomizeNames && *policy != v1beta1.VolumeNamePolicyPrefixTargetName {
+		errs = append(errs, field.Invalid(path.Child("volumeNamePolicy"), *policy, fmt.Sprintf("VolumeNamePolicy %q is not supported", *policy)))
+	}
+	if len(errs) == 0 {
+		return warnings, nil
+	}
+	return nil, specsupport.NewInvalid(v1beta1.VirtualMachineCloneKind.GroupKind(), of.Name, errs)
+}
+
+// validateFilters validates a list of filters. name is KubeVirt's name for the list.
+func validateFilters(path *field.Path, name string, filters []string) field.ErrorList {
+	if len(filters) > clone.MaxFilters {
+		return field.ErrorList{field.TooMany(path, len(filters), clone.MaxFilters)}
+	}
+	var errs field.ErrorList
+	invalid := func(i int, format string, args ...any) {
+		errs = append(errs, field.Invalid(path.Index(i), printable.Text(filters[i], maxShownText), fmt.Sprintf(format, args...)))
+	}
+	const misplaced = "%s filter %s is invalid: cannot contain a %s character (%s); FilterRules: %s"
+	for i, filter := range filters {
+		switch {
+		case filter == "": // KubeVirt crashes.
+			invalid(i, "an empty filter is not a valid filter")
+		case filter == "!":
+			invalid(i, "a negation character is not a valid filter")
+		case len(filter) > clone.MaxFilter:
+			errs = append(errs, field.TooLong(path.Index(i), "", clone.MaxFilter))
+		default:
+			if strings.Contains(filter[1:], "!") {
+				invalid(i, misplaced, name, filter, "negation", "!", "NegationChar can be only used at the beginning of the filter")
+			}
+			if strings.Contains(filter[:len(filter)-1], "*") {
+				invalid(i, misplaced, name, filter, "wildcard", "*", "WildcardChar can be only at the end of the filter")
+			}
+		}
+	}
+	return errs
+}
+
+func validateCloneSource(path *field.Path, source *corev1.TypedLocalObjectReference) field.ErrorList {
+	if source == nil {
+		return field.ErrorList{field.Required(path, "Source cannot be nil")}
+	}
+	var errs field.ErrorList
+	switch source.Kind {
+	case v1.VirtualMachineGroupVersionKind.Kind, "VirtualMachineSnapshot":
+	case "":
+		errs = append(errs, field.Required(path.Child("kind"), "Source's Kind cannot be empty"))
+	default:
+		errs = append(errs, field.Invalid(path.Child("kind"), source.Kind, "Source kind is not supported"))
+	}
+	if ptr.Deref(source.APIGroup, "") == "" {
+		errs = append(errs, field.Required(path.Child("apiGroup"), "Source's APIGroup cannot be empty"))
+	}
+	if source.Name == "" {
+		errs = append(errs, field.Required(path.Child("name"), "Source's name cannot be empty"))
+	}
+	return errs
+}
+
+func validateCloneTarget(path *field.Path, spec *v1beta1.VirtualMachineCloneSpec) field.ErrorList {
+	source, target := spec.Source, spec.Target
+	switch {
+	case target == nil:
+	case target.Kind != v1.VirtualMachineGroupVersionKind.Kind:
+		return field.ErrorList{field.Invalid(path.Child("kind"), target.Kind, "Target kind is not supported")}
+	case source != nil && source.Kind == target.Kind && source.Name == target.Name:
+		return field.ErrorList{field.Invalid(path.Child("name"), target.Name, "Target name cannot be equal to source name when both are VirtualMachines")}
+	}
+	return nil
+}
+
+func validateAddresses(path *field.Path, addresses map[string]string) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range slices.Sorted(maps.Keys(addresses)) {
+		address := addresses[name]
+		if address == "" {
+			continue
+		}
+		if mac, err := net.ParseMAC(address); err != nil || len(mac) > len(reservedMAC) {
+			errs = append(errs, field.Invalid(path.Key(name), address, fmt.Sprintf("interface %s has malformed MAC address (%s).", name, address)))
+		}
+	}
+	return errs
+}
+
+// validateClonePatches refuses what is not JSON, as KubeVirt, and warns of what the restore will refuse.
+func validateClonePatches(path *field.Path, patches []string) (admission.Warnings, field.ErrorList) {
+	var warnings []string
+	var errs field.ErrorList
+	for i, patch := range patches {
+		shown := printable.Text(patch, maxShownText)
+		if !json.Valid([]byte(patch)) {
+			errs = append(errs, field.Invalid(path.Index(i), shown, fmt.Sprintf("patch is not valid JSON (%s)", shown)))
+		} else if err := restore.CheckPatch(patch); err != nil {
+			warnings = append(warnings, fmt.Sprintf("%s: the VM cannot be cloned: %v", path.Index(i), err))
+		}
+	}
+	return warnings, errs
+}

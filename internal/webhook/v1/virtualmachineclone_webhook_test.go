@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+func newClone(name string, changes ...func(*clonev1beta1.VirtualMachineCloneSpec)) *clonev1beta1.VirtualMachineClone {
+	of := &clonev1beta1.VirtualMachineClone{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	of.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	of.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
+	for _, change := range changes {
+		change(&of.Spec)
+	}
+	return of
+}
+
+func TestClones(t *testing.T) {
+	type spec = clonev1beta1.VirtualMachineCloneSpec
+	labels := func(filters ...string) func(*spec) { return func(s *spec) { s.LabelFilters = filters } }
+	fromSnapshot := func(s *spec) {
+		s.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot", Name: "snap"}
+	}
+	for name, tc := range map[string]struct {
+		change func(*spec)
+		want   []string
+	}{
+		"of a VM":              {},
+		"of a snapshot":        {change: fromSnapshot},
+		"without a target":     {change: func(s *spec) { s.Target = nil }},
+		"without a source":     {change: func(s *spec) { s.Source = nil }, want: []string{"spec.source", "Source cannot be nil"}},
+		"of another kind":      {change: func(s *spec) { s.Source.Kind = "Pod" }, want: []string{"spec.source.kind", "Source kind is not supported"}},
+		"without a kind":       {change: func(s *spec) { s.Source.Kind = "" }, want: []string{"spec.source.kind", "Source's Kind cannot be empty"}},
+		"without a group":      {change: func(s *spec) { s.Source.APIGroup = nil }, want: []string{"spec.source.apiGroup", "Source's APIGroup cannot be empty"}},
+		"without a name":       {change: func(s *spec) { s.Source.Name = "" }, want: []string{"spec.source.name", "Source's name cannot be empty"}},
+		"to another kind":      {change: func(s *spec) { s.Target.Kind = "Pod" }, want: []string{"spec.target.kind", "Target kind is not supported"}},
+		"to itself":            {change: func(s *spec) { s.Target.Name = "vm" }, want: []string{"spec.target.name", "Target name cannot be equal to source name when both are VirtualMachines"}},
+		"to a snapshot's name": {change: func(s *spec) { fromSnapshot(s); s.Target.Name = "snap" }},
+		"MAC addresses": {change: func(s *spec) {
+			s.NewMacAddresses = map[string]string{"a": "02:00:00:00:00:01", "b": "02-00-00-00-00-02", "c": ""}
+		}},
+		"a malformed MAC address": {
+			change: func(s *spec) { s.NewMacAddresses = map[string]string{"default": "02:00"} },
+			want:   []string{"spec.newMacAddresses[default]", "interface default has malformed MAC address (02:00)."},
+		},
+		"a MAC address that is too long": {
+			change: func(s *spec) { s.NewMacAddresses = map[string]string{"default": "02:00:00:00:00:00:00:01"} },
+			want:   []string{"malformed MAC address"},
+		},
+		"a patch that is not JSON": {
+			change: func(s *spec) { s.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op"`} },
+			want:   []string{"spec.patches[1]", `patch is not valid JSON ({"op")`},
+		},
+		"a prefix": {change: func(s *spec) { s.VolumeNamePolicy = ptr.To(clonev1beta1.VolumeNamePolicyPrefixTargetName) }},
+		"an unknown policy": {
+			change: func(s *spec) { s.VolumeNamePolicy = ptr.To(clonev1beta1.VolumeNamePolicy("x")) },
+			want:   []string{"spec.volumeNamePolicy", `VolumeNamePolicy "x" is not supported`},
+		},
+		"filters":           {change: labels("*", "!some/key*", "other")},
+		"an empty filter":   {change: labels("a", ""), want: []string{"spec.labelFilters[1]", "an empty filter is not a valid filter"}},
+		"a lone !":          {change: labels("!"), want: []string{"spec.labelFilters[0]", "a negation character is not a valid filter"}},
+		"a ! in the middle": {change: labels("a!b"), want: []string{"spec.labels filter a!b is invalid: cannot contain a negation character (!); FilterRules: NegationChar can be only used at the beginning of the filter"}},
+		"a * in the middle": {change: labels("a*b"), want: []string{"spec.labels filter a*b is invalid: cannot contain a wildcard character (*); FilterRules: WildcardChar can be only at the end of the filter"}},
+		"a long filter":     {change: labels(strings.Repeat("a", 513)), want: []string{"spec.labelFilters[0]", "512"}},
+		"many filters":      {change: labels(slices.Repeat([]string{"a"}, 257)...), want: []string{"spec.labelFilters", "256"}},
+		"filters of the template": {
+			change: func(s *spec) { s.Template.AnnotationFilters, s.Template.LabelFilters = []string{"!"}, []string{"!"} },
+			want:   []string{"spec.template.annotationFilters[0]", "spec.template.labelFilters[0]"},
+		},
+		"filters of annotations": {change: func(s *spec) { s.AnnotationFilters = []string{"!"} }, want: []string{"spec.annotationFilters[0]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of, v := newClone("c"), &cloneValidator{config: fixedConfig{clusterconfig.Default()}}
+			before := of.DeepCopy()
+			if tc.change != nil {
+				tc.change(&of.Spec)
+			}
+			warnings, err := v.ValidateCreate(t.Context(), of)
+			_, onUpdate := v.ValidateUpdate(t.Context(), before, of)
+			if len(tc.want) == 0 {
+				if err != nil || onUpdate != nil || len(warnings) > 0 {
+					t.Fatalf("got %v, %v, %v", warnings, err, onUpdate)
+				}
+				return
+			}
+			for _, want := range tc.want {
+				expectRefused(t, err, want)
+				expectRefused(t, onUpdate, want)
+			}
+		})
+	}
+}
+
+func TestClonesNeedTheirGate(t *testing.T) {
+	config := clusterconfig.Default()
+	config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{"Snapshot"})
+	v := &cloneValidator{config: fixedConfig{config}}
+	_, err := v.ValidateCreate(t.Context(), newClone("c"))
+	expectRefused(t, err, "snapshot feature gate is not enabled")
+	changed := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Target.Name = "other" })
+	if _, err := v.ValidateUpdate(t.Context(), newClone("c"), changed); err != nil {
+		t.Errorf("an update: %v", err)
+	}
+}
+
+func TestClonesWarnOfPatches(t *testing.T) {
+	of := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) {
+		s.Patches = []string{`{"op":"remove","path":"/metadata/name"}`}
+	})
+	warnings, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateCreate(t.Context(), of)
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "spec.patches[0]: the VM cannot be cloned: patching is valid only") {
+		t.Errorf("got %q, %v", warnings, err)
+	}
+}
+
+func TestClonesThatDoNotChangeStayValid(t *testing.T) {
+	before := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Source.Kind = "Pod" })
+	after := before.DeepCopy()
+	after.Labels = map[string]string{"a": "b"}
+	if _, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateUpdate(t.Context(), before, after); err != nil {
+		t.Error(err)
+	}
+}
+
+var _ = Describe("clones", func() {
+	It("get a target, and are validated when they are created and changed", func(ctx SpecContext) {
+		of := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Patches = []string{"{"} })
+		Expect(k8s.Create(ctx, of)).To(MatchError(ContainSubstring("patch is not valid JSON")))
+		of = newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Target = nil })
+		Expect(k8s.Create(ctx, of)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, of)).To(Succeed()) })
+		Expect(of.Spec.Target.Name).To(MatchRegexp("^clone-vm-[a-z0-9]{5}$"))
+		Expect(of.Spec.Target.Kind).To(Equal("VirtualMachine"))
+		Expect(of.Spec.Target.APIGroup).To(HaveValue(Equal("kubevirt.io")))
+		of.Spec.Target.Name = "vm"
+		Expect(k8s.Update(ctx, of)).To(MatchError(ContainSubstring("Target name cannot be equal to source name")))
+	})
+
+	It("get a name for their target in each version, and nothing else", func(ctx SpecContext) {
+		of := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "clone.kubevirt.io/v1alpha1", "kind": "VirtualMachineClone",
+			"metadata": map[string]any{"namespace": metav1.NamespaceDefault, "name": "old"},
+			"spec": map[string]any{
+				"source": map[string]any{"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm"},
+				"target": map[string]any{"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": ""},
+			},
+		}}
+		Expect(k8s.Create(ctx, of)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, of)).To(Succeed()) })
+		target, _, err := unstructured.NestedString(of.Object, "spec", "target", "name")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(target).To(HavePrefix("clone-vm-"))
+		Expect(of.Object["spec"]).To(HaveLen(2))
+	})
+
+	It("are refused without a source", func(ctx SpecContext) {
+		of := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "clone.kubevirt.io/v1beta1", "kind": "VirtualMachineClone",
+			"metadata": map[string]any{"namespace": metav1.NamespaceDefault, "name": "none"}, "spec": map[string]any{},
+		}}
+		Expect(k8s.Create(ctx, of)).To(MatchError(ContainSubstring("spec.source")))
+	})
+})
