@@ -9,12 +9,14 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -22,7 +24,7 @@ import (
 
 // One guest with a disk of each volume mode. It counts its boots on both.
 var _ = Describe("Snapshots of a VM", extended(1), func() {
-	It("are consistent while the guest runs, and are restored in place and to another VM", func(ctx context.Context) {
+	It("are consistent while the guest runs, are restored in place and to another VM, and clone it", func(ctx context.Context) {
 		needSnapshots(ctx)
 		namespace, name := newNamespace(ctx), "keeper"
 		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock),
@@ -69,6 +71,16 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 		expectBoots(ctx, namespace, "another", 2)
 		Expect(claimsOf(readVM(ctx, namespace, "another"))).NotTo(ContainElements(claimsOf(readVM(ctx, namespace, name))))
 
+		By("cloning the running guest to a VM that starts with its disks")
+		expectAgent(ctx, namespace, name, shortTimeout)
+		clone := makeClone(namespace, "clone", name, "twin")
+		create(ctx, clone)
+		expectClone(ctx, clone, HaveField("Phase", clonev1beta1.Succeeded))
+		setRunStrategy(ctx, namespace, "twin", v1.RunStrategyAlways)
+		expectReady(ctx, namespace, "twin")
+		expectBoots(ctx, namespace, "twin", 3)
+		expectClone(ctx, clone, HaveField("RestoreName", BeNil()))
+
 		By("deleting the snapshot with what was stored for it")
 		Expect(k8s.Delete(ctx, first)).To(Succeed())
 		expectGone(ctx, first)
@@ -77,7 +89,7 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 			g.Expect(k8s.List(ctx, left, client.InNamespace(namespace))).To(Succeed())
 			g.Expect(left.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-	}, SpecTimeout(12*time.Minute))
+	}, SpecTimeout(16*time.Minute))
 })
 
 // needSnapshots skips the spec if the cluster's volumes have no snapshots.
@@ -125,6 +137,21 @@ func expectRestored(ctx context.Context, restore *snapshotv1beta1.VirtualMachine
 	Eventually(func(g Gomega) {
 		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(restore), restore)).To(Succeed())
 		g.Expect(restore.Status).To(HaveField("Complete", HaveValue(BeTrue())), "%+v", restore.Status)
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+func makeClone(namespace, name, source, target string) *clonev1beta1.VirtualMachineClone {
+	made := &clonev1beta1.VirtualMachineClone{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	made.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: source}
+	made.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: target}
+	return made
+}
+
+func expectClone(ctx context.Context, clone *clonev1beta1.VirtualMachineClone, status types.GomegaMatcher) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(clone), clone)).To(Succeed())
+		g.Expect(clone.Status).To(status, "%+v", clone.Status)
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 

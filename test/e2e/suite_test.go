@@ -25,6 +25,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -84,6 +85,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(cdi.AddToScheme(scheme)).To(Succeed())
 	Expect(csi.AddToScheme(scheme)).To(Succeed())
 	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
+	Expect(clonev1beta1.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 	clientset, err = kubernetes.NewForConfig(restConfig)
