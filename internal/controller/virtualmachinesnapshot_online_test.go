@@ -174,6 +174,24 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Expect(intent(vmi)).To(BeNil())
 	})
 
+	It("does not freeze the guest of a VM that is not locked for it: users may create contents of any VM", func() {
+		vmi := w.guest(vm, withAgent)
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		ExpectExists(vm).Status.SnapshotInProgress = ptr.To("other")
+		Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		Expect(intent(vmi)).To(BeNil())
+	})
+
+	It("freezes the guest for minutes at most, because migrations wait", func() {
+		vmi := w.guest(vm, withAgent)
+		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: 24 * time.Hour} })
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi).Deadline.Sub(w.clock.Now())).To(BeNumerically("<=", 5*time.Minute))
+	})
+
 	It("waits until the VM has adopted its VMI, whose launcher uses the disks", func() {
 		vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).Obj()
 		ExpectCreated(vmi, podWithClaim(w.ns, "launcher", "root"))

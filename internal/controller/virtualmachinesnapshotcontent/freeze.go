@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/csi"
@@ -45,8 +46,13 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 		if err != nil {
 			return err
 		}
-		// What was requested from another guest, or while there is none, does not become consistent.
-		if requested || vmi == nil {
+		locked, err := s.isLocked(ctx)
+		if err != nil {
+			return err
+		}
+		// What was requested from another guest, or while there is none, does not become consistent. Users may create contents of any VM:
+		// only the snapshot for which a VM is locked freezes its guest.
+		if requested || vmi == nil || !locked {
 			action = freeze.Take
 		}
 	}
@@ -82,13 +88,13 @@ func (s *scope) view(vmi *v1.VirtualMachineInstance, abandoned bool) freeze.Cont
 }
 
 // limit returns how long the guest may be frozen: half of the time that is left, so that the other half is left to take the snapshots
-// without a freeze.
+// without a freeze. Migrations wait for it, so that a user cannot extend it.
 func (s *scope) limit() time.Duration {
 	deadline := capture.Deadline(s.snapshot)
 	if deadline.IsZero() {
 		return v1beta1.DefaultFailureDeadline
 	}
-	return deadline.Sub(s.now) / 2
+	return min(deadline.Sub(s.now)/2, v1beta1.DefaultFailureDeadline)
 }
 
 // writeIntent writes an intent to the VMI's status with the resource version that was read. The write triggers the next step.
@@ -149,6 +155,19 @@ func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error)
 	default:
 		return vmi, nil
 	}
+}
+
+// isLocked reports whether the VM is locked for this snapshot, which virt-controller writes to its status before the content exists.
+func (s *scope) isLocked(ctx context.Context) (bool, error) {
+	of := s.content.Spec.Source.VirtualMachine
+	vm, key := &v1.VirtualMachine{}, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}
+	if err := s.apiReader.Get(ctx, key, vm); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return false, nil
+		}
+		return false, fmt.Errorf("get VirtualMachine %s: %w", key, err)
+	}
+	return vm.UID == of.UID && ptr.Deref(vm.Status.SnapshotInProgress, "") == s.snapshot.Name, nil
 }
 
 // hasIntent reports whether the VMI has the intent of this snapshot, which virt-controller has written.

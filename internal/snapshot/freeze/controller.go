@@ -62,6 +62,8 @@ func DecideController(v ControllerView) (ControllerAction, *Intent) {
 		return v.ended()
 	case v.Abandoned:
 		return Done, nil
+	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID && v.Intent != nil && v.Intent.End == Open && v.Now.Before(v.Intent.Deadline):
+		return Await, nil // Two snapshots would replace each other's intent without end.
 	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID:
 		return WriteIntent, &Intent{ID: v.ID, Deadline: v.Now.Add(v.Limit)}
 	default:

@@ -94,6 +94,28 @@ func TestAnotherIntentEndsTheFreeze(t *testing.T) {
 	}
 }
 
+func TestControllerWithTheIntentOfAnotherSnapshot(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*ControllerView)
+		want   ControllerAction
+	}{
+		"open":                      {func(*ControllerView) {}, Await},
+		"ended":                     {func(v *ControllerView) { v.Intent.End = Cancel }, WriteIntent},
+		"after its deadline":        {func(v *ControllerView) { v.Now = late }, WriteIntent},
+		"of a snapshot after ours":  {func(v *ControllerView) { v.Snapshots = AllSnapshots }, Done},
+		"and ours was frozen":       {func(v *ControllerView) { v.Record.ID = id }, Take},
+		"and ours is not requested": {func(v *ControllerView) { v.Abandoned = true }, Done},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := ControllerView{Now: now, ID: id, Limit: limit, Intent: &Intent{ID: "another", Deadline: late}, Record: Record{ID: "another"}}
+			tc.change(&view)
+			if action, _ := DecideController(view); action != tc.want {
+				t.Errorf("got action %d, want %d", action, tc.want)
+			}
+		})
+	}
+}
+
 func TestController(t *testing.T) {
 	record := func(stage Stage) Record { return Record{ID: id, Stage: stage} }
 	for name, tc := range map[string]struct {
