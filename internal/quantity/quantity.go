@@ -40,7 +40,7 @@ func bounded(text string) bool {
 }
 
 // Check returns an error, which names the field, if the JSON of an object has a quantity that Parse refuses for its exponent. What
-// is no JSON of such an object is left to its decoder.
+// is no JSON of such an object is left to its decoder. Field names are compared as by decoders that ignore the case of letters.
 func Check(raw []byte, object any) error {
 	if !json.Valid(raw) {
 		return nil
@@ -63,8 +63,10 @@ func check(raw []byte, t reflect.Type, path string) error {
 	case t.Kind() == reflect.Struct && bytes.HasPrefix(raw, []byte("{")):
 		fields := fieldsOf(t)
 		return members(raw, func(name string, value []byte) error {
-			if field, known := fields[name]; known {
-				return check(value, field, path+"."+name)
+			for known, field := range fields {
+				if strings.EqualFold(known, name) {
+					return check(value, field, path+"."+name)
+				}
 			}
 			return nil
 		})

@@ -30,6 +30,8 @@ func TestCheck(t *testing.T) {
 		`{"a":1e99}`: "",
 		`{"metadata":{"annotations":{"a":"1e-2000000000"}},"spec":{"domain":{"memory":{"guest":"1e18"}}}}`:    "",
 		`{"spec":{"domain":{"memory":{"guest": "1e-2000000000" }}}}`:                                          "spec.domain.memory.guest",
+		`{"spec":{"domain":{"memory":{"Guest":"1e-2000000000"}}}}`:                                            "spec.domain.memory.Guest",
+		`{"\u017fpec":{"domain":{"memory":{"guest":"1e-2000000000"}}}}`:                                       "\u017fpec.domain.memory.guest",
 		`{"spec":{"domain":{"memory":{"guest":1e-2000000000}}}}`:                                              "spec.domain.memory.guest",
 		`{"spec":{"domain":{"memory":{"guest":"1e999999999","guest":"1Gi"}}}}`:                                "spec.domain.memory.guest",
 		`{"spec":{"domain":{"resources":{"limits":{"cpu":"1E-1000"}}}}}`:                                      "spec.domain.resources.limits.cpu",

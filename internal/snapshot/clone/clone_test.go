@@ -227,7 +227,7 @@ func TestObstacles(t *testing.T) {
 		},
 		"too many filters": {
 			underway(inProgress, func(c *cluster) { c.Clone.Spec.LabelFilters = make([]string, MaxFilters+1) }),
-			"RestoreInProgress: Progressing=True Still processing, Ready=False Still processing (error generating patches for clone c: 257 filters: at most 256 are possible)", "RestoreCreationFailed",
+			failed("error generating patches for clone c: 257 filters: at most 256 are possible"), "RestoreCreationFailed",
 		},
 		"a restore of the user's under that name": {
 			underway(inProgress, func(c *cluster) {

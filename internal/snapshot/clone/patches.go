@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -15,15 +16,19 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
-// Limits of filters: one is a regular expression, which needs memory.
+// Limits of filters: one is a regular expression, which needs memory when it is compiled, and time for each character of a key.
 const (
 	// MaxFilters is how many filters a list may have.
 	MaxFilters = 256
 	// MaxFilter is how long a filter may be, in bytes. Keys of labels and annotations have 317 characters at most.
 	MaxFilter = 512
+	// maxInstructions is how large the expressions of a list may be once their repetitions are expanded. A short expression can become
+	// millions of instructions.
+	maxInstructions = 8192
+	// maxKeys is how many bytes the keys may have to which a list is applied.
+	maxKeys = 64 << 10
 )
 
 // operation is a JSON patch operation.
@@ -47,9 +52,8 @@ func patches(of *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMac
 		addresses(template.Spec.Domain.Devices.Interfaces, spec.NewMacAddresses),
 		identity(template.Spec.Domain.Firmware, spec.NewSMBiosSerial, target == source.Name),
 	)
-	// The restore marks the target with this one.
-	annotations := restore.Annotations(source, target)
-	delete(annotations, snapshot.LastRestoreAnnotation)
+	annotations := maps.Clone(source.Annotations)
+	delete(annotations, snapshot.LastRestoreAnnotation) // The restore marks the target with it.
 	for _, list := range []struct {
 		path    string
 		keys    map[string]string
@@ -115,6 +119,13 @@ func removals(path string, keys map[string]string, filters []string) ([]operatio
 	if err != nil {
 		return nil, err
 	}
+	length := 0
+	for key := range keys {
+		length += len(key)
+	}
+	if length > maxKeys {
+		return nil, fmt.Errorf("the keys at %s have %d bytes: filters are possible for at most %d", path, length, maxKeys)
+	}
 	matches := func(list []*regexp.Regexp, key string) bool {
 		return slices.ContainsFunc(list, func(filter *regexp.Regexp) bool { return filter.MatchString(key) })
 	}
@@ -130,24 +141,59 @@ func removals(path string, keys map[string]string, filters []string) ([]operatio
 // escape escapes a key in a path. Source: RFC 6901, section 3.
 var escape = strings.NewReplacer("~", "~0", "/", "~1")
 
+// CheckFilters returns an error if a list of filters needs more memory or time than a clone may.
+func CheckFilters(filters []string) error {
+	if len(filters) > MaxFilters {
+		return fmt.Errorf("%d filters: at most %d are possible", len(filters), MaxFilters)
+	}
+	instructions := 0
+	for _, filter := range filters {
+		if len(filter) > MaxFilter {
+			return fmt.Errorf("a filter has %d bytes: at most %d are possible", len(filter), MaxFilter)
+		}
+		if parsed, err := syntax.Parse(expressionOf(filter), syntax.Perl); err == nil {
+			instructions += sizeOf(parsed)
+		}
+		if instructions > maxInstructions {
+			return fmt.Errorf("the filters are too complex, because of %s: remove repetitions like {100}", filter)
+		}
+	}
+	return nil
+}
+
+// expressionOf returns the regular expression of a filter. * is all keys.
+func expressionOf(filter string) string {
+	text := strings.TrimPrefix(filter, "!")
+	if text == "*" {
+		return ".*"
+	}
+	return text
+}
+
+// sizeOf returns about how many instructions a regular expression is compiled to, without compiling it.
+func sizeOf(of *syntax.Regexp) int {
+	size := 1 + len(of.Rune)
+	for _, sub := range of.Sub {
+		size += sizeOf(sub)
+	}
+	if of.Op == syntax.OpRepeat {
+		size *= max(of.Min, of.Max, 1)
+	}
+	return min(size, maxInstructions+1)
+}
+
 // compile returns filters that keep keys, and those that exclude them. As in KubeVirt, a filter is a regular expression that matches
 // anywhere in a key, except that * is all keys; what is not a regular expression matches nothing.
 func compile(filters []string) (keeps, excludes []*regexp.Regexp, err error) {
-	if len(filters) > MaxFilters {
-		return nil, nil, fmt.Errorf("%d filters: at most %d are possible", len(filters), MaxFilters)
+	if err := CheckFilters(filters); err != nil {
+		return nil, nil, err
 	}
 	for _, filter := range filters {
-		if len(filter) > MaxFilter {
-			return nil, nil, fmt.Errorf("a filter has %d bytes: at most %d are possible", len(filter), MaxFilter)
-		}
-		text, excluded := strings.CutPrefix(filter, "!")
-		if text == "*" {
-			text = ".*"
-		}
+		text := expressionOf(filter)
 		expression, err := regexp.Compile(text)
 		switch {
 		case err != nil || text == "":
-		case excluded:
+		case strings.HasPrefix(filter, "!"):
 			excludes = append(excludes, expression)
 		default:
 			keeps = append(keeps, expression)

@@ -62,8 +62,8 @@ func TestPatches(t *testing.T) {
 			},
 			want: []string{
 				noAddress, `{"op":"remove","path":"/metadata/labels/a~1b~0c"}`, `{"op":"remove","path":"/metadata/labels/app"}`,
-				// Those that the restore removes cannot be removed again.
-				`{"op":"remove","path":"/metadata/annotations/note"}`,
+				`{"op":"remove","path":"/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"}`,
+				`{"op":"remove","path":"/metadata/annotations/kubevirt.io~1firmware-identity"}`, `{"op":"remove","path":"/metadata/annotations/note"}`,
 				`{"op":"remove","path":"/spec/template/metadata/labels/l"}`, `{"op":"remove","path":"/spec/template/metadata/annotations/a"}`,
 			},
 		},
@@ -131,9 +131,19 @@ func TestFilters(t *testing.T) {
 			}
 		})
 	}
-	for _, filters := range [][]string{slices.Repeat([]string{"a"}, MaxFilters+1), {strings.Repeat("a", MaxFilter+1)}} {
+	nested := strings.Repeat("(", 249) + "x" + strings.Repeat(")", 249) + "{1000}"
+	for _, filters := range [][]string{
+		slices.Repeat([]string{"a"}, MaxFilters+1), {strings.Repeat("a", MaxFilter+1)},
+		{nested}, {"!" + nested}, slices.Repeat([]string{strings.Repeat(".", 100)}, 100), {strings.Repeat(".{0,1000}", 50)}, {"(abcdefgh){999}"},
+	} {
 		if _, err := removals("", keys, filters); err == nil {
-			t.Errorf("%d filters are accepted", len(filters))
+			t.Errorf("%d filters are accepted: %.20s", len(filters), filters[0])
 		}
+	}
+	if _, err := removals("", map[string]string{strings.Repeat("a", maxKeys+1): ""}, []string{"*"}); err == nil {
+		t.Error("long keys are accepted")
+	}
+	if err := CheckFilters(slices.Repeat([]string{"!example.com/*"}, MaxFilters)); err != nil {
+		t.Errorf("common filters are refused: %v", err)
 	}
 }

@@ -152,7 +152,8 @@ func (s *scope) createRestore() {
 	}
 	list, err := patches(s.Clone, s.Content.Spec.Source.VirtualMachine, name)
 	if err != nil {
-		s.refuse(fmt.Errorf("error generating patches for clone %s: %w", s.Clone.Name, err))
+		// KubeVirt tries forever, though neither the clone nor the snapshot can change.
+		s.fail(clone.RestoreCreationFailedEvent, fmt.Sprintf("error generating patches for clone %s: %v", s.Clone.Name, err), "")
 		return
 	}
 	s.step.Create = append(s.step.Create, s.newRestore(list))

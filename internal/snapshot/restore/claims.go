@@ -74,7 +74,7 @@ func (s *scope) isKept(dv *cdi.DataVolume) bool {
 func (s *scope) kept(dv *cdi.DataVolume) *cdi.DataVolume {
 	out := dv.DeepCopy()
 	metav1.SetMetaDataAnnotation(&out.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
-	metav1.SetMetaDataAnnotation(&out.ObjectMeta, prePopulated, "true")
+	metav1.SetMetaDataAnnotation(&out.ObjectMeta, prePopulated, dv.Name)
 	return out
 }
 

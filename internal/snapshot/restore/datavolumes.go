@@ -32,7 +32,7 @@ func restoreDataVolumes(s *scope) (bool, error) {
 			done = false
 		}
 	}
-	return s.creatingClaims(done)
+	return s.updatingTarget(done)
 }
 
 // filled reports whether the importer has accepted the claim of a DataVolume, or will when a Pod uses it.

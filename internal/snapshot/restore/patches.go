@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	kjson "sigs.k8s.io/json"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/printable"
@@ -23,20 +24,57 @@ var patchable = []string{"/spec/", "/metadata/labels/", "/metadata/annotations/"
 // maxPatched is the size of a patched VM in bytes: the API server accepts no larger object. An operation that copies can double it.
 const maxPatched = 3 << 19
 
+// Limits of the operations in all patches of a restore. The VM is decoded and encoded again for each copy.
+const (
+	maxOperations = 1024
+	maxCopies     = 16
+)
+
 // maxShown is how many characters of a patch an error contains.
 const maxShown = 256
 
-// CheckPatch returns an error unless a text is a JSON patch operation for an element of a VM that a restore may change, or several that
-// are separated by commas: KubeVirt joins all texts to one list. It splits a text at commas and colons, and refuses a MAC address.
+// CheckPatch returns an error unless a text is a JSON patch operation for an element of a VM that a restore may change, a list of
+// operations, or several that are separated by commas: KubeVirt joins all texts to one list. It splits a text at commas and colons, and
+// refuses a MAC address. It admits a list, and then cannot apply it.
 func CheckPatch(text string) error {
 	_, err := parsePatch(text)
 	return err
 }
 
+// CheckPatches returns an error for the first text that CheckPatch refuses, and for more operations than are possible.
+func CheckPatches(texts []string) error {
+	_, err := parsePatches(texts)
+	return err
+}
+
+func parsePatches(texts []string) (jsonpatch.Patch, error) {
+	operations, copies := make(jsonpatch.Patch, 0, min(len(texts), maxOperations)), 0
+	for _, text := range texts {
+		parsed, err := parsePatch(text)
+		if err != nil {
+			return nil, err
+		}
+		for _, operation := range parsed {
+			if operation.Kind() == "copy" {
+				copies++
+			}
+		}
+		operations = append(operations, parsed...)
+		if len(operations) > maxOperations || copies > maxCopies {
+			return nil, fmt.Errorf("at most %d patch operations are possible, and %d copies among them", maxOperations, maxCopies)
+		}
+	}
+	return operations, nil
+}
+
 func parsePatch(text string) (jsonpatch.Patch, error) {
 	shown := printable.Text(text, maxShown)
+	list := text
+	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		list = "[" + text + "]"
+	}
 	var operations jsonpatch.Patch
-	if err := json.Unmarshal([]byte("["+text+"]"), &operations); err != nil {
+	if err := json.Unmarshal([]byte(list), &operations); err != nil {
 		return nil, fmt.Errorf("patch is not valid JSON (%s): %w", shown, err)
 	}
 	if len(operations) == 0 {
@@ -79,19 +117,15 @@ func patched(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error
 	}
 	out, err := applyPatches(vm, patches)
 	if err != nil {
-		return nil, &impossibleError{fmt.Errorf("%w. Create another VirtualMachineRestore, with other patches", err)}
+		return nil, &impossibleError{fmt.Errorf("%w. Try again with other patches", err)}
 	}
 	return out, nil
 }
 
 func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
-	operations := make(jsonpatch.Patch, 0, len(patches))
-	for _, text := range patches {
-		parsed, err := parsePatch(text)
-		if err != nil {
-			return nil, err
-		}
-		operations = append(operations, parsed...)
+	operations, err := parsePatches(patches)
+	if err != nil {
+		return nil, err
 	}
 	raw, err := json.Marshal(vm)
 	if err != nil {
@@ -105,7 +139,8 @@ func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, 
 	if err := quantity.Check(raw, out); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}
-	if err := json.Unmarshal(raw, out); err != nil {
+	// As the API server: a field whose name has other letter case is unknown. Check does not know it either.
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, out); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}
 	return out, nil

@@ -4,6 +4,8 @@
 package restore
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +29,11 @@ func TestParsePatches(t *testing.T) {
 		"the whole spec":         {`{"op": "remove", "path": "/spec"}`, "patching is valid only for elements under /spec/ only: "},
 		"another field":          {`{"op": "add", "path": "/specification/x", "value": 1}`, "patching is valid only for elements under /spec/ only: "},
 		"a copy from elsewhere":  {`{"op": "copy", "from": "/metadata/uid", "path": "/spec/x"}`, "patching is valid only for elements under /spec/ only: "},
-		"a list":                 {`[{"op": "remove", "path": "/spec/x"}]`, "patch is not valid JSON"},
+		"a list":                 {patch: ` [{"op": "remove", "path": "/spec/a"}, {"op": "remove", "path": "/spec/b"}]`},
+		"the name in a list":     {`[{"op": "replace", "path": "/metadata/name", "value": "b"}]`, "patching is valid only for elements under /spec/ only: "},
+		"a list in a list":       {`[[{"op": "remove", "path": "/spec/a"}]]`, "patch is not valid JSON"},
+		"lists":                  {`[{"op": "remove", "path": "/spec/a"}], [{"op": "remove", "path": "/spec/b"}]`, "patch is not valid JSON"},
+		"an empty list":          {`[]`, "patch is not valid JSON: it is empty"},
 		"several operations":     {patch: `{"op": "remove", "path": "/spec/a"}, {"op": "remove", "path": "/spec/b"}`},
 		"the name as well": {
 			`{"op": "remove", "path": "/spec/a"},{"op": "replace", "path": "/metadata/name", "value": "b"}`, "patching is valid only for elements under /spec/ only: ",
@@ -56,6 +62,8 @@ func TestPatchesOfANewTarget(t *testing.T) {
 		`{"op": "replace", "path": "/spec/template/spec/domain/devices/interfaces/0/macAddress", "value": "02:00:00:00:00:02"}`,
 		`{"op": "add", "path": "/spec/template/metadata", "value": {"annotations": {}}},
 		 {"op": "add", "path": "/spec/template/metadata/annotations/example.com~1a:b,c", "value": "x:y,z"}`,
+		// KubeVirt copies this annotation, and clones with filters remove it.
+		`[{"op": "remove", "path": "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"}]`,
 	}
 	c.run(t, all)
 	template := c.Target.Spec.Template
@@ -95,7 +103,7 @@ func TestImpossiblePatchesFail(t *testing.T) {
 			}
 			failure := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionFailure)
 			if !strings.HasPrefix(failure.Reason, "error patching VM copy: ") || !strings.Contains(failure.Reason, tc.want) ||
-				!strings.HasSuffix(failure.Reason, "Create another VirtualMachineRestore, with other patches") {
+				!strings.HasSuffix(failure.Reason, "Try again with other patches") {
 				t.Errorf("it failed because of %q", failure.Reason)
 			}
 			if last.Event == nil || last.Event.Reason != snapshot.RestoreFailedEvent || last.RequeueAfter != 0 || c.Target != nil || len(c.Claims) != claims {
@@ -107,16 +115,26 @@ func TestImpossiblePatchesFail(t *testing.T) {
 
 // TestPatchesAreBounded has texts that the schema of a restore admits and that would exhaust virt-controller.
 func TestPatchesAreBounded(t *testing.T) {
-	doubling := []string{`{"op": "add", "path": "/metadata/annotations/x", "value": {"0": 0}}`}
-	for range 40 {
-		doubling = append(doubling, `{"op": "copy", "from": "/metadata/annotations/x", "path": "/metadata/annotations/x/1"}`,
-			`{"op": "copy", "from": "/metadata/annotations/x", "path": "/metadata/annotations/x/2"}`)
+	// Each copy doubles it.
+	doubling := []string{`{"op": "add", "path": "/metadata/annotations/x", "value": {"0": "` + strings.Repeat("x", 1024) + `"}}`}
+	copying := `{"op": "copy", "from": "/metadata/annotations/x", "path": "/metadata/annotations/x/%d"}`
+	for i := range maxCopies {
+		doubling = append(doubling, fmt.Sprintf(copying, i+1))
 	}
+	const tooMany = "at most 1024 patch operations are possible, and 16 copies among them"
 	for name, tc := range map[string]struct {
 		patches []string
 		want    string
 	}{
 		"copies of copies": {doubling, "the patched object has more than 1572864 bytes"},
+		"many copies":      {append(slices.Clone(doubling), fmt.Sprintf(copying, 0)), tooMany},
+		"many operations":  {[]string{strings.Repeat(`{"op": "test", "path": "/spec/x", "value": 1},`, maxOperations) + doubling[0]}, tooMany},
+		"a huge exponent in a field with another letter case": {
+			[]string{`{"op": "add", "path": "/spec/template/spec/domain/memory", "value": {"Guest": "1e999999999"}}`}, "memory.Guest",
+		},
+		"a field with another letter case": {
+			[]string{`{"op": "add", "path": "/spec/template/spec/domain/memory", "value": {"Guest": "1Gi"}}`}, "",
+		},
 		"a huge exponent": {
 			[]string{`{"op": "add", "path": "/spec/template/spec/domain/memory", "value": {"guest": "1e999999999"}}`}, "guest",
 		},
@@ -128,8 +146,15 @@ func TestPatchesAreBounded(t *testing.T) {
 			for range 5 {
 				c.apply(Next(c.World), all)
 			}
+			if tc.want == "" {
+				c.run(t, all)
+				if guest := c.Target.Spec.Template.Spec.Domain.Memory.Guest; guest != nil {
+					t.Errorf("the unknown field was read as %s", guest)
+				}
+				return
+			}
 			reason := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionReady).Reason
-			if !strings.HasPrefix(reason, "error patching VM ") || !strings.Contains(reason, tc.want) {
+			if !strings.Contains(reason, tc.want) {
 				t.Errorf("got %q, want %q", reason, tc.want)
 			}
 		})

@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/snapshot"
-	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
@@ -49,7 +48,7 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	vm := &v1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.Restore.Namespace, Name: s.Restore.Spec.Target.Name,
-			Labels: maps.Clone(source.Labels), Annotations: Annotations(source, s.Restore.Spec.Target.Name),
+			Labels: maps.Clone(source.Labels), Annotations: maps.Clone(source.Annotations),
 		},
 		Spec: s.spec(),
 	}
@@ -63,21 +62,14 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The next kubectl apply would change the VM of which the snapshot was taken to this one's name. Patches may remove it themselves.
+	delete(vm.Annotations, corev1.LastAppliedConfigAnnotation)
+	delete(vm.Annotations, firmware.IdentityAnnotation)
+	if vm.Name != source.Name {
+		delete(vm.Annotations, v1.ControllerAPIStorageVersionObservedAnnotation)
+	}
 	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // A patch may have removed it.
 	return vm, s.checkShared(vm)
-}
-
-// Annotations returns the annotations of the VM in a snapshot that a VM of a name gets when it is created from it. Patches find these,
-// and the one that marks what the restore has made.
-func Annotations(source *v1beta1.VirtualMachine, target string) map[string]string {
-	out := maps.Clone(source.Annotations)
-	// The next kubectl apply would change the VM of which the snapshot was taken to this one's name.
-	delete(out, corev1.LastAppliedConfigAnnotation)
-	delete(out, firmware.IdentityAnnotation)
-	if target != source.Name {
-		delete(out, v1.ControllerAPIStorageVersionObservedAnnotation)
-	}
-	return out
 }
 
 // identify gives a VM that is created again under its name the firmware UUID and serial number that its guest had. They are

@@ -138,6 +138,11 @@ func validateFilters(path *field.Path, name string, filters []string) field.Erro
 			}
 		}
 	}
+	if len(errs) == 0 {
+		if err := clone.CheckFilters(filters); err != nil {
+			errs = append(errs, field.Forbidden(path, err.Error()))
+		}
+	}
 	return errs
 }
 
@@ -198,6 +203,7 @@ func validateClonePatches(path *field.Path, patches []string) (admission.Warning
 			errs = append(errs, field.Invalid(path.Index(i), shown, fmt.Sprintf("patch is not valid JSON (%s)", shown)))
 		} else if err := restore.CheckPatch(patch); err != nil {
 			warnings = append(warnings, fmt.Sprintf("%s: the VM cannot be cloned: %v", path.Index(i), err))
+			break // The first one is enough: there may be many.
 		}
 	}
 	return warnings, errs

@@ -89,9 +89,15 @@ func validateRestoreTarget(path *field.Path, of *v1beta1.VirtualMachineRestore) 
 
 func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSpec) field.ErrorList {
 	var errs field.ErrorList
-	for i, patch := range spec.Patches {
+	for _, patch := range spec.Patches {
 		if err := restore.CheckPatch(patch); err != nil {
-			errs = append(errs, field.Forbidden(path.Child("patches").Index(i), err.Error()))
+			// As in KubeVirt, the path is without the index. The text contains the patch.
+			errs = append(errs, field.Forbidden(path.Child("patches"), err.Error()))
+		}
+	}
+	if len(errs) == 0 {
+		if err := restore.CheckPatches(spec.Patches); err != nil {
+			errs = append(errs, field.Forbidden(path.Child("patches"), err.Error()))
 		}
 	}
 	for i := range spec.VolumeRestoreOverrides {

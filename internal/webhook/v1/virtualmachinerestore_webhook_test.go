@@ -87,7 +87,7 @@ func TestRestores(t *testing.T) {
 			change: func(of *object) {
 				of.Spec.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op":"replace","path":"/metadata/name","value":"x"}`}
 			},
-			want: []string{"spec.patches[1]", "patching is valid only for elements under /spec/ only: "},
+			want: []string{"spec.patches: ", "patching is valid only for elements under /spec/ only: "},
 		},
 		"an override without a volume": {
 			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}), want: []string{"volumeRestoreOverrides[0].volumeName", "must provide a volume name"},
