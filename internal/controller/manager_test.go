@@ -88,7 +88,7 @@ var _ = Describe("Manager", Ordered, func() {
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinerestore.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports, VolumeSnapshots: snapshots,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineclone.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,

@@ -13,9 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/vireo-project/vireo/api/csi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -128,21 +126,12 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	It("reports missing VolumeSnapshots if their kind is not installed, and does not take one that cannot be read for missing", func() {
 		r := newRestores()
-		var failure error
-		r.APIReader = interceptor.NewClient(asController, interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-				if _, ok := o.(*csi.VolumeSnapshot); ok {
-					return failure
-				}
-				return c.Get(ctx, key, o, opts...)
-			},
-		})
+		r.VolumeSnapshots = unreadable{}
 		of := r.restore()
-		failure = ErrInjected
 		_, err := r.reconcile(of)
 		Expect(err).To(MatchError(ErrInjected))
 		r.writes.ExpectWritten(patchRestore)
-		failure = &meta.NoKindMatchError{GroupKind: csi.GroupVersion.WithKind(csi.Kind).GroupKind()}
+		r.VolumeSnapshots = volumeSnapshotsOf{absent: true}
 		r.until(of, func() bool { return len(r.events.take()) > 0 })
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: missing volumeSnapshot ")))
 		Expect(r.claims()).To(HaveLen(2))
@@ -247,3 +236,10 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(r.lockedBy()).To(Equal("first"))
 	})
 })
+
+// unreadable are VolumeSnapshots that cannot be read.
+type unreadable struct{ volumeSnapshotsOf }
+
+func (unreadable) Get(context.Context, client.ObjectKey) (*csi.VolumeSnapshot, error) {
+	return nil, ErrInjected
+}

@@ -83,7 +83,8 @@ func newRestorableOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.Vi
 	}
 	r.class = aClass(binding, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
 	r.Reconciler = &virtualmachinerestore.Reconciler{
-		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{k8sClient}, Clock: r.clock,
+		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{k8sClient},
+		VolumeSnapshots: volumeSnapshotsOf{}, Clock: r.clock,
 	}
 	b := builder.MakeVM("vm").Namespace(r.ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").
 		Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root-dv"}}).PVC("data", "data-pvc"))

@@ -38,7 +38,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		vm := w.vm()
 		of := w.request("snap")
 		result := w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, 2*time.Second), "the deadline")
+		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, time.Minute), "the deadline")
 		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
 			"Successfully created VirtualMachineSnapshotContent " + contentOf(of).Name))
 		Expect(describe(of)).To(Equal(snapshotTakes))

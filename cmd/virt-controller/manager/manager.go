@@ -244,7 +244,8 @@ func snapshotReconcilers(
 			Clock: o.Clock,
 		},
 		&virtualmachinerestore.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("restore-controller"), DataVolumes: imports, Clock: o.Clock,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("restore-controller"), DataVolumes: imports,
+			VolumeSnapshots: snapshots, Clock: o.Clock,
 		},
 		&virtualmachineclone.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("clone-controller"), Clock: o.Clock,

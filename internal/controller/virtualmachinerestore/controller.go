@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
 
 // restoreWorkers is how many restores are reconciled at the same time.
@@ -44,6 +45,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// DataVolumes are those of the importer, where the cluster has one.
 	DataVolumes DataVolumes
+	// VolumeSnapshots reads VolumeSnapshots from a cache, where the cluster has them.
+	VolumeSnapshots volumesnapshot.Reader
 	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
 }
@@ -51,7 +54,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinerestores/status,verbs=patch
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=list;watch
-// +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=get
+// +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=list;watch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/finalizers,verbs=update
@@ -92,7 +95,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineRestore %s: %w", request, err)
 	}
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes, Now: reconciler.Now(r.Clock), Restore: of,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,
+		VolumeSnapshots: r.VolumeSnapshots, Now: reconciler.Now(r.Clock), Restore: of,
 	}
 	if err := Run(ctx, scope); err != nil {
 		return reconciler.Result(err, 0)

@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -40,6 +41,8 @@ type Scope struct {
 	Recorder events.EventRecorder
 	// DataVolumes reads the importer's DataVolumes.
 	DataVolumes DataVolumes
+	// VolumeSnapshots reads VolumeSnapshots.
+	VolumeSnapshots volumesnapshot.Reader
 	// Now is the time of the reconciliation.
 	Now time.Time
 

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -117,8 +117,7 @@ func (s *Scope) readDataVolumes(ctx context.Context, world *restore.World) error
 	return nil
 }
 
-// readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored. They are read from the
-// API server: not every cluster has their kind, and nothing is waited for.
+// readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored.
 func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) error {
 	if world.Content == nil || world.Restored() || capture.TooManyVolumes(world.Content) != "" {
 		return nil // A content with too many is not restored.
@@ -129,14 +128,14 @@ func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) e
 		if name == "" {
 			continue
 		}
-		taken, err := read(ctx, s.APIReader, s.Restore.Namespace, name, &csi.VolumeSnapshot{})
+		taken, err := s.VolumeSnapshots.Get(ctx, client.ObjectKey{Namespace: s.Restore.Namespace, Name: name})
 		switch {
-		case meta.IsNoMatchError(err):
-			return nil // The kind is not installed.
+		case errors.Is(err, volumesnapshot.ErrNotInstalled):
+			return nil
+		case apierrors.IsNotFound(err):
 		case err != nil:
 			return err
-		}
-		if taken != nil {
+		default:
 			world.VolumeSnapshots[name] = taken
 		}
 	}

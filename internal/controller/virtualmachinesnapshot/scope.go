@@ -28,8 +28,12 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// lockRetry is when to try again to lock a VM: not all that may prevent it is watched. KubeVirt's value.
-const lockRetry = 5 * time.Second
+// lockRetry is when to try again to lock a VM: not all that may prevent it is watched. KubeVirt's value. Each attempt may list the Pods of
+// the namespace: a snapshot that has waited for long tries less often, up to lockRetryMax.
+const (
+	lockRetry    = 5 * time.Second
+	lockRetryMax = time.Minute
+)
 
 // scope is one reconciliation of one snapshot.
 type scope struct {
@@ -195,7 +199,8 @@ func (s *scope) take(ctx context.Context) error {
 	}
 	if !locked {
 		if s.seen.Source.Obstacle(s.snapshot.Name) != "" {
-			s.requeue(lockRetry)
+			waited := s.now.Sub(s.snapshot.CreationTimestamp.Time)
+			s.requeue(min(max(waited/10, lockRetry), lockRetryMax))
 			return nil
 		}
 		if err := s.lock(ctx); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/component/printable"
 )
 
 // Guest is the guest of a VM while a snapshot of it is taken.
@@ -70,7 +71,7 @@ func (g Guest) indications() []v1beta1.SourceIndication {
 	broken := indication(v1beta1.VMSnapshotQuiesceTimeoutIndication)
 	if g.Problem != "" {
 		// KubeVirt retries until the snapshot fails.
-		broken.Message = g.Problem + ". Snapshot is crash-consistent and may not be application-consistent."
+		broken.Message = printable.Text(g.Problem, maxProblem) + ". Snapshot is crash-consistent and may not be application-consistent."
 	}
 	return []v1beta1.SourceIndication{agent, online, broken}
 }

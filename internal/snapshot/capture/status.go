@@ -15,6 +15,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/component/printable"
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
@@ -43,6 +44,9 @@ type Observed struct {
 	// Content is nil before it is created and after it was deleted.
 	Content *v1beta1.VirtualMachineSnapshotContent
 }
+
+// maxProblem is how many characters of a storage driver's or an agent's text a status contains.
+const maxProblem = 4096
 
 // Deadline returns when a snapshot fails. It is zero for one that never does.
 func Deadline(of *v1beta1.VirtualMachineSnapshot) time.Time {
@@ -266,13 +270,17 @@ func volumeStatus(found *csi.VolumeSnapshot) v1beta1.VolumeSnapshotStatus {
 	}
 	out.CreationTime, out.ReadyToUse = found.Status.CreationTime, found.Status.ReadyToUse
 	if found.Status.Error != nil {
-		out.Error = &v1beta1.Error{Time: found.Status.Error.Time, Message: found.Status.Error.Message}
+		out.Error = &v1beta1.Error{Time: found.Status.Error.Time}
+		if text := found.Status.Error.Message; text != nil {
+			out.Error.Message = ptr.To(printable.Text(*text, maxProblem))
+		}
 	}
 	return out
 }
 
 // setProblem sets the error of a content, with the time at which it first occurred.
 func setProblem(status *v1beta1.VirtualMachineSnapshotContentStatus, problem string, now time.Time) {
+	problem = printable.Text(problem, maxProblem)
 	switch {
 	case problem == "":
 		status.Error = nil
