@@ -80,9 +80,9 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		Expect(vm.Status.StateChangeRequests).To(BeEmpty())
 		return vm.Status.PrintableStatus
 	}
-	const rounds = 20
+	const rounds = 5
 
-	DescribeTable("starts and stops twenty times in a row", func(strategy v1.VirtualMachineRunStrategy) {
+	DescribeTable("starts and stops five times in a row", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
 		m.settle(vm)
 		if show(vm) == v1.VirtualMachineStatusRunning {
@@ -107,7 +107,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		Entry(nil, v1.RunStrategyRerunOnFailure),
 	)
 
-	It("starts a Once VM, stops it, and starts it again as Always, twenty times in a row", func() {
+	It("starts a Once VM, stops it, and starts it again as Always, five times in a row", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyOnce))
 		m.settle(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
@@ -123,7 +123,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		}
 	})
 
-	DescribeTable("restarts twenty times in a row", func(strategy v1.VirtualMachineRunStrategy) {
+	DescribeTable("restarts five times in a row", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
 		m.settle(vm)
 		if strategy == v1.RunStrategyManual {
