@@ -261,10 +261,15 @@ func TestObstacles(t *testing.T) {
 			if got := strings.Join(c.events[before:], ", "); got != tc.event {
 				t.Errorf("event %q, want %q", got, tc.event)
 			}
+			for _, e := range step.Events {
+				if warns := e.Type == corev1.EventTypeWarning; warns != (e.Reason == "RestoreCreationFailed") {
+					t.Errorf("the event %s is of type %s", e.Reason, e.Type)
+				}
+			}
 			if again := Next(c.seen()); !cmp.Equal(again.Status, step.Status) || len(again.Create)+len(again.Delete) > 0 {
 				t.Errorf("it changes without a reason: %+v", again)
 			}
-			if retried := step.RequeueAfter != 0; retried != strings.Contains(tc.want, "xists already") && !strings.Contains(tc.want, "filters") {
+			if retried := step.RequeueAfter != 0; retried != strings.Contains(tc.want, "xists already") {
 				t.Errorf("again after %s", step.RequeueAfter)
 			}
 		})

@@ -72,9 +72,13 @@ func (s *scope) fail(event, text, details string) {
 	s.record(event, text)
 }
 
-// record adds an event. Those of a clone are of type Normal in KubeVirt, also for failures.
+// record adds an event. As in KubeVirt, those of a clone are of type Normal, also for failures, except for a restore that was not created.
 func (s *scope) record(reason, note string) {
-	s.step.Events = append(s.step.Events, Event{Type: corev1.EventTypeNormal, Reason: reason, Note: note})
+	kind := corev1.EventTypeNormal
+	if reason == clone.RestoreCreationFailedEvent {
+		kind = corev1.EventTypeWarning
+	}
+	s.step.Events = append(s.step.Events, Event{Type: kind, Reason: reason, Note: note})
 }
 
 // report reports an error that is tried again.
@@ -86,9 +90,7 @@ func (s *scope) report(err error) {
 // refuse reports that the restore cannot be created.
 func (s *scope) refuse(err error) {
 	s.report(err)
-	s.step.Events = append(s.step.Events, Event{
-		Type: corev1.EventTypeWarning, Reason: clone.RestoreCreationFailedEvent, Note: printable.Text(err.Error(), maxText),
-	})
+	s.record(clone.RestoreCreationFailedEvent, printable.Text(err.Error(), maxText))
 }
 
 // Failed returns the step that reports that the changes of a step could not be applied.

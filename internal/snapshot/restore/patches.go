@@ -139,7 +139,7 @@ func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, 
 	if err := quantity.Check(raw, out); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}
-	// As the API server: a field whose name has other letter case is unknown. Check does not know it either.
+	// As the API server: a field whose name has other letter case is unknown.
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, out); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}

@@ -201,9 +201,13 @@ func validateClonePatches(path *field.Path, patches []string) (admission.Warning
 		shown := printable.Text(patch, maxShownText)
 		if !json.Valid([]byte(patch)) {
 			errs = append(errs, field.Invalid(path.Index(i), shown, fmt.Sprintf("patch is not valid JSON (%s)", shown)))
-		} else if err := restore.CheckPatch(patch); err != nil {
+			continue
+		}
+		if len(warnings) > 0 {
+			continue // The first one is enough: there may be many.
+		}
+		if err := restore.CheckPatch(patch); err != nil {
 			warnings = append(warnings, fmt.Sprintf("%s: the VM cannot be cloned: %v", path.Index(i), err))
-			break // The first one is enough: there may be many.
 		}
 	}
 	return warnings, errs

@@ -65,6 +65,10 @@ func TestClones(t *testing.T) {
 			change: func(s *spec) { s.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op"`} },
 			want:   []string{"spec.patches[1]", `patch is not valid JSON ({"op")`},
 		},
+		"a patch that is not JSON after one that a restore refuses": {
+			change: func(s *spec) { s.Patches = []string{`{"op":"remove","path":"/metadata/name"}`, `{"op"`} },
+			want:   []string{"spec.patches[1]", `patch is not valid JSON ({"op")`},
+		},
 		"a prefix": {change: func(s *spec) { s.VolumeNamePolicy = ptr.To(clonev1beta1.VolumeNamePolicyPrefixTargetName) }},
 		"an unknown policy": {
 			change: func(s *spec) { s.VolumeNamePolicy = ptr.To(clonev1beta1.VolumeNamePolicy("x")) },
@@ -119,7 +123,7 @@ func TestClonesNeedTheirGate(t *testing.T) {
 
 func TestClonesWarnOfPatches(t *testing.T) {
 	of := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) {
-		s.Patches = []string{`{"op":"remove","path":"/metadata/name"}`}
+		s.Patches = []string{`{"op":"remove","path":"/metadata/name"}`, `{"op":"remove","path":"/metadata/uid"}`}
 	})
 	warnings, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateCreate(t.Context(), of)
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "spec.patches[0]: the VM cannot be cloned: patching is valid only") {
