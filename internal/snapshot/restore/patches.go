@@ -41,18 +41,19 @@ func CheckPatch(text string) error {
 	return err
 }
 
-// CheckPatches returns an error for the first text that CheckPatch refuses, and for more operations than are possible.
-func CheckPatches(texts []string) error {
-	_, err := parsePatches(texts)
-	return err
+// CheckPatches returns an error for each text that CheckPatch refuses, and one for more operations than are possible.
+func CheckPatches(texts []string) []error {
+	_, errs := parsePatches(texts)
+	return errs
 }
 
-func parsePatches(texts []string) (jsonpatch.Patch, error) {
-	operations, copies := make(jsonpatch.Patch, 0, min(len(texts), maxOperations)), 0
+func parsePatches(texts []string) (operations jsonpatch.Patch, errs []error) {
+	copies := 0
 	for _, text := range texts {
 		parsed, err := parsePatch(text)
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		for _, operation := range parsed {
 			if operation.Kind() == "copy" {
@@ -61,10 +62,10 @@ func parsePatches(texts []string) (jsonpatch.Patch, error) {
 		}
 		operations = append(operations, parsed...)
 		if len(operations) > maxOperations || copies > maxCopies {
-			return nil, fmt.Errorf("at most %d patch operations are possible, and %d copies among them", maxOperations, maxCopies)
+			return nil, append(errs, fmt.Errorf("at most %d patch operations are possible, and %d copies among them", maxOperations, maxCopies))
 		}
 	}
-	return operations, nil
+	return operations, errs
 }
 
 func parsePatch(text string) (jsonpatch.Patch, error) {
@@ -123,9 +124,9 @@ func patched(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error
 }
 
 func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
-	operations, err := parsePatches(patches)
-	if err != nil {
-		return nil, err
+	operations, errs := parsePatches(patches)
+	if len(errs) > 0 {
+		return nil, errs[0]
 	}
 	raw, err := json.Marshal(vm)
 	if err != nil {

@@ -89,16 +89,9 @@ func validateRestoreTarget(path *field.Path, of *v1beta1.VirtualMachineRestore) 
 
 func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSpec) field.ErrorList {
 	var errs field.ErrorList
-	for _, patch := range spec.Patches {
-		if err := restore.CheckPatch(patch); err != nil {
-			// As in KubeVirt, the path is without the index. The text contains the patch.
-			errs = append(errs, field.Forbidden(path.Child("patches"), err.Error()))
-		}
-	}
-	if len(errs) == 0 {
-		if err := restore.CheckPatches(spec.Patches); err != nil {
-			errs = append(errs, field.Forbidden(path.Child("patches"), err.Error()))
-		}
+	for _, err := range restore.CheckPatches(spec.Patches) {
+		// As in KubeVirt, the path is without the index. The text contains the patch.
+		errs = append(errs, field.Forbidden(path.Child("patches"), err.Error()))
 	}
 	for i := range spec.VolumeRestoreOverrides {
 		override, at := &spec.VolumeRestoreOverrides[i], path.Child("volumeRestoreOverrides").Index(i)
