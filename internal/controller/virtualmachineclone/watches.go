@@ -5,12 +5,10 @@ package virtualmachineclone
 
 import (
 	"context"
-	"slices"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
@@ -19,20 +17,27 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
 
-// Indexes by which clones are found. Those underway are few; all others are found by their target, or by their restore while they have
-// one.
+// Indexes by which clones are found. One that is underway is found by everything that it waits for; another one by its target, or by its
+// restore while it has one.
 const (
-	underwayField, underway = "underway", "true"
-	targetField             = "target"
-	restoreField            = "restore"
+	awaitedField = "awaited"
+	targetField  = "target"
+	restoreField = "restore"
 )
 
+// Kinds of what a clone waits for, in the values of awaitedIndex.
+const awaitedSnapshot, awaitedRestore, awaitedVM = "snapshot/", "restore/", "vm/"
+
 var (
-	underwayIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, underwayField, func(of *v1beta1.VirtualMachineClone) []string {
+	awaitedIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField, func(of *v1beta1.VirtualMachineClone) []string {
 		if !clone.IsUnderway(of) {
 			return nil
 		}
-		return []string{underway}
+		names := []string{awaitedSnapshot + clone.SnapshotName(of), awaitedRestore + clone.RestoreName(of), awaitedVM + clone.TargetName(of)}
+		if of.Spec.Source != nil {
+			names = append(names, awaitedVM+of.Spec.Source.Name)
+		}
+		return names
 	})
 	targetIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, targetField, func(of *v1beta1.VirtualMachineClone) []string {
 		return []string{clone.TargetName(of)}
@@ -53,25 +58,22 @@ var isDeleted = predicate.Funcs{
 
 // ofSnapshot returns the clones underway that restore a snapshot.
 func (r *Reconciler) ofSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.underway(ctx, object, func(of *v1beta1.VirtualMachineClone) bool { return clone.SnapshotName(of) == object.GetName() })
+	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
 }
 
 // ofRestore returns the clones underway of a restore.
 func (r *Reconciler) ofRestore(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.underway(ctx, object, func(of *v1beta1.VirtualMachineClone) bool { return clone.RestoreName(of) == object.GetName() })
+	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedRestore+object.GetName())
 }
 
 // ofVM returns the clones underway that have a VM as their source or their target.
 func (r *Reconciler) ofVM(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.underway(ctx, object, func(of *v1beta1.VirtualMachineClone) bool {
-		return of.Spec.Source != nil && of.Spec.Source.Name == object.GetName() || clone.TargetName(of) == object.GetName()
-	})
+	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedVM+object.GetName())
 }
 
 // toVM returns all clones of which a VM is the target.
 func (r *Reconciler) toVM(ctx context.Context, object client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineCloneList{},
-		client.InNamespace(object.GetNamespace()), client.MatchingFields{targetField: object.GetName()})
+	return r.by(ctx, object.GetNamespace(), targetField, object.GetName())
 }
 
 // ofClaim returns the clone whose restore has made a claim.
@@ -80,24 +82,11 @@ func (r *Reconciler) ofClaim(ctx context.Context, object client.Object) []ctrl.R
 	if name == "" {
 		return nil
 	}
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineCloneList{},
-		client.InNamespace(object.GetNamespace()), client.MatchingFields{restoreField: name})
+	return r.by(ctx, object.GetNamespace(), restoreField, name)
 }
 
-// underway returns the clones underway in the namespace of an object for which concerns returns true.
-func (r *Reconciler) underway(ctx context.Context, object client.Object, concerns func(*v1beta1.VirtualMachineClone) bool) []ctrl.Request {
-	list := &v1beta1.VirtualMachineCloneList{}
-	err := r.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{underwayField: underway})
-	if err != nil {
-		if ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "Cannot list the clones underway", "namespace", object.GetNamespace())
-		}
-		return nil
-	}
-	list.Items = slices.DeleteFunc(list.Items, func(of v1beta1.VirtualMachineClone) bool { return !concerns(&of) })
-	requests := make([]ctrl.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+// by returns the clones of a namespace with a value in an index.
+func (r *Reconciler) by(ctx context.Context, namespace, field, value string) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineCloneList{},
+		client.InNamespace(namespace), client.MatchingFields{field: value})
 }

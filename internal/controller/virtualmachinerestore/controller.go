@@ -67,7 +67,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), underwayIndex); err != nil {
+	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), targetIndex, underwayIndex); err != nil {
 		return err
 	}
 	inNamespace := handler.EnqueueRequestsFromMapFunc(r.inNamespace)

@@ -5,12 +5,10 @@ package virtualmachinerestore
 
 import (
 	"context"
-	"slices"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -19,15 +17,27 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
-// underway is the only value of the index by which restores are found that have not finished. There are few of them.
-const underwayField, underway = "underway", "true"
+// Indexes by which restores are found that have not finished, by the name of their target, and all of them by the value underway. There
+// are few of them.
+const (
+	targetField             = "target"
+	underwayField, underway = "underway", "true"
+)
 
-var underwayIndex = reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, underwayField, func(of *v1beta1.VirtualMachineRestore) []string {
-	if restore.Finished(of.Status) {
-		return nil
-	}
-	return []string{underway}
-})
+var (
+	targetIndex = reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, targetField, func(of *v1beta1.VirtualMachineRestore) []string {
+		if restore.Finished(of.Status) {
+			return nil
+		}
+		return []string{of.Spec.Target.Name}
+	})
+	underwayIndex = reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, underwayField, func(of *v1beta1.VirtualMachineRestore) []string {
+		if restore.Finished(of.Status) {
+			return nil
+		}
+		return []string{underway}
+	})
+)
 
 // comesOrGoes passes the creation and the deletion of a VMI. A restore waits until its target has none.
 var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
@@ -40,20 +50,8 @@ func (r *Reconciler) inNamespace(ctx context.Context, object client.Object) []ct
 
 // ofTarget returns the restores underway to the VM of an object's name.
 func (r *Reconciler) ofTarget(ctx context.Context, object client.Object) []ctrl.Request {
-	list := &v1beta1.VirtualMachineRestoreList{}
-	err := r.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{underwayField: underway})
-	if err != nil {
-		if ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "Cannot list the restores of a VM", "virtualMachine", object.GetName())
-		}
-		return nil
-	}
-	list.Items = slices.DeleteFunc(list.Items, func(of v1beta1.VirtualMachineRestore) bool { return of.Spec.Target.Name != object.GetName() })
-	requests := make([]ctrl.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
+		client.InNamespace(object.GetNamespace()), client.MatchingFields{targetField: object.GetName()})
 }
 
 // withDataVolume returns the restores underway in the namespace of a DataVolume, or in all if the importer was installed or removed.
