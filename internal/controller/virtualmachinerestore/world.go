@@ -20,28 +20,15 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
-// read reads an object. It returns nil for one that does not exist.
-func read[T client.Object](ctx context.Context, from client.Reader, namespace, name string, into T) (T, error) {
-	var none T
-	key := client.ObjectKey{Namespace: namespace, Name: name}
-	err := from.Get(ctx, key, into)
-	switch {
-	case apierrors.IsNotFound(err):
-		return none, nil
-	case err != nil:
-		return none, fmt.Errorf("get %T %s: %w", into, key, err)
-	}
-	return into, nil
-}
-
 // readTarget reads the target.
 func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) {
-	s.target, err = read(ctx, from, s.Restore.Namespace, s.Restore.Spec.Target.Name, &v1.VirtualMachine{})
+	s.target, err = reconciler.Read(ctx, s.key(s.Restore.Spec.Target.Name), &v1.VirtualMachine{}, from)
 	return err
 }
 
@@ -63,26 +50,23 @@ func (s *Scope) readInstance(ctx context.Context, world *restore.World) error {
 	if s.target == nil {
 		return nil
 	}
-	for _, from := range []client.Reader{s.Client, s.APIReader} {
-		var err error
-		if s.vmi, err = read(ctx, from, s.target.Namespace, s.target.Name, &v1.VirtualMachineInstance{}); err != nil {
-			return err
-		}
-		if s.vmi != nil {
-			world.Running = true
-			return nil
-		}
-	}
-	return nil
+	var err error
+	s.vmi, err = reconciler.Read(ctx, client.ObjectKeyFromObject(s.target), &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
+	world.Running = s.vmi != nil
+	return err
+}
+
+// key returns the key of an object in the namespace of the restore.
+func (s *Scope) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: s.Restore.Namespace, Name: name}
 }
 
 func (s *Scope) readSnapshot(ctx context.Context, world *restore.World) (err error) {
-	namespace := s.Restore.Namespace
-	world.Snapshot, err = read(ctx, s.Client, namespace, s.Restore.Spec.VirtualMachineSnapshotName, &v1beta1.VirtualMachineSnapshot{})
+	world.Snapshot, err = reconciler.Read(ctx, s.key(s.Restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
 	if err != nil || world.Snapshot == nil {
 		return err
 	}
-	content, err := read(ctx, s.Client, namespace, capture.ContentName(world.Snapshot), &v1beta1.VirtualMachineSnapshotContent{})
+	content, err := reconciler.Read(ctx, s.key(capture.ContentName(world.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client)
 	if content != nil && capture.IsContentOf(content, world.Snapshot) {
 		world.Content = content
 	}
@@ -128,7 +112,7 @@ func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) e
 		if name == "" {
 			continue
 		}
-		taken, err := s.VolumeSnapshots.Get(ctx, client.ObjectKey{Namespace: s.Restore.Namespace, Name: name})
+		taken, err := s.VolumeSnapshots.Get(ctx, s.key(name))
 		switch {
 		case errors.Is(err, volumesnapshot.ErrNotInstalled):
 			return nil
@@ -147,7 +131,7 @@ func (s *Scope) readRevisions(ctx context.Context, world *restore.World) error {
 	world.Revisions = map[string]*appsv1.ControllerRevision{}
 	for _, names := range restore.Revisions(s.Restore, world.Content) {
 		for _, name := range []string{names.From, names.To} {
-			revision, err := read(ctx, s.APIReader, s.Restore.Namespace, name, &appsv1.ControllerRevision{})
+			revision, err := reconciler.Read(ctx, s.key(name), &appsv1.ControllerRevision{}, s.APIReader)
 			if err != nil {
 				return err
 			}

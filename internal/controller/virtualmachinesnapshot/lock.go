@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -158,7 +159,7 @@ func (s *scope) unlockWithoutSnapshot(ctx context.Context, key client.ObjectKey)
 			continue
 		}
 		// The cache may be behind and not show the snapshot.
-		if found, err := read(ctx, s.apiReader, key, &v1beta1.VirtualMachineSnapshot{}); err != nil || found != nil {
+		if found, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.apiReader); err != nil || found != nil {
 			return err
 		}
 		s.seen.Source.VM = vm

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
@@ -99,7 +100,7 @@ func (s *scope) phase() v1beta1.VirtualMachineSnapshotPhase {
 func (s *scope) load(ctx context.Context) error {
 	s.seen.Now = s.now
 	var err error
-	if s.seen.Source.VM, err = read(ctx, s.client, s.sourceKey(), &v1.VirtualMachine{}); err != nil {
+	if s.seen.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.client); err != nil {
 		return err
 	}
 	if err := s.loadVMI(ctx, s.client); err != nil {
@@ -111,7 +112,7 @@ func (s *scope) load(ctx context.Context) error {
 // loadVMI reads the VM's VMI. One that the VM has yet to adopt keeps the snapshot waiting, because its launcher Pod uses the claims.
 func (s *scope) loadVMI(ctx context.Context, from client.Reader) error {
 	s.vmi = nil
-	found, err := read(ctx, from, s.sourceKey(), &v1.VirtualMachineInstance{})
+	found, err := reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachineInstance{}, from)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (s *scope) sourceKey() client.ObjectKey {
 
 func (s *scope) loadContent(ctx context.Context, from client.Reader) error {
 	key := client.ObjectKey{Namespace: s.snapshot.Namespace, Name: capture.ContentName(s.snapshot)}
-	content, err := read(ctx, from, key, &v1beta1.VirtualMachineSnapshotContent{})
+	content, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshotContent{}, from)
 	if err != nil {
 		return err
 	}
@@ -156,19 +157,6 @@ func guestOf(vmi *v1.VirtualMachineInstance) capture.Guest {
 	return capture.Guest{
 		Online: true, Paused: vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstancePaused),
 		Agent: !vmi.IsFinal() && vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceAgentConnected) != nil,
-	}
-}
-
-// read reads an object. It returns nil if there is none.
-func read[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, object T) (T, error) {
-	var none T
-	switch err := from.Get(ctx, key, object); {
-	case apierrors.IsNotFound(err):
-		return none, nil
-	case err != nil:
-		return none, fmt.Errorf("get %T %s: %w", object, key, err)
-	default:
-		return object, nil
 	}
 }
 
@@ -244,7 +232,7 @@ func (s *scope) abandon(ctx context.Context) error {
 		return s.deleteContent(ctx)
 	}
 	var err error
-	if s.seen.Source.VM, err = read(ctx, s.apiReader, s.sourceKey(), &v1.VirtualMachine{}); err != nil {
+	if s.seen.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader); err != nil {
 		return err
 	}
 	return s.unlock(ctx)
@@ -266,7 +254,7 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 		return nil
 	}
 	// The cache may be behind and not show the lock.
-	vm, err := read(ctx, s.apiReader, s.sourceKey(), &v1.VirtualMachine{})
+	vm, err := reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader)
 	if err != nil {
 		return err
 	}

@@ -5,11 +5,9 @@ package virtualmachinesnapshotcontent
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -42,17 +41,11 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 		if s.taken.Problem != "" {
 			return nil
 		}
-		requested, err := s.isAnyRequested(ctx)
+		freezes, err := s.mayFreeze(ctx, vmi)
 		if err != nil {
 			return err
 		}
-		locked, err := s.isLocked(ctx)
-		if err != nil {
-			return err
-		}
-		// What was requested from another guest, or while there is none, does not become consistent. Users may create contents of any VM:
-		// only the snapshot for which a VM is locked freezes its guest.
-		if requested || vmi == nil || !locked {
+		if !freezes {
 			action = freeze.Take
 		}
 	}
@@ -144,28 +137,33 @@ func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error)
 	if s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil
 	}
-	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: s.content.Namespace, Name: s.content.Spec.Source.VirtualMachine.Name}
-	switch err := s.apiReader.Get(ctx, key, vmi); {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
-	case vmi.IsFinal(), !metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi):
-		return nil, nil
-	default:
-		return vmi, nil
+	key := client.ObjectKey{Namespace: s.content.Namespace, Name: s.content.Spec.Source.VirtualMachine.Name}
+	vmi, err := reconciler.Read(ctx, key, &v1.VirtualMachineInstance{}, s.apiReader)
+	if err != nil || vmi == nil || vmi.IsFinal() || !metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi) {
+		return nil, err
 	}
+	return vmi, nil
+}
+
+// mayFreeze reports whether the guest is to be frozen. What was requested from another guest, or while there is none, does not become
+// consistent. Users may create contents of any VM: only the snapshot for which a VM is locked freezes its guest.
+func (s *scope) mayFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
+	if vmi == nil {
+		return false, nil
+	}
+	if locked, err := s.isLocked(ctx); err != nil || !locked {
+		return false, err
+	}
+	requested, err := s.isAnyRequested(ctx)
+	return !requested, err
 }
 
 // isLocked reports whether the VM is locked for this snapshot, which virt-controller writes to its status before the content exists.
 func (s *scope) isLocked(ctx context.Context) (bool, error) {
 	of := s.content.Spec.Source.VirtualMachine
-	vm, key := &v1.VirtualMachine{}, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}
-	if err := s.apiReader.Get(ctx, key, vm); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return false, nil
-		}
-		return false, fmt.Errorf("get VirtualMachine %s: %w", key, err)
+	vm, err := reconciler.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{}, s.apiReader)
+	if err != nil || vm == nil {
+		return false, err
 	}
 	return vm.UID == of.UID && ptr.Deref(vm.Status.SnapshotInProgress, "") == s.snapshot.Name, nil
 }

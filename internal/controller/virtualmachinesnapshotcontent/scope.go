@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
@@ -114,16 +115,9 @@ func (s *scope) loadSnapshot(ctx context.Context) error {
 	if key.Name == "" {
 		return nil
 	}
-	of := &v1beta1.VirtualMachineSnapshot{}
-	err := s.client.Get(ctx, key, of)
-	if apierrors.IsNotFound(err) {
-		err = s.apiReader.Get(ctx, key, of) // The cache may be behind.
-	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("get VirtualMachineSnapshot %s: %w", key, err)
+	of, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.client, s.apiReader) // The cache may be behind.
+	if err != nil || of == nil {
+		return err
 	}
 	if capture.IsContentOf(s.content, of) {
 		s.snapshot = of

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Read reads an object, from the first of the readers that has it: the API server is asked after a cache, which may be behind. It returns
+// nil if none has it. The object is overwritten.
+func Read[T client.Object](ctx context.Context, key client.ObjectKey, object T, readers ...client.Reader) (T, error) {
+	var none T
+	for _, from := range readers {
+		err := from.Get(ctx, key, object)
+		switch {
+		case err == nil:
+			return object, nil
+		case !apierrors.IsNotFound(err):
+			return none, fmt.Errorf("get %T %s: %w", object, key, err)
+		}
+	}
+	return none, nil
+}
