@@ -16,9 +16,9 @@ TIME ?= 10s
 
 VIREO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vireo
 export VIREO_CACHE TAG
-# Without cgo in the packages net and os/user, a program without cgo of its own is static although cgo is enabled. So tests, the linter and
-# all programs share compiled dependencies.
-GOFLAGS := $(filter-out -tags=%,$(GOFLAGS)) -tags=netgo,osusergo
+# Without cgo in the packages net and os/user, a program without cgo of its own is static although cgo is enabled. Without local paths a
+# compiled package serves all clones. So tests, the linter, all programs and the tools of hack/tools share compiled packages.
+GOFLAGS := $(filter-out -tags=% -trimpath,$(GOFLAGS)) -trimpath -tags=netgo,osusergo
 export GOFLAGS
 
 tools := hack/tools/build.sh
@@ -43,9 +43,7 @@ components := virt-controller virt-api virt-handler virt-launcher
 # GUESTFS=1 adds the image of virtctl guestfs, of about 1 GB.
 images := $(components) guest-small guest-small-kernel $(if $(GUESTFS),libguestfs-tools)
 ldflags := -s -w -X github.com/vireo-project/vireo/internal/component/version.Version=$(VERSION)
-# RELEASE=1 leaves local paths out of the binaries. It compiles every dependency again, and is not needed for tests and the local
-# cluster.
-build_flags := $(if $(RELEASE),-trimpath) -ldflags '$(ldflags)'
+build_flags := -ldflags '$(ldflags)'
 
 ##@ General
 
@@ -98,11 +96,7 @@ vet: ## Run go vet
 .PHONY: lint
 lint: deps ## Run golangci-lint on all packages
 	@$(tools) golangci-lint
-	$(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
-	cd $(wirecompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
-	cd $(clientcompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
-	cd $(chart) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
-	cd $(csi) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
+	hack/lint.sh . $(wirecompat) $(clientcompat) $(chart) $(csi)
 
 .PHONY: verify
 verify: ## Check that generated files and go.mod are up to date, code is formatted, and every nolint is needed

@@ -38,7 +38,7 @@ pack() {
 
 images() {
 	local name
-	make build RELEASE=1 VERSION="$version"
+	make build VERSION="$version"
 	TAG=$version hack/images/build.sh "${components[@]}"
 	for name in "${components[@]}"; do
 		say "$name: writing the OCI archive"
@@ -63,7 +63,7 @@ clients() {
 		[ $os != windows ] || suffix=.exe
 		for arch in amd64 arm64; do
 			say "virtctl: building for $os on $arch"
-			CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath \
+			CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -tags netgo,osusergo \
 				-ldflags "-s -w -X github.com/vireo-project/vireo/internal/component/version.Version=$version" \
 				-o "$out/virtctl-$version-$os-$arch$suffix" ./cmd/virtctl
 		done

@@ -32,6 +32,6 @@ print_stages() {
 	printf '=== stages\n'
 	[ ${#stage_rows[@]} = 0 ] || printf '%s\n' "${stage_rows[@]}"
 	printf '%5ds  in all\n' $((SECONDS - stages_began))
-	go run ./hack/slowest "$stage_logs" || echo "the slowest packages and specs could not be listed" >&2
+	go run -trimpath -tags netgo,osusergo ./hack/slowest "$stage_logs" || echo "the slowest packages and specs could not be listed" >&2
 	exit $status
 }

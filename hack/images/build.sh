@@ -50,7 +50,7 @@ place() {
 binary() {
 	[ -x "$repo/bin/$1" ] && return
 	say "$1: bin/$1 is not there, building it"
-	(cd "$repo" && CGO_ENABLED=1 go build -tags netgo,osusergo -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
+	(cd "$repo" && CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
 		die "$1: go build ./cmd/$1 failed"
 }
 

@@ -29,7 +29,7 @@ programs='virt-launcher virt-tail virt-freezer'
 build() {
 	local name
 	for name in $programs; do
-		(cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$2/$name" "./cmd/$name") >&2 ||
+		(cd "$1" && CGO_ENABLED=0 go build -trimpath -tags netgo,osusergo -buildvcs=false -ldflags '-s -w' -o "$2/$name" "./cmd/$name") >&2 ||
 			die "virt-launcher: go build of $name in $1 failed"
 	done
 }

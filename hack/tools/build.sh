@@ -17,6 +17,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}
 bin=$cache/bin
+# With the tags of the Makefile, so that the tools share compiled packages with the project where versions are the same.
+tags=netgo,osusergo
 
 # Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus and csi are in their go.mod.
 golangci_lint_version=v2.15.0
@@ -100,26 +102,26 @@ once() {
 # Static and without symbols, so that a binary also runs inside an image.
 from_module() {
 	(cd "$here/$1" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
-		go build -trimpath -buildvcs=false -ldflags "-s -w $3" -o "$out/" "$2")
+		go build -trimpath -tags "$tags" -buildvcs=false -ldflags "-s -w $3" -o "$out/" "$2")
 }
 
 # prometheus_from_module <binary> [tag]: without the clients of clouds in which
 # Prometheus can find targets, unless a tag adds one.
 prometheus_from_module() {
 	(cd "$here/prometheus" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
-		go build -trimpath -buildvcs=false -tags "netgo,remove_all_sd${2:+,$2}" -ldflags '-s -w' -o "$out/" "github.com/prometheus/prometheus/cmd/$1")
+		go build -trimpath -buildvcs=false -tags "$tags,remove_all_sd${2:+,$2}" -ldflags '-s -w' -o "$out/" "github.com/prometheus/prometheus/cmd/$1")
 }
 
 # etcd's main package is the root of a module whose path ends in v3, and go
 # install would name the binary after the directory.
 etcd_from_module() {
 	(cd "$here/etcd" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
-		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/etcd" go.etcd.io/etcd/server/v3)
+		go build -trimpath -tags "$tags" -buildvcs=false -ldflags '-s -w' -o "$out/etcd" go.etcd.io/etcd/server/v3)
 }
 
 # installed <package@version>
 installed() {
-	CGO_ENABLED=0 GOWORK=off GOFLAGS=-trimpath GOBIN=$out go install -ldflags '-s -w' "$1"
+	CGO_ENABLED=0 GOWORK=off GOFLAGS=-trimpath GOBIN=$out go install -tags "$tags" -ldflags '-s -w' "$1"
 }
 
 dir_of() {
@@ -150,7 +152,7 @@ dir_of() {
 # project <name> <package>: a program of the project's own module.
 project() {
 	(cd "$here/../.." && CGO_ENABLED=0 GOWORK=off \
-		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/$1" "$2")
+		go build -trimpath -tags "$tags" -buildvcs=false -ldflags '-s -w' -o "$out/$1" "$2")
 }
 
 build_kubernetes() { # <binary...>
@@ -192,7 +194,7 @@ snapshot_kinds() {
 
 csi_driver() {
 	(cd "$here/../cluster/csi" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
-		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/csi" .)
+		go build -trimpath -tags "$tags" -buildvcs=false -ldflags '-s -w' -o "$out/csi" .)
 }
 
 # envtest needs its three binaries in one directory: create hard links.
