@@ -56,6 +56,13 @@ func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolu
 	// The claim is filled. The importer would allow virt-controller to copy from any namespace, and the user to do it with this
 	// object once the annotations are removed.
 	dv.Spec.Source, dv.Spec.SourceRef = &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, nil
+	// The importer admits no DataVolume with a source that also names what a driver or a populator fills the claim from.
+	if dv.Spec.PVC != nil {
+		dv.Spec.PVC.DataSource, dv.Spec.PVC.DataSourceRef = nil, nil
+	}
+	if dv.Spec.Storage != nil {
+		dv.Spec.Storage.DataSource, dv.Spec.Storage.DataSourceRef = nil, nil
+	}
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, prePopulated, "true")
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, cdi.AllowClaimAdoptionAnnotation, "true")

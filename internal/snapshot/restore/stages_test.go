@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -165,5 +166,41 @@ func TestARestoredDataVolumeCopiesNothing(t *testing.T) {
 	}
 	if template := c.Target.Spec.DataVolumeTemplates[0]; template.Spec.Source.PVC == nil {
 		t.Errorf("the template of the VM is %+v", template)
+	}
+}
+
+// TestARestoredDataVolumeHasOneSource has templates whose claim a driver or a populator fills.
+func TestARestoredDataVolumeHasOneSource(t *testing.T) {
+	local := &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "golden"}
+	anywhere := &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "golden", Namespace: ptr.To("other")}
+	for name, change := range map[string]func(*cdiv1beta1.DataVolumeSpec){
+		"pvc": func(spec *cdiv1beta1.DataVolumeSpec) {
+			spec.PVC = &corev1.PersistentVolumeClaimSpec{DataSource: local, DataSourceRef: anywhere}
+		},
+		"storage": func(spec *cdiv1beta1.DataVolumeSpec) {
+			spec.Storage = &cdiv1beta1.StorageSpec{DataSource: local, DataSourceRef: anywhere}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(func(vm *v1.VirtualMachine) { change(&vm.Spec.DataVolumeTemplates[0].Spec) })
+			c.run(t, all)
+			spec := c.DataVolumes["restore-r1-root"].Spec
+			if spec.Source == nil || spec.Source.Blank == nil {
+				t.Errorf("the source is %+v", spec.Source)
+			}
+			if pvc := spec.PVC; pvc != nil && (pvc.DataSource != nil || pvc.DataSourceRef != nil) {
+				t.Errorf("pvc %+v", pvc)
+			}
+			if storage := spec.Storage; storage != nil && (storage.DataSource != nil || storage.DataSourceRef != nil) {
+				t.Errorf("storage %+v", storage)
+			}
+			if spec.PVC == nil && spec.Storage == nil {
+				t.Error("the rest of the template is gone")
+			}
+			template := c.Target.Spec.DataVolumeTemplates[0].Spec
+			if template.PVC != nil && template.PVC.DataSourceRef == nil || template.Storage != nil && template.Storage.DataSourceRef == nil {
+				t.Errorf("the template of the VM is %+v", template)
+			}
+		})
 	}
 }
