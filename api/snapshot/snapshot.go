@@ -24,7 +24,8 @@ const (
 
 // Labels and annotations that virt-controller writes.
 const (
-	// SourceNameLabel is on a VolumeSnapshot and names the VM that the snapshot was taken of.
+	// SourceNameLabel is on a VolumeSnapshot and names the VM that the snapshot was taken of. Of a name with more than 63 characters, the
+	// label has the beginning and a hash, and an annotation of the same key has all of it.
 	SourceNameLabel = "snapshot.kubevirt.io/source-vm-name"
 	// SourceNamespaceLabel is on a VolumeSnapshot and is that VM's namespace.
 	SourceNamespaceLabel = "snapshot.kubevirt.io/source-vm-namespace"
@@ -36,7 +37,7 @@ const (
 	// LastRestoreAnnotation is on a VM and on restored PersistentVolumeClaims, and contains name and UID of the last restore
 	// that changed it, as <name>-<uid>, so that a restore is done once.
 	LastRestoreAnnotation = "restore.kubevirt.io/lastRestoreUID"
-	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was.
+	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was; a long name as in SourceNameLabel.
 	RestoreSourceNameLabel = "restore.kubevirt.io/source-vm-name"
 	// RestoreSourceNamespaceLabel is on a restored PersistentVolumeClaim and is that VM's namespace.
 	RestoreSourceNamespaceLabel = "restore.kubevirt.io/source-vm-namespace"

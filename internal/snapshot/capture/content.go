@@ -194,10 +194,10 @@ func VolumeSnapshot(
 	content *v1beta1.VirtualMachineSnapshotContent, backup *v1beta1.VolumeBackup, class string,
 ) *csi.VolumeSnapshot {
 	vm := content.Spec.Source.VirtualMachine
-	return &csi.VolumeSnapshot{
+	out := &csi.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: content.Namespace, Name: ptr.Deref(backup.VolumeSnapshotName, ""),
-			Labels: map[string]string{snapshot.SourceNameLabel: vm.Name, snapshot.SourceNamespaceLabel: vm.Namespace},
+			Labels: map[string]string{snapshot.SourceNamespaceLabel: vm.Namespace},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(content, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshotContent")),
 			},
@@ -207,4 +207,6 @@ func VolumeSnapshot(
 			VolumeSnapshotClassName: ptr.To(class),
 		},
 	}
+	SetSourceName(&out.ObjectMeta, snapshot.SourceNameLabel, vm.Name)
+	return out
 }

@@ -4,12 +4,14 @@
 package capture
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -68,6 +70,30 @@ func TestContent(t *testing.T) {
 	if made.Name != "vmsnapshot-42-volume-root" || *made.Spec.Source.PersistentVolumeClaimName != "root" ||
 		*made.Spec.VolumeSnapshotClassName != "snap" || owner == nil || owner.Name != content.Name {
 		t.Errorf("VolumeSnapshot %+v", made)
+	}
+}
+
+// TestLongNamesOfVMs has names of which some are too long for a label.
+func TestLongNamesOfVMs(t *testing.T) {
+	const key = "snapshot.kubevirt.io/source-vm-name"
+	labels := map[string]string{}
+	for _, name := range []string{
+		"vm", strings.Repeat("v", 63), strings.Repeat("v", 64), strings.Repeat("v", 65), strings.Repeat("a.b-", 40) + "c",
+	} {
+		content := &v1beta1.VirtualMachineSnapshotContent{}
+		content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		made := VolumeSnapshot(content, &v1beta1.VolumeBackup{VolumeSnapshotName: ptr.To("x")}, "snap")
+		label, annotation := made.Labels[key], made.Annotations[key]
+		if errs := validation.IsValidLabelValue(label); len(errs) > 0 || label == "" {
+			t.Errorf("%s: label %q: %v", name, label, errs)
+		}
+		if fits := len(name) <= 63; fits && (label != name || annotation != "") || !fits && annotation != name {
+			t.Errorf("%s: label %q, annotation %q", name, label, annotation)
+		}
+		if other := labels[label]; other != "" {
+			t.Errorf("%s and %s have the label %q", name, other, label)
+		}
+		labels[label] = name
 	}
 }
 

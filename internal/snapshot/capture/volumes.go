@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/csi"
@@ -182,19 +183,31 @@ func lists(content *v1beta1.VirtualMachineSnapshotContent) (out *v1beta1.Snapsho
 	return out, partial
 }
 
-// maxName is the greatest length of the name of a volume. Source: k8s.io/apimachinery pkg/util/validation, DNS1035LabelMaxLength.
+// maxName is the greatest length of the name of a volume, and of the value of a label. Source: k8s.io/apimachinery pkg/util/validation,
+// DNS1035LabelMaxLength and LabelValueMaxLength.
 const maxName = 63
 
 // StateVolume returns the name under which the persistent state of a VM is in a snapshot.
 func StateVolume(vm string) string { return Join(v1.PersistentStateLabel, vm) }
 
 // Join joins two parts of a name by a dash. If the name is too long, a hash replaces its end.
-func Join(first, second string) string {
-	name := first + "-" + second
+func Join(first, second string) string { return shorten(first + "-" + second) }
+
+func shorten(name string) string {
 	if len(name) <= maxName {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
 	suffix := "-" + hex.EncodeToString(sum[:])[:8]
 	return name[:maxName-len(suffix)] + suffix
+}
+
+// SetSourceName sets a label that names the VM whose volume it was. The name of a VM may be longer than a label: then, a hash replaces its
+// end, and an annotation of the label's key has all of it.
+func SetSourceName(meta *metav1.ObjectMeta, label, vm string) {
+	metav1.SetMetaDataLabel(meta, label, shorten(vm))
+	delete(meta.Annotations, label)
+	if len(vm) > maxName {
+		metav1.SetMetaDataAnnotation(meta, label, vm)
+	}
 }

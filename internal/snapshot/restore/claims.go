@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
 // Annotations of the importer. Source: containerized-data-importer pkg/controller/common.
@@ -156,7 +157,7 @@ func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 	delete(claim.Labels, v1.PersistentStateLabel)
 	delete(claim.Labels, snapshot.RestoreCleanupStateLabel)
 	delete(claim.Annotations, snapshot.RestoreOwnedByVMAnnotation)
-	metav1.SetMetaDataLabel(&claim.ObjectMeta, snapshot.RestoreSourceNameLabel, s.source().Name)
+	capture.SetSourceName(&claim.ObjectMeta, snapshot.RestoreSourceNameLabel, s.source().Name)
 	metav1.SetMetaDataLabel(&claim.ObjectMeta, snapshot.RestoreSourceNamespaceLabel, s.source().Namespace)
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())

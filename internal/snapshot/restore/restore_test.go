@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -218,6 +219,18 @@ func TestRestoredClaim(t *testing.T) {
 	}
 	if size := got.Spec.Resources.Requests.Storage().String(); size != "2Gi" {
 		t.Errorf("the claim requests %s, and the snapshot needs 2Gi", size)
+	}
+}
+
+func TestARestoredClaimOfAVMWithALongName(t *testing.T) {
+	const key = "restore.kubevirt.io/source-vm-name"
+	c := newCluster()
+	name := strings.Repeat("v", 70)
+	c.Content.Spec.Source.VirtualMachine.Name = name
+	c.run(t, all)
+	got := c.Claims["restore-r1-data"]
+	if errs := validation.IsValidLabelValue(got.Labels[key]); len(errs) > 0 || got.Annotations[key] != name {
+		t.Errorf("labels %v (%v), annotations %v", got.Labels, errs, got.Annotations)
 	}
 }
 
