@@ -22,6 +22,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/instancetype"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
@@ -135,7 +136,9 @@ func (r *restores) revision(name string, owner metav1.OwnerReference) {
 	GinkgoHelper()
 	ExpectCreated(&appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: r.ns, Name: name, OwnerReferences: []metav1.OwnerReference{owner}, Labels: map[string]string{v1.CreatedByLabel: string(owner.UID)},
+			Namespace: r.ns, Name: name, OwnerReferences: []metav1.OwnerReference{owner}, Labels: map[string]string{
+				v1.CreatedByLabel: string(owner.UID), instancetype.ControllerRevisionObjectNameLabel: "small",
+			},
 		},
 		Data: runtime.RawExtension{Raw: []byte(`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"VirtualMachineInstancetype"}`)},
 	})

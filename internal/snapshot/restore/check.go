@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // checkPlan returns an error if the restore could not be completed. KubeVirt notices some of this after it has deleted claims.
@@ -24,8 +25,12 @@ func checkPlan(s *scope) (bool, error) {
 		}
 	}
 	for _, names := range Revisions(s.Restore, s.Content) {
-		if s.Revisions[names.From] == nil {
+		switch from := s.Revisions[names.From]; {
+		case from == nil:
 			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot does not exist", s.Restore.Namespace, names.From)
+		case s.Target == nil && !reference.IsRevision(from.Labels):
+			// Nothing would own the copy, and it would not be recognized.
+			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot contains no instance type and no preference", s.Restore.Namespace, names.From)
 		}
 		// KubeVirt replaces it, whoever it belongs to.
 		if live := s.Revisions[names.To]; live != nil && !s.mayOwn(live) {
@@ -62,8 +67,11 @@ func (s *scope) checkVolume(v *volume) error {
 	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind, v.claim, v.VolumeName)
 }
 
-// mayOwn reports whether a revision is the target's, or one that this restore has made for a target that did not exist.
+// mayOwn reports whether a revision is the target's, or one that this restore has made for a target that did not exist. One that nothing
+// owns and that is of another kind is somebody's: it is neither adopted nor replaced.
 func (s *scope) mayOwn(revision metav1.Object) bool {
-	owner := metav1.GetControllerOf(revision)
-	return owner == nil || s.Target != nil && owner.UID == s.Target.UID
+	if owner := metav1.GetControllerOf(revision); owner != nil {
+		return s.Target != nil && owner.UID == s.Target.UID
+	}
+	return reference.IsRevision(revision.GetLabels())
 }

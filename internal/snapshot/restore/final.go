@@ -30,7 +30,7 @@ func adopt(s *scope) (bool, error) {
 	}
 	for _, names := range Revisions(s.Restore, s.Content) {
 		revision := s.Revisions[names.To]
-		if revision == nil || metav1.GetControllerOf(revision) != nil {
+		if revision == nil || metav1.GetControllerOf(revision) != nil || !s.mayOwn(revision) {
 			continue
 		}
 		owned := revision.DeepCopy()

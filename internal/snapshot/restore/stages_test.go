@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
@@ -148,6 +150,61 @@ func TestARevisionOfAnotherOwnerStays(t *testing.T) {
 		c.apply(Next(c.World), all)
 	}
 	want := "ControllerRevision default/vm" + revision + " exists already and belongs to another object"
+	if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
+		t.Errorf("got %q and %d claims", got, len(c.Claims))
+	}
+}
+
+// TestARevisionOfAnotherKindStays has a ControllerRevision without an owner under the name of the restored one, which contains no
+// instance type.
+func TestARevisionOfAnotherKindStays(t *testing.T) {
+	for name, change := range map[string]func(*cluster){"an existing VM": func(*cluster) {}, "a new VM": toNew} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			change(c)
+			at := c.Restore.Spec.Target.Name + revision
+			foreign := &appsv1.ControllerRevision{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: at}, Data: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
+			}
+			c.create(foreign)
+			for range 5 {
+				c.apply(Next(c.World), all)
+				c.settle()
+			}
+			want := "ControllerRevision default/" + at + " exists already and belongs to another object"
+			if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
+				t.Errorf("got %q and %d claims", got, len(c.Claims))
+			}
+			if live := c.Revisions[at]; live == nil || live.UID != foreign.UID || len(live.OwnerReferences) > 0 {
+				t.Errorf("the revision is %+v", live)
+			}
+		})
+	}
+}
+
+// TestARevisionOfAnotherKindIsNotAdopted has one that replaced the restored one before the end.
+func TestARevisionOfAnotherKindIsNotAdopted(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	for !c.Restored() {
+		c.apply(Next(c.World), all)
+		c.settle()
+	}
+	c.Revisions["copy"+revision].Labels = map[string]string{"app": "a-workload"}
+	c.run(t, all)
+	if owners := c.Revisions["copy"+revision].OwnerReferences; len(owners) > 0 {
+		t.Errorf("it is owned by %+v", owners)
+	}
+}
+
+func TestARevisionThatContainsNoInstanceTypeIsNotCopiedToANewVM(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	c.Revisions["snap"+revision].Labels = nil
+	for range 5 {
+		c.apply(Next(c.World), all)
+	}
+	want := "ControllerRevision default/snap" + revision + " of the snapshot contains no instance type and no preference"
 	if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
 		t.Errorf("got %q and %d claims", got, len(c.Claims))
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/instancetype"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -137,8 +138,10 @@ func (c *cluster) snapshot() {
 	}
 	for _, names := range copies {
 		original := &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names.From},
-			Data:       runtime.RawExtension{Raw: []byte(`{"spec":{"cpu":{"guest":1}},"kind":"x"}`)},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: names.From, Labels: map[string]string{instancetype.ControllerRevisionObjectNameLabel: "small"},
+			},
+			Data: runtime.RawExtension{Raw: []byte(`{"spec":{"cpu":{"guest":1}},"kind":"x"}`)},
 		}
 		original.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target, v1.VirtualMachineGroupVersionKind)}
 		c.create(original)
