@@ -88,14 +88,17 @@ func (*cloneValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineCl
 	return nil, nil
 }
 
+// validateClone returns KubeVirt's errors in its order, with its types and its paths of fields, some of which differ from the names in the
+// schema. An error that KubeVirt does not have is at the field's own path.
 func validateClone(of *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
 	path, spec := field.NewPath("spec"), &of.Spec
 	errs := slices.Concat(
-		validateFilters(path.Child("annotationFilters"), "spec.annotations", spec.AnnotationFilters),
-		validateFilters(path.Child("labelFilters"), "spec.labels", spec.LabelFilters),
-		validateFilters(path.Child("template", "annotationFilters"), "spec.template.annotations", spec.Template.AnnotationFilters),
-		validateFilters(path.Child("template", "labelFilters"), "spec.template.labels", spec.Template.LabelFilters),
-		validateCloneSource(path.Child("source"), spec.Source),
+		validateFilters(path.Child("annotationFilters"), path.Child("annotations"), spec.AnnotationFilters),
+		validateFilters(path.Child("labelFilters"), path.Child("labels"), spec.LabelFilters),
+		validateFilters(path.Child("template", "annotationFilters"), path.Child("template", "annotations"), spec.Template.AnnotationFilters),
+		validateFilters(path.Child("template", "labelFilters"), path.Child("template", "labels"), spec.Template.LabelFilters),
+		validateCloneKinds(path, spec),
+		validateCloneSource(path.Child("Source"), spec.Source),
 		validateCloneTarget(path.Child("target"), spec),
 		validateAddresses(path.Child("newMacAddresses"), spec.NewMacAddresses),
 	)
@@ -103,7 +106,10 @@ func validateClone(of *v1beta1.VirtualMachineClone) (admission.Warnings, error) 
 	errs = append(errs, invalid...)
 	if policy := spec.VolumeNamePolicy; policy != nil &&
 		*policy != v1beta1.VolumeNamePolicyRandomizeNames && *policy != v1beta1.VolumeNamePolicyPrefixTargetName {
-		errs = append(errs, field.Invalid(path.Child("volumeNamePolicy"), *policy, fmt.Sprintf("VolumeNamePolicy %q is not supported", *policy)))
+		errs = append(errs, &field.Error{
+			Type: field.ErrorTypeNotSupported, Field: path.Child("volumeNamePolicy").String(), BadValue: *policy,
+			Detail: fmt.Sprintf("VolumeNamePolicy %q is not supported", *policy),
+		})
 	}
 	if len(errs) == 0 {
 		return warnings, nil
@@ -111,30 +117,30 @@ func validateClone(of *v1beta1.VirtualMachineClone) (admission.Warnings, error) 
 	return nil, specsupport.NewInvalid(v1beta1.VirtualMachineCloneKind.GroupKind(), of.Name, errs)
 }
 
-// validateFilters validates a list of filters. name is KubeVirt's name for the list.
-func validateFilters(path *field.Path, name string, filters []string) field.ErrorList {
+// validateFilters validates a list of filters. named is KubeVirt's path of the list, also in its messages.
+func validateFilters(path, named *field.Path, filters []string) field.ErrorList {
 	if len(filters) > clone.MaxFilters {
 		return field.ErrorList{field.TooMany(path, len(filters), clone.MaxFilters)}
 	}
 	var errs field.ErrorList
-	invalid := func(i int, format string, args ...any) {
-		errs = append(errs, field.Invalid(path.Index(i), printable.Text(filters[i], maxShownText), fmt.Sprintf(format, args...)))
+	invalid := func(at *field.Path, filter, format string, args ...any) {
+		errs = append(errs, field.Invalid(at, printable.Text(filter, maxShownText), fmt.Sprintf(format, args...)))
 	}
 	const misplaced = "%s filter %s is invalid: cannot contain a %s character (%s); FilterRules: %s"
 	for i, filter := range filters {
 		switch {
 		case filter == "": // KubeVirt crashes.
-			invalid(i, "an empty filter is not a valid filter")
+			invalid(path.Index(i), filter, "an empty filter is not a valid filter")
 		case filter == "!":
-			invalid(i, "a negation character is not a valid filter")
+			invalid(named, filter, "a negation character is not a valid filter")
 		case len(filter) > clone.MaxFilter:
 			errs = append(errs, field.TooLong(path.Index(i), "", clone.MaxFilter))
 		default:
 			if strings.Contains(filter[1:], "!") {
-				invalid(i, misplaced, name, filter, "negation", "!", "NegationChar can be only used at the beginning of the filter")
+				invalid(named, filter, misplaced, named, filter, "negation", "!", "NegationChar can be only used at the beginning of the filter")
 			}
 			if strings.Contains(filter[:len(filter)-1], "*") {
-				invalid(i, misplaced, name, filter, "wildcard", "*", "WildcardChar can be only at the end of the filter")
+				invalid(named, filter, misplaced, named, filter, "wildcard", "*", "WildcardChar can be only at the end of the filter")
 			}
 		}
 	}
@@ -146,37 +152,42 @@ func validateFilters(path *field.Path, name string, filters []string) field.Erro
 	return errs
 }
 
+// validateCloneKinds validates the kinds of source and target.
+func validateCloneKinds(path *field.Path, spec *v1beta1.VirtualMachineCloneSpec) field.ErrorList {
+	var errs field.ErrorList
+	if source := spec.Source; source != nil && source.Kind != v1.VirtualMachineGroupVersionKind.Kind && source.Kind != "VirtualMachineSnapshot" {
+		errs = append(errs, field.Invalid(path.Child("Source", "Kind"), source.Kind, "Source kind is not supported"))
+	}
+	if target := spec.Target; target != nil && target.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		errs = append(errs, field.Invalid(path.Child("Target", "Kind"), target.Kind, "Target kind is not supported"))
+	}
+	return errs
+}
+
 func validateCloneSource(path *field.Path, source *corev1.TypedLocalObjectReference) field.ErrorList {
-	if source == nil {
-		return field.ErrorList{field.Required(path, "Source cannot be nil")}
+	if source == nil { // KubeVirt crashes before.
+		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, "Source cannot be nil")}
 	}
 	var errs field.ErrorList
-	switch source.Kind {
-	case v1.VirtualMachineGroupVersionKind.Kind, "VirtualMachineSnapshot":
-	case "":
-		errs = append(errs, field.Required(path.Child("kind"), "Source's Kind cannot be empty"))
-	default:
-		errs = append(errs, field.Invalid(path.Child("kind"), source.Kind, "Source kind is not supported"))
-	}
 	if ptr.Deref(source.APIGroup, "") == "" {
-		errs = append(errs, field.Required(path.Child("apiGroup"), "Source's APIGroup cannot be empty"))
+		errs = append(errs, field.Invalid(path.Child("APIGroup"), field.OmitValueType{}, "Source's APIGroup cannot be empty"))
+	}
+	if source.Kind == "" {
+		errs = append(errs, field.Invalid(path, field.OmitValueType{}, "Source's Kind cannot be empty"))
 	}
 	if source.Name == "" {
-		errs = append(errs, field.Required(path.Child("name"), "Source's name cannot be empty"))
+		errs = append(errs, field.Invalid(path.Child("Name"), field.OmitValueType{}, "Source's name cannot be empty"))
 	}
 	return errs
 }
 
 func validateCloneTarget(path *field.Path, spec *v1beta1.VirtualMachineCloneSpec) field.ErrorList {
 	source, target := spec.Source, spec.Target
-	switch {
-	case target == nil:
-	case target.Kind != v1.VirtualMachineGroupVersionKind.Kind:
-		return field.ErrorList{field.Invalid(path.Child("kind"), target.Kind, "Target kind is not supported")}
-	case source != nil && source.Kind == target.Kind && source.Name == target.Name:
-		return field.ErrorList{field.Invalid(path.Child("name"), target.Name, "Target name cannot be equal to source name when both are VirtualMachines")}
+	if source == nil || target == nil || source.Name != target.Name ||
+		source.Kind != v1.VirtualMachineGroupVersionKind.Kind || target.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		return nil
 	}
-	return nil
+	return field.ErrorList{field.Invalid(path.Child("name"), target.Name, "Target name cannot be equal to source name when both are VirtualMachines")}
 }
 
 func validateAddresses(path *field.Path, addresses map[string]string) field.ErrorList {
@@ -187,7 +198,7 @@ func validateAddresses(path *field.Path, addresses map[string]string) field.Erro
 			continue
 		}
 		if mac, err := net.ParseMAC(address); err != nil || len(mac) > len(reservedMAC) {
-			errs = append(errs, field.Invalid(path.Key(name), address, fmt.Sprintf("interface %s has malformed MAC address (%s).", name, address)))
+			errs = append(errs, field.Invalid(path.Child(name), address, fmt.Sprintf("interface %s has malformed MAC address (%s).", name, address)))
 		}
 	}
 	return errs
