@@ -59,8 +59,7 @@ func (v *restoreValidator) ValidateUpdate(_ context.Context, before, after *v1be
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	// KubeVirt's spelling.
-	return nil, invalidRestore(after, field.ErrorList{field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")})
+	return nil, invalidRestore(after, field.ErrorList{immutable()})
 }
 
 // ValidateDelete implements admission.Validator. It admits every deletion.
@@ -78,7 +77,7 @@ func invalidRestore(of *v1beta1.VirtualMachineRestore, errs field.ErrorList) err
 func validateRestoreTarget(path *field.Path, of *v1beta1.VirtualMachineRestore) field.ErrorList {
 	switch target := &of.Spec.Target; {
 	case target.APIGroup == nil:
-		return field.ErrorList{field.Required(path.Child("apiGroup"), "missing apiGroup")}
+		return field.ErrorList{missingGroup(path)}
 	case *target.APIGroup != v1.GroupVersion.Group:
 		return field.ErrorList{field.Invalid(path.Child("apiGroup"), *target.APIGroup, "invalid apiGroup")}
 	case target.Kind != v1.VirtualMachineGroupVersionKind.Kind:
@@ -91,7 +90,7 @@ func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSp
 	var errs field.ErrorList
 	for _, err := range restore.CheckPatches(spec.Patches) {
 		// As in KubeVirt, the path is without the index. The text contains the patch.
-		errs = append(errs, field.Forbidden(path.Child("patches"), err.Error()))
+		errs = append(errs, field.Invalid(path.Child("patches"), field.OmitValueType{}, err.Error()))
 	}
 	for i := range spec.VolumeRestoreOverrides {
 		override, at := &spec.VolumeRestoreOverrides[i], path.Child("volumeRestoreOverrides").Index(i)
@@ -119,8 +118,7 @@ func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSp
 	return errs
 }
 
-// validateState refuses to restore the state of TPM and EFI to a VM of another name. KubeVirt refuses it also if the VM was deleted and
-// is created again. A snapshot that does not exist yet is admitted.
+// validateState refuses to restore the state of TPM and EFI to another VM. A snapshot that does not exist yet is admitted.
 func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, of *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
 	from := &v1beta1.VirtualMachineSnapshot{}
 	err := v.reader.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Spec.VirtualMachineSnapshotName}, from)
@@ -132,11 +130,31 @@ func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, 
 		return nil, client.IgnoreNotFound(err)
 	}
 	vm := content.Spec.Source.VirtualMachine
-	if vm == nil || vm.Spec.Template == nil || vm.Name == of.Spec.Target.Name || !vm.Spec.Template.Spec.HasPersistentState() {
+	if vm == nil || vm.Spec.Template == nil || !vm.Spec.Template.Spec.HasPersistentState() {
 		return nil, nil
 	}
-	return field.ErrorList{field.Forbidden(path,
+	if other, err := v.isOther(ctx, of, from, vm.Name); err != nil || !other {
+		return nil, err
+	}
+	return field.ErrorList{field.Invalid(path, field.OmitValueType{},
 		"Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}, nil
+}
+
+// isOther reports whether the target is another VM than the one of a snapshot: as in KubeVirt, one of the same name with another UID is.
+// A VM that was deleted may be created again under its name, which KubeVirt refuses.
+func (v *restoreValidator) isOther(
+	ctx context.Context, of *v1beta1.VirtualMachineRestore, from *v1beta1.VirtualMachineSnapshot, source string,
+) (bool, error) {
+	target, key := &v1.VirtualMachine{}, client.ObjectKey{Namespace: of.Namespace, Name: of.Spec.Target.Name}
+	err := v.reader.Get(ctx, key, target)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return false, fmt.Errorf("get VirtualMachine %s: %w", key, err)
+	case err != nil, from.Status == nil, from.Status.SourceUID == nil:
+		return key.Name != source, nil
+	default:
+		return target.UID != *from.Status.SourceUID, nil
+	}
 }
 
 // validateOthers refuses a restore while another one to the same target is underway. KubeVirt refuses it forever if that one has failed.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
@@ -40,17 +41,27 @@ func newRestore(name string, changes ...func(*snapshotv1beta1.VirtualMachineRest
 func restoresWith(config clusterconfig.Config, objects ...client.Object) *restoreValidator {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(snapshotv1beta1.AddToScheme(scheme))
+	utilruntime.Must(v1.AddToScheme(scheme))
 	return &restoreValidator{config: fixedConfig{config}, reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
 }
 
-// snapshotOf returns a snapshot of the VM vm, and its content.
+// snapshotOf returns a snapshot of the VM vm with the UID vm-uid, and its content.
 func snapshotOf(options ...specOption) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "snap"}
 	content := &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta}
 	content.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Spec: newVM("vm", options...).Spec}
 	return []client.Object{content, &snapshotv1beta1.VirtualMachineSnapshot{
-		ObjectMeta: meta, Status: &snapshotv1beta1.VirtualMachineSnapshotStatus{VirtualMachineSnapshotContentName: ptr.To("snap")},
+		ObjectMeta: meta, Status: &snapshotv1beta1.VirtualMachineSnapshotStatus{
+			VirtualMachineSnapshotContentName: ptr.To("snap"), SourceUID: ptr.To(types.UID("vm-uid")),
+		},
 	}}
+}
+
+// liveVM returns a VM of which a snapshot may have been taken.
+func liveVM(name, uid string) *v1.VirtualMachine {
+	vm := newVM(name)
+	vm.UID = types.UID(uid)
+	return vm
 }
 
 func TestRestores(t *testing.T) {
@@ -61,6 +72,7 @@ func TestRestores(t *testing.T) {
 	override := func(o snapshotv1beta1.VolumeRestoreOverride) func(*object) {
 		return func(of *object) { of.Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{o} }
 	}
+	otherVM := []cause{invalid("spec", "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}
 	underway := newRestore("first")
 	failed := newRestore("first", func(of *object) {
 		of.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: snapshotv1beta1.ConditionFailure, Status: corev1.ConditionTrue}}}
@@ -70,14 +82,14 @@ func TestRestores(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*object)
 		others []client.Object
-		want   []string
+		want   []cause
 	}{
 		"sound":                       {},
 		"a snapshot that exists":      {others: snapshotOf()},
-		"without apiGroup":            {change: func(of *object) { of.Spec.Target.APIGroup = nil }, want: []string{"spec.target.apiGroup", "missing apiGroup"}},
-		"of another group":            {change: func(of *object) { of.Spec.Target.APIGroup = ptr.To("apps") }, want: []string{"spec.target.apiGroup", "invalid apiGroup"}},
-		"of another kind":             {change: func(of *object) { of.Spec.Target.Kind = "Pod" }, want: []string{"spec.target.kind", "invalid kind"}},
-		"another one underway":        {others: []client.Object{underway}, want: []string{"spec.target", `VirtualMachineRestore "first" in progress`}},
+		"without apiGroup":            {change: func(of *object) { of.Spec.Target.APIGroup = nil }, want: []cause{{metav1.CauseTypeFieldValueNotFound, "spec.target.apiGroup", "missing apiGroup"}}},
+		"of another group":            {change: func(of *object) { of.Spec.Target.APIGroup = ptr.To("apps") }, want: []cause{invalid("spec.target.apiGroup", "invalid apiGroup")}},
+		"of another kind":             {change: func(of *object) { of.Spec.Target.Kind = "Pod" }, want: []cause{invalid("spec.target.kind", "invalid kind")}},
+		"another one underway":        {others: []client.Object{underway}, want: []cause{invalid("spec.target", `VirtualMachineRestore "first" in progress`)}},
 		"another one that has failed": {others: []client.Object{failed}},
 		"another one is complete":     {others: []client.Object{complete}},
 		"another one of another VM":   {others: []client.Object{ofOther}},
@@ -87,13 +99,13 @@ func TestRestores(t *testing.T) {
 			change: func(of *object) {
 				of.Spec.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op":"replace","path":"/metadata/name","value":"x"}`}
 			},
-			want: []string{"spec.patches: ", "patching is valid only for elements under /spec/ only: "},
+			want: []cause{invalid("spec.patches", "patching is valid only for elements under /spec/ only: ")},
 		},
 		"an override without a volume": {
-			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}), want: []string{"volumeRestoreOverrides[0].volumeName", "must provide a volume name"},
+			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}), want: []cause{{metav1.CauseTypeFieldValueRequired, "spec.volumeRestoreOverrides[0].volumeName", "must provide a volume name"}},
 		},
 		"an override of nothing": {
-			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}), want: []string{"volumeRestoreOverrides[0]", "must provide at least one"},
+			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}), want: []cause{{metav1.CauseTypeFieldValueRequired, "spec.volumeRestoreOverrides[0]", "must provide at least one"}},
 		},
 		"an override of labels": {change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x", Labels: map[string]string{}})},
 		"a prefix": {
@@ -103,16 +115,22 @@ func TestRestores(t *testing.T) {
 		},
 		"an unknown policy": {
 			change: func(of *object) { of.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicy("x")) },
-			want:   []string{"spec.volumeRestorePolicy", `volume restore policy "x" doesn't exist`},
+			want:   []cause{invalid("spec.volumeRestorePolicy", `volume restore policy "x" doesn't exist`)},
 		},
 		"an unknown owner": {
 			change: func(of *object) { of.Spec.VolumeOwnershipPolicy = ptr.To(snapshotv1beta1.VolumeOwnershipPolicy("x")) },
-			want:   []string{"spec.volumeOwnershipPolicy", `volume ownership policy "x" doesn't exist`},
+			want:   []cause{invalid("spec.volumeOwnershipPolicy", `volume ownership policy "x" doesn't exist`)},
 		},
-		"a TPM to its VM": {others: snapshotOf(withTPM)},
+		"a TPM to its VM":                         {others: append(snapshotOf(withTPM), liveVM("vm", "vm-uid"))},
+		"a TPM to its VM, which is created again": {others: snapshotOf(withTPM)},
+		"a TPM to another VM of its VM's name":    {others: append(snapshotOf(withTPM), liveVM("vm", "another")), want: otherVM},
+		"no TPM to another VM of its VM's name":   {others: append(snapshotOf(), liveVM("vm", "another"))},
+		"a TPM to another VM that exists": {
+			change: func(of *object) { of.Spec.Target.Name = "other" }, others: append(snapshotOf(withTPM), liveVM("other", "another")), want: otherVM,
+		},
 		"a TPM to another VM": {
 			change: func(of *object) { of.Spec.Target.Name = "other" }, others: snapshotOf(withTPM),
-			want: []string{"spec", "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)"},
+			want: otherVM,
 		},
 		"no TPM to another VM": {change: func(of *object) { of.Spec.Target.Name = "other" }, others: snapshotOf()},
 	} {
@@ -122,13 +140,10 @@ func TestRestores(t *testing.T) {
 				tc.change(of)
 			}
 			_, err := restoresWith(clusterconfig.Default(), tc.others...).ValidateCreate(t.Context(), of)
-			if (err == nil) != (tc.want == nil) {
-				t.Fatalf("got %v, want %v", err, tc.want)
-			}
-			for _, text := range tc.want {
-				if !strings.Contains(err.Error(), text) {
-					t.Errorf("got %v, want %s", err, text)
-				}
+			if tc.want != nil {
+				expectCauses(t, err, tc.want)
+			} else if err != nil {
+				t.Errorf("got %v", err)
 			}
 		})
 	}
@@ -151,9 +166,8 @@ func TestRestoresAreImmutable(t *testing.T) {
 		t.Error(err)
 	}
 	after.Spec.Target.Name = "other"
-	if _, err := v.ValidateUpdate(t.Context(), before, after); err == nil || !strings.Contains(err.Error(), "spec in immutable after creation") {
-		t.Errorf("got %v", err)
-	}
+	_, err := v.ValidateUpdate(t.Context(), before, after)
+	expectCauses(t, err, []cause{invalid("spec", "spec in immutable after creation")})
 }
 
 // requestOf returns a context with the request of a user.

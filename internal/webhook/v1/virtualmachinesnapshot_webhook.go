@@ -32,7 +32,7 @@ func (v *snapshotValidator) ValidateCreate(_ context.Context, of *v1beta1.Virtua
 	path, source := field.NewPath("spec", "source"), of.Spec.Source
 	switch {
 	case source.APIGroup == nil:
-		return nil, invalidSnapshot(of, field.Required(path.Child("apiGroup"), "missing apiGroup"))
+		return nil, invalidSnapshot(of, missingGroup(path))
 	case *source.APIGroup != v1.GroupVersion.Group:
 		return nil, invalidSnapshot(of, field.Invalid(path.Child("apiGroup"), *source.APIGroup, "invalid apiGroup"))
 	case source.Kind != v1.VirtualMachineGroupVersionKind.Kind:
@@ -47,7 +47,7 @@ func (*snapshotValidator) ValidateUpdate(_ context.Context, before, after *v1bet
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	return nil, invalidSnapshot(after, field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")) // KubeVirt's text
+	return nil, invalidSnapshot(after, immutable())
 }
 
 // ValidateDelete implements admission.Validator. It admits every deletion.
@@ -57,4 +57,16 @@ func (*snapshotValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachin
 
 func invalidSnapshot(of *v1beta1.VirtualMachineSnapshot, err *field.Error) error {
 	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot").GroupKind(), of.Name, field.ErrorList{err})
+}
+
+// missingGroup is the error about a reference without an API group. Type and text are KubeVirt's.
+func missingGroup(path *field.Path) *field.Error {
+	return &field.Error{
+		Type: field.ErrorTypeNotFound, Field: path.Child("apiGroup").String(), BadValue: field.OmitValueType{}, Detail: "missing apiGroup",
+	}
+}
+
+// immutable is the error about a spec that was changed, with KubeVirt's spelling.
+func immutable() *field.Error {
+	return field.Invalid(field.NewPath("spec"), field.OmitValueType{}, "spec in immutable after creation")
 }

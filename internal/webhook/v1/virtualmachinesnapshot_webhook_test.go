@@ -40,7 +40,7 @@ func TestSnapshotIsValidated(t *testing.T) {
 	}{
 		{name: "valid", change: func(*corev1.TypedLocalObjectReference) {}},
 		{"gate", true, func(*corev1.TypedLocalObjectReference) {}, "snapshot feature gate not enabled"},
-		{"no group", false, func(s *corev1.TypedLocalObjectReference) { s.APIGroup = nil }, "spec.source.apiGroup: Required value: missing apiGroup"},
+		{"no group", false, func(s *corev1.TypedLocalObjectReference) { s.APIGroup = nil }, "spec.source.apiGroup: Not found: missing apiGroup"},
 		{"other group", false, func(s *corev1.TypedLocalObjectReference) { s.APIGroup = ptr.To("apps") }, "invalid apiGroup"},
 		{"other kind", false, func(s *corev1.TypedLocalObjectReference) { s.Kind = "VirtualMachineInstance" }, "spec.source.kind: Invalid value: \"VirtualMachineInstance\": invalid kind"},
 	} {
@@ -65,7 +65,7 @@ func TestSnapshotIsImmutable(t *testing.T) {
 	expectRefused(t, err, "")
 	changed.Spec.FailureDeadline = &metav1.Duration{Duration: time.Hour}
 	_, err = v.ValidateUpdate(t.Context(), newSnapshot(), changed)
-	expectRefused(t, err, "spec in immutable after creation")
+	expectCauses(t, err, []cause{invalid("spec", "spec in immutable after creation")})
 	if _, err := v.ValidateDelete(t.Context(), changed); err != nil {
 		t.Error(err)
 	}
