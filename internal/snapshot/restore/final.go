@@ -59,11 +59,8 @@ func deleteObsolete(s *scope) (bool, error) {
 		}
 	}
 	for _, claim := range s.sortedClaims() {
-		if claim.Labels[snapshot.RestoreCleanupStateLabel] != capture.StateVolume(s.Target.Name) {
+		if claim.Labels[snapshot.RestoreCleanupStateLabel] != capture.StateVolume(s.Target.Name) || s.isForeign(claim) {
 			continue
-		}
-		if owner := metav1.GetControllerOf(claim); owner != nil && owner.UID != s.Target.UID {
-			continue // Users can set labels.
 		}
 		done = false
 		if claim.DeletionTimestamp == nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -207,6 +208,31 @@ func TestARevisionThatContainsNoInstanceTypeIsNotCopiedToANewVM(t *testing.T) {
 	want := "ControllerRevision default/snap" + revision + " of the snapshot contains no instance type and no preference"
 	if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
 		t.Errorf("got %q and %d claims", got, len(c.Claims))
+	}
+}
+
+// TestTheStateOfAnotherOwnerStays has claims with the label of the VM's state: of an earlier VM of its name, and of a user.
+func TestTheStateOfAnotherOwnerStays(t *testing.T) {
+	for name, change := range map[string]func(*cluster){"an existing VM": func(*cluster) {}, "a VM that was deleted": again} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(withTPM)
+			change(c)
+			foreign := claim("foreign", *metav1.NewControllerRef(&v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: "earlier"}}, v1.VirtualMachineGroupVersionKind))
+			mine := claim("mine", metav1.OwnerReference{})
+			mine.OwnerReferences = nil
+			for _, one := range []*corev1.PersistentVolumeClaim{foreign, mine} {
+				one.Labels[v1.PersistentStateLabel] = "vm"
+				c.create(one)
+			}
+			before := c.Claims["foreign"].DeepCopy()
+			c.run(t, all)
+			if diff := cmp.Diff(before, c.Claims["foreign"]); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if c.Claims["mine"] != nil {
+				t.Error("two claims without another owner have the VM's state")
+			}
+		})
 	}
 }
 

@@ -26,7 +26,7 @@ func restoreState(s *scope) (bool, error) {
 	target, done := s.Restore.Spec.Target.Name, true
 	for _, live := range s.sortedClaims() {
 		restored := live.Name == s.volumes[at].claim
-		if restored == (live.Labels[v1.PersistentStateLabel] == target) {
+		if restored == (live.Labels[v1.PersistentStateLabel] == target) || !restored && s.isForeign(live) {
 			continue
 		}
 		changed := live.DeepCopy()
@@ -39,6 +39,13 @@ func restoreState(s *scope) (bool, error) {
 		s.step.Update, done = append(s.step.Update, changed), false
 	}
 	return s.updatingTarget(done)
+}
+
+// isForeign reports whether a claim belongs to something else than the target, such as an earlier VM of its name. Users can set labels, and
+// a start does not use such a claim.
+func (s *scope) isForeign(claim metav1.Object) bool {
+	owner := metav1.GetControllerOf(claim)
+	return owner != nil && (s.Target == nil || owner.UID != s.Target.UID)
 }
 
 // sortedClaims returns the claims in a stable order.
