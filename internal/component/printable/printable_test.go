@@ -25,3 +25,16 @@ func TestText(t *testing.T) {
 		}
 	}
 }
+
+func TestLines(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                           "",
+		"a\n\nb\n":                   "a\n\nb\n",
+		"a\r\n\u202eb\x1b\t\u2028c":  "a\nbc",
+		strings.Repeat("x\n", 10000): strings.Repeat("x\n", 5),
+	} {
+		if got := printable.Lines(text, 10); got != want {
+			t.Errorf("%.40q: got %q, want %q", text, got, want)
+		}
+	}
+}

@@ -161,6 +161,14 @@ func TestObstacles(t *testing.T) {
 			underway(unset, func(c *cluster) { c.Source.Status.VolumeSnapshotStatuses = nil }),
 			": Progressing=False Pending, Ready=False Virtual Machine volume root snapshot support unknown", "VMVolumeSnapshotsInvalid",
 		},
+		"two volumes without snapshots": {
+			underway(unset, func(c *cluster) {
+				withData(c.Source)
+				c.Source.Status.VolumeSnapshotStatuses[0].Enabled = false
+			}),
+			": Progressing=False Pending, Ready=False Virtual Machine volume root does not support snapshots\n" +
+				"Virtual Machine volume data snapshot support unknown", "VMVolumeSnapshotsInvalid",
+		},
 		"a snapshot of the user's under that name": {
 			underway(unset, func(c *cluster) {
 				c.Snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tmp-snapshot-c1"}}
@@ -201,6 +209,13 @@ func TestObstacles(t *testing.T) {
 		},
 		"a content without a volume": {
 			underway(taking, func(c *cluster) { c.Content.Spec.VolumeBackups = nil }), failed("volume root is not backed up in snapshot tmp-snapshot-c1"), "SnapshotContentInvalid",
+		},
+		"a content without two volumes": {
+			underway(taking, func(c *cluster) {
+				withData(c.Source)
+				c.Content.Spec.Source.VirtualMachine.Spec, c.Content.Spec.VolumeBackups = c.Source.Spec, nil
+			}),
+			failed("volume root is not backed up in snapshot tmp-snapshot-c1\nvolume data is not backed up in snapshot tmp-snapshot-c1"), "SnapshotContentInvalid",
 		},
 		"a content with the state of a TPM": {
 			underway(taking, func(c *cluster) {
@@ -274,6 +289,13 @@ func TestObstacles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withData adds a volume to a VM.
+func withData(vm *v1.VirtualMachine) {
+	volume := v1.Volume{Name: "data"}
+	volume.DataVolume = &v1.DataVolumeSource{Name: "data-dv"}
+	vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, volume)
 }
 
 func restoreStatus(kind snapshotv1beta1.ConditionType, value corev1.ConditionStatus) *snapshotv1beta1.VirtualMachineRestoreStatus {

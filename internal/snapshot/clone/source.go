@@ -43,8 +43,11 @@ func withoutSnapshots(vm *v1.VirtualMachine) string {
 			texts = append(texts, fmt.Sprintf("Virtual Machine volume %s does not support snapshots", of.Name))
 		}
 	}
-	return strings.Join(texts, ", ")
+	return joined(texts)
 }
+
+// joined is the text about several volumes: in KubeVirt, a line for each.
+func joined(texts []string) string { return strings.Join(texts, "\n") }
 
 func hasClaim(of *v1.Volume) bool { return of.PersistentVolumeClaim != nil || of.DataVolume != nil }
 
@@ -78,7 +81,7 @@ func (s *scope) checkContent() error {
 		}
 	}
 	if len(texts) > 0 {
-		return errors.New(strings.Join(texts, ", "))
+		return errors.New(joined(texts))
 	}
 	return nil
 }

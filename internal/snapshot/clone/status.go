@@ -50,7 +50,7 @@ func (s *scope) advance(phase v1beta1.VirtualMachineClonePhase) {
 
 // pending reports what the user has to change first. The clone goes on as soon as it has changed.
 func (s *scope) pending(event, text string) {
-	text = printable.Text(text, maxText)
+	text = printable.Lines(text, maxText)
 	s.set(corev1.ConditionFalse, reasonPending, corev1.ConditionFalse, text, "")
 	if event != "" {
 		s.record(event, text)
@@ -66,7 +66,7 @@ func (s *scope) fail(event, text, details string) {
 	if details != "" {
 		text += ": " + details
 	}
-	text = printable.Text(text, maxText)
+	text = printable.Lines(text, maxText)
 	s.status.Phase = v1beta1.Failed
 	s.set(corev1.ConditionFalse, reasonFailed, corev1.ConditionFalse, text, "")
 	s.record(event, text)
