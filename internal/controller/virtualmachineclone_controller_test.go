@@ -169,6 +169,19 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.finishClone(of)
 	})
 
+	It("waits for a target that is gone before it has succeeded", func() {
+		c := newClones()
+		of := c.clone()
+		c.reach(of, clonev1beta1.CreatingTargetVM)
+		Expect(k8sClient.Delete(ctx, c.target())).To(Succeed())
+		c.writes.Take()
+		c.events.take()
+		c.expectStep(of, patchCloneStatus)
+		Expect(cloneState(of)).To(Equal("CreatingTargetVM" + processing + " (target VM copy is not created yet for clone c)"))
+		c.expectIdle(of)
+		ExpectExists(snapshotOfClone(of))
+	})
+
 	It("does not touch a VM of its target's name, and goes on without it", func() {
 		c := newClones()
 		of := c.clone(fromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" })

@@ -329,20 +329,38 @@ func TestAWaitingCloneGoesOn(t *testing.T) {
 
 func TestACloneIsDeletedWithItsTarget(t *testing.T) {
 	for name, reached := range map[string]func(*cluster){
-		"when it is complete":      func(*cluster) {},
-		"while its claims wait":    func(c *cluster) { c.unbound = true },
-		"before it has noticed it": func(c *cluster) { c.Clone.Status.Phase = v1beta1.CreatingTargetVM },
+		"when it is complete":   func(*cluster) {},
+		"while its claims wait": func(c *cluster) { c.unbound = true },
 	} {
 		c := newCluster()
 		reached(c)
-		if c.Clone.Status.Phase == v1beta1.PhaseUnset {
-			c.until(t, v1beta1.Succeeded, all)
-		}
+		c.until(t, v1beta1.Succeeded, all)
 		c.Target, c.deleted = nil, nil
 		c.next(all)
 		if diff := cmp.Diff([]string{"clone"}, c.deleted); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
+	}
+}
+
+// TestACloneWaitsForItsTarget has a target that is gone before the clone has succeeded: KubeVirt does nothing then.
+func TestACloneWaitsForItsTarget(t *testing.T) {
+	c := newCluster()
+	c.until(t, v1beta1.CreatingTargetVM, all)
+	target, events := c.Target, len(c.events)
+	c.Target, c.deleted = nil, nil
+	c.next(all)
+	want := "CreatingTargetVM: Progressing=True Still processing, Ready=False Still processing (target VM copy is not created yet for clone c)"
+	if got := describe(&c.Clone.Status); got != want || len(c.deleted) > 0 || len(c.events) > events {
+		t.Errorf("got %s, deleted %v, events %v", got, c.deleted, c.events[events:])
+	}
+	if step := c.next(all); len(step.Create)+len(step.Delete)+len(step.Events) > 0 || step.RequeueAfter != 0 || describe(step.Status) != want {
+		t.Errorf("it changes without a reason: %+v", step)
+	}
+	c.Target = target
+	c.until(t, v1beta1.Succeeded, all)
+	if c.Snapshot != nil || c.Restore != nil || describe(&c.Clone.Status) != "Succeeded: Progressing=False Ready, Ready=True Ready" {
+		t.Errorf("got %s", describe(&c.Clone.Status))
 	}
 }
 

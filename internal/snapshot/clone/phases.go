@@ -168,32 +168,29 @@ func (s *scope) restoring() {
 	s.record(clone.RestoreCreatedEvent, fmt.Sprintf("created restore %s for clone %s", name, s.Clone.Name))
 }
 
-// awaitTarget ends the clone: the restore has created the target. If it is gone, a user has deleted it.
+// awaitTarget ends the clone when there is the target, which the restore has created. As in KubeVirt, it waits without one: only a clone
+// that has succeeded is deleted with its target.
 func (s *scope) awaitTarget() {
-	if s.deletedWithTarget() {
+	name := TargetName(s.Clone)
+	if s.Target == nil {
+		s.working(fmt.Sprintf("target VM %s is not created yet for clone %s", name, s.Clone.Name))
 		return
 	}
 	s.status.Phase = v1beta1.Succeeded
 	s.status.CreationTime = ptr.To(metav1.NewTime(s.Now))
 	s.succeeded()
-	s.record(clone.TargetVMCreatedEvent, fmt.Sprintf("created target VM %s for clone %s", TargetName(s.Clone), s.Clone.Name))
+	s.record(clone.TargetVMCreatedEvent, fmt.Sprintf("created target VM %s for clone %s", name, s.Clone.Name))
 	s.cleanUp()
 }
 
 // finish deletes what the clone does not need any more: the snapshot and the restore, and the clone itself with its target.
 func (s *scope) finish() {
-	if !s.deletedWithTarget() && s.status.RestoreName != nil {
+	switch {
+	case s.Target == nil:
+		s.step.Delete = append(s.step.Delete, s.Clone)
+	case s.status.RestoreName != nil:
 		s.cleanUp()
 	}
-}
-
-// deletedWithTarget deletes a clone whose target does not exist any more.
-func (s *scope) deletedWithTarget() bool {
-	if s.Target != nil {
-		return false
-	}
-	s.step.Delete = append(s.step.Delete, s.Clone)
-	return true
 }
 
 // cleanUp deletes the temporary objects. The claims are filled from the snapshot, some of them not before the target starts.
