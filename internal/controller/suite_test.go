@@ -204,7 +204,7 @@ func NewWrites() *Writes {
 				reflect.ValueOf(list).Elem().Set(reflect.ValueOf(w.StaleList.DeepCopyObject()).Elem())
 				return nil
 			}
-			return reads(c, list).List(ctx, list, opts...)
+			return listIndexed(ctx, reads(c, list), list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return w.write("create", o, "", func() error { return c.Create(ctx, o, opts...) })

@@ -15,11 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -127,6 +129,54 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: vm.Namespace + "-2"}, Driver: vm.Namespace + ".csi.example"})
 		}, "source NS/vm 2 matching VolumeSnapshotClasses for NS: root"),
 	)
+
+	It("finds a launcher Pod in the cache, and lists Pods only when there is none", func() {
+		w.vm()
+		lists := w.countPodLists()
+		launcher := podWithClaim(w.ns, "launcher", "root")
+		launcher.Labels = map[string]string{v1.AppLabel: launcherpod.AppLabelValue}
+		ExpectCreated(launcher)
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+		w.expectReconciled(of)
+		Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+		Expect(*lists).To(BeZero())
+		launcher.Status.Phase = corev1.PodSucceeded
+		Expect(k8sClient.Status().Update(ctx, launcher)).To(Succeed())
+		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		Expect(*lists).To(Equal(1))
+	})
+
+	It("lists the Pods of a namespace once in a while for all snapshots that wait", func() {
+		w.vm()
+		lists := w.countPodLists()
+		user := podWithClaim(w.ns, "user", "root")
+		ExpectCreated(user)
+		first, second := w.request("first"), w.request("second")
+		for range 3 {
+			for _, of := range []*vmSnapshot{first, second} {
+				_, err := w.Reconcile(ctx, requestOf(of))
+				Expect(err).NotTo(HaveOccurred())
+				Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+			}
+		}
+		Expect(*lists).To(Equal(1))
+		Expect(k8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
+		w.writes.Take()
+		w.expectReconciled(first)
+		Expect(*lists).To(Equal(1))
+		w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
+		w.expectReconciled(first, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		Expect(*lists).To(Equal(2))
+		By("a Pod that is created when none was found")
+		w.settle(first)
+		w.report(first, "root", true)
+		w.settle(first)
+		ExpectCreated(podWithClaim(w.ns, "another", "root"))
+		w.expectReconciled(second)
+		Expect(describe(second)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+		Expect(*lists).To(Equal(3))
+	})
 
 	It("waits for a VM that does not exist, and takes a VM that was created again", func() {
 		of := w.request("snap")

@@ -149,6 +149,13 @@ func (w *snapshots) guest(vm *v1.VirtualMachine, changes ...func(*v1.VirtualMach
 	return vmi
 }
 
+// countPodLists counts the lists of Pods that are requested from the API server from now on.
+func (w *snapshots) countPodLists() *int {
+	reader, count := countLists[*corev1.PodList]()
+	w.APIReader = reader
+	return count
+}
+
 // podWithClaim returns a Pod that uses a claim.
 func podWithClaim(ns, name, claim string) *corev1.Pod {
 	return &corev1.Pod{

@@ -40,6 +40,8 @@ type Reconciler struct {
 	DataVolumes datavolume.Reader
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
+
+	pods podLists
 }
 
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=get;list;watch;patch
@@ -50,7 +52,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
-// +kubebuilder:rbac:groups=core,resources=pods,verbs=list
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 // +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshotclasses,verbs=list;watch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=storageprofiles,verbs=list;watch
@@ -76,7 +78,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	s := &scope{
 		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots, dataVolumes: r.DataVolumes,
-		now: reconciler.Now(r.Clock), snapshot: &v1beta1.VirtualMachineSnapshot{},
+		pods: &r.pods, now: reconciler.Now(r.Clock), snapshot: &v1beta1.VirtualMachineSnapshot{},
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, s.snapshot)
 	switch {

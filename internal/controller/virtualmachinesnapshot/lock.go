@@ -90,29 +90,6 @@ func (s *scope) isFilled(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 }
 
-// countPods counts the unfinished Pods that use a claim of the VM. The cache has launcher Pods only.
-func (s *scope) countPods(ctx context.Context) (int, error) {
-	pods := &corev1.PodList{}
-	if err := s.apiReader.List(ctx, pods, client.InNamespace(s.snapshot.Namespace)); err != nil {
-		return 0, fmt.Errorf("list the Pods of namespace %s: %w", s.snapshot.Namespace, err)
-	}
-	claims := map[string]bool{}
-	for i := range s.seen.Source.Volumes {
-		claims[s.seen.Source.Volumes[i].ClaimName] = true
-	}
-	count := 0
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		uses := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && claims[v.PersistentVolumeClaim.ClaimName]
-		})
-		if uses && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
-			count++
-		}
-	}
-	return count, nil
-}
-
 // lock locks the VM with two writes, each of which is repeated if it is missing.
 func (s *scope) lock(ctx context.Context) error {
 	vm := s.seen.Source.VM

@@ -29,8 +29,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// lockRetry is when to try again to lock a VM: not all that may prevent it is watched. KubeVirt's value. Each attempt may list the Pods of
-// the namespace: a snapshot that has waited for long tries less often, up to lockRetryMax.
+// lockRetry is when to try again to lock a VM: not all that may prevent it is watched. KubeVirt's value. A snapshot that has waited for long
+// tries less often, up to lockRetryMax.
 const (
 	lockRetry    = 5 * time.Second
 	lockRetryMax = time.Minute
@@ -46,6 +46,8 @@ type scope struct {
 	// volumeSnapshots and dataVolumes read kinds that the cluster may not have.
 	volumeSnapshots volumesnapshot.Reader
 	dataVolumes     datavolume.Reader
+	// pods are recent lists of Pods, which all snapshots share.
+	pods *podLists
 	// now is the time of the reconciliation.
 	now time.Time
 

@@ -6,6 +6,7 @@ package virtualmachinesnapshot
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,13 +23,16 @@ import (
 const unfinishedIndex = "unfinished-of-virtualmachine"
 
 func indexSnapshots(indexer client.FieldIndexer) error {
-	return reconciler.AddIndexes(indexer, reconciler.IndexBy(&v1beta1.VirtualMachineSnapshot{}, unfinishedIndex,
-		func(s *v1beta1.VirtualMachineSnapshot) []string {
+	return reconciler.AddIndexes(
+		indexer,
+		reconciler.IndexBy(&v1beta1.VirtualMachineSnapshot{}, unfinishedIndex, func(s *v1beta1.VirtualMachineSnapshot) []string {
 			if s.DeletionTimestamp == nil && s.Status != nil && (s.Status.Phase == v1beta1.Succeeded || s.Status.Phase == v1beta1.Failed) {
 				return nil
 			}
 			return []string{s.Spec.Source.Name}
-		}))
+		}),
+		reconciler.IndexBy(&corev1.Pod{}, PodClaimIndex, ClaimsOfPod),
+	)
 }
 
 // snapshotOf returns the snapshot of a content.

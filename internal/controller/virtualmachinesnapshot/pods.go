@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshot
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// PodClaimIndex finds the launcher Pods that have not ended by the claims that they use. The cache has no other Pods.
+const PodClaimIndex = "spec.volumes.persistentVolumeClaim.claimName"
+
+// ClaimsOfPod returns the values of PodClaimIndex.
+func ClaimsOfPod(pod *corev1.Pod) []string {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	var claims []string
+	for i := range pod.Spec.Volumes {
+		if source := pod.Spec.Volumes[i].PersistentVolumeClaim; source != nil {
+			claims = append(claims, source.ClaimName)
+		}
+	}
+	return claims
+}
+
+// notEnded selects the Pods that have not ended.
+var notEnded = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+)}
+
+// podLists are the last lists of Pods, by namespace. Many snapshots may wait for one Pod of a user's: a Pod that used a claim just now is
+// believed to use it still, until lockRetry has passed. That no Pod uses a claim is never believed.
+type podLists struct {
+	mu     sync.Mutex
+	recent map[string]podList
+}
+
+// podList has the names of the Pods that use a claim.
+type podList struct {
+	at      time.Time
+	byClaim map[string][]string
+}
+
+// of returns the recent list of a namespace; an empty one if there is none.
+func (l *podLists) of(namespace string, now time.Time) podList {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.recent[namespace].unless(now)
+}
+
+// unless returns an empty list in place of one that is too old.
+func (l podList) unless(now time.Time) podList {
+	if age := now.Sub(l.at); age < 0 || age >= lockRetry {
+		return podList{}
+	}
+	return l
+}
+
+// keep keeps the list of a namespace, and drops those that are too old.
+func (l *podLists) keep(namespace string, list podList) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := map[string]podList{namespace: list}
+	for other, of := range l.recent {
+		if other != namespace && of.unless(list.at).byClaim != nil {
+			kept[other] = of
+		}
+	}
+	l.recent = kept
+}
+
+// count returns how many Pods use one of the claims.
+func (l podList) count(claims map[string]bool) int {
+	pods := map[string]bool{}
+	for claim := range claims {
+		for _, pod := range l.byClaim[claim] {
+			pods[pod] = true
+		}
+	}
+	return len(pods)
+}
+
+// countPods counts the unfinished Pods that use a claim of the VM. As long as the cache shows launcher Pods, it counts only these: the
+// others are read when they are what is left to wait for.
+func (s *scope) countPods(ctx context.Context) (int, error) {
+	claims := map[string]bool{}
+	for i := range s.seen.Source.Volumes {
+		if name := s.seen.Source.Volumes[i].ClaimName; name != "" {
+			claims[name] = true
+		}
+	}
+	launchers := podList{byClaim: map[string][]string{}}
+	for claim := range claims {
+		list := &corev1.PodList{}
+		if err := s.client.List(ctx, list, client.InNamespace(s.snapshot.Namespace), client.MatchingFields{PodClaimIndex: claim}); err != nil {
+			return 0, fmt.Errorf("list the launcher Pods that use PersistentVolumeClaim %s/%s: %w", s.snapshot.Namespace, claim, err)
+		}
+		launchers.add(list.Items)
+	}
+	if count := launchers.count(claims); count > 0 || len(claims) == 0 {
+		return count, nil
+	}
+	if count := s.pods.of(s.snapshot.Namespace, s.now).count(claims); count > 0 {
+		return count, nil
+	}
+	pods := &corev1.PodList{}
+	if err := s.apiReader.List(ctx, pods, client.InNamespace(s.snapshot.Namespace), notEnded); err != nil {
+		return 0, fmt.Errorf("list the Pods of namespace %s: %w", s.snapshot.Namespace, err)
+	}
+	all := podList{at: s.now, byClaim: map[string][]string{}}
+	all.add(pods.Items)
+	s.pods.keep(s.snapshot.Namespace, all)
+	return all.count(claims), nil
+}
+
+func (l podList) add(pods []corev1.Pod) {
+	for i := range pods {
+		for _, claim := range ClaimsOfPod(&pods[i]) {
+			l.byClaim[claim] = append(l.byClaim[claim], pods[i].Name)
+		}
+	}
+}
