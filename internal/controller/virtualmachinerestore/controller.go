@@ -67,19 +67,18 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), targetIndex, underwayIndex); err != nil {
+	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), targetIndex, awaitedIndex, underwayIndex); err != nil {
 		return err
 	}
-	inNamespace := handler.EnqueueRequestsFromMapFunc(r.inNamespace)
 	ofTarget := handler.EnqueueRequestsFromMapFunc(r.ofTarget)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinerestore").
 		For(&v1beta1.VirtualMachineRestore{}).
 		Watches(&v1.VirtualMachine{}, ofTarget).
 		Watches(&v1.VirtualMachineInstance{}, ofTarget, builder.WithPredicates(comesOrGoes)).
-		Watches(&corev1.PersistentVolumeClaim{}, inNamespace).
-		Watches(&v1beta1.VirtualMachineSnapshot{}, inNamespace).
-		Watches(&v1beta1.VirtualMachineSnapshotContent{}, inNamespace).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
+		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.ofSnapshot)).
+		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.ofContent)).
 		WatchesRawSource(r.DataVolumes.Source(r.withDataVolume)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: restoreWorkers}).
 		Complete(r)

@@ -11,51 +11,108 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
-// Indexes by which restores are found that have not finished, by the name of their target, and all of them by the value underway. There
-// are few of them.
+// Indexes by which restores are found that have not finished: by the name of their target, by everything else that they wait for, and all
+// of them by the value underway. There are few of them.
 const (
 	targetField             = "target"
+	awaitedField            = "awaited"
 	underwayField, underway = "underway", "true"
 )
 
+// Kinds of what a restore waits for, in the values of awaitedIndex. A DataVolume has the name of its claim.
+const awaitedSnapshot, awaitedClaim, awaitedState, awaitedObsolete = "snapshot/", "claim/", "state/", "obsolete/"
+
 var (
-	targetIndex = reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, targetField, func(of *v1beta1.VirtualMachineRestore) []string {
-		if restore.Finished(of.Status) {
-			return nil
-		}
-		return []string{of.Spec.Target.Name}
-	})
-	underwayIndex = reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, underwayField, func(of *v1beta1.VirtualMachineRestore) []string {
-		if restore.Finished(of.Status) {
-			return nil
-		}
-		return []string{underway}
-	})
+	targetIndex   = indexUnderway(targetField, func(of *v1beta1.VirtualMachineRestore) []string { return []string{of.Spec.Target.Name} })
+	awaitedIndex  = indexUnderway(awaitedField, awaited)
+	underwayIndex = indexUnderway(underwayField, func(*v1beta1.VirtualMachineRestore) []string { return []string{underway} })
 )
+
+// indexUnderway is an index of the restores that have not finished.
+func indexUnderway(field string, values func(*v1beta1.VirtualMachineRestore) []string) reconciler.Index {
+	return reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, field, func(of *v1beta1.VirtualMachineRestore) []string {
+		if restore.Finished(of.Status) {
+			return nil
+		}
+		return values(of)
+	})
+}
+
+// awaited returns the values of awaitedIndex: the snapshot, the claims and DataVolumes in the status, and the claims with the labels of the
+// target's persistent state.
+func awaited(of *v1beta1.VirtualMachineRestore) []string {
+	target := of.Spec.Target.Name
+	values := []string{
+		awaitedSnapshot + of.Spec.VirtualMachineSnapshotName, awaitedState + target, awaitedObsolete + capture.StateVolume(target),
+	}
+	if of.Status == nil {
+		return values
+	}
+	for i := range of.Status.Restores {
+		values = append(values, awaitedClaim+of.Status.Restores[i].PersistentVolumeClaimName)
+	}
+	for _, name := range of.Status.DeletedDataVolumes {
+		values = append(values, awaitedClaim+name)
+	}
+	return values
+}
 
 // comesOrGoes passes the creation and the deletion of a VMI. A restore waits until its target has none.
 var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
-// inNamespace returns the restores underway in the namespace of an object.
-func (r *Reconciler) inNamespace(ctx context.Context, object client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
-		client.InNamespace(object.GetNamespace()), client.MatchingFields{underwayField: underway})
-}
-
 // ofTarget returns the restores underway to the VM of an object's name.
 func (r *Reconciler) ofTarget(ctx context.Context, object client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
-		client.InNamespace(object.GetNamespace()), client.MatchingFields{targetField: object.GetName()})
+	return r.by(ctx, object.GetNamespace(), targetField, object.GetName())
 }
 
-// withDataVolume returns the restores underway in the namespace of a DataVolume, or in all if the importer was installed or removed.
+// ofClaim returns the restores underway that wait for a claim.
+func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	values := []string{awaitedClaim + claim.GetName()}
+	if vm, is := claim.GetLabels()[v1.PersistentStateLabel]; is {
+		values = append(values, awaitedState+vm)
+	}
+	if state, is := claim.GetLabels()[snapshot.RestoreCleanupStateLabel]; is {
+		values = append(values, awaitedObsolete+state)
+	}
+	var requests []ctrl.Request
+	for _, value := range values {
+		requests = append(requests, r.by(ctx, claim.GetNamespace(), awaitedField, value)...)
+	}
+	return requests
+}
+
+// ofSnapshot returns the restores underway of a snapshot, and ofContent those of the snapshot that a content names.
+func (r *Reconciler) ofSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
+}
+
+func (r *Reconciler) ofContent(ctx context.Context, object client.Object) []ctrl.Request {
+	content, ok := object.(*v1beta1.VirtualMachineSnapshotContent)
+	if !ok || content.Spec.VirtualMachineSnapshotName == nil {
+		return nil
+	}
+	return r.by(ctx, content.Namespace, awaitedField, awaitedSnapshot+*content.Spec.VirtualMachineSnapshotName)
+}
+
+// withDataVolume returns the restores underway that wait for a DataVolume, or all if the importer was installed or removed.
 func (r *Reconciler) withDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
+	if change.Name == "" {
+		return r.by(ctx, "", underwayField, underway)
+	}
+	return r.by(ctx, change.Namespace, awaitedField, awaitedClaim+change.Name)
+}
+
+// by returns the restores of a namespace, or of all, with a value in an index.
+func (r *Reconciler) by(ctx context.Context, namespace, field, value string) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
-		client.InNamespace(change.Namespace), client.MatchingFields{underwayField: underway})
+		client.InNamespace(namespace), client.MatchingFields{field: value})
 }
