@@ -65,7 +65,7 @@ const (
 	RestoreErrorEvent = "VirtualMachineRestoreError"
 	// RestoreTargetNotReadyEvent: a restore waits for its target to stop.
 	RestoreTargetNotReadyEvent = "RestoreTargetNotReady"
-	// RestoreFailedEvent: a restore has failed because its target ran.
+	// RestoreFailedEvent: a restore has failed for good.
 	RestoreFailedEvent = "Operation failed"
 	// RestoreDataVolumeCreateErrorEvent: a DataVolume of the target could not be made.
 	RestoreDataVolumeCreateErrorEvent = "RestoreDataVolumeCreateError"

@@ -13,12 +13,14 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/csi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 var _ = Describe("VirtualMachineRestore with faults", func() {
@@ -92,6 +94,69 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		}
 		r.writes.Fail = nil
 		r.finish(of)
+	})
+
+	// failure returns what a restore whose VM is refused reports.
+	failure := func(r *restores) []any {
+		text := "VirtualMachine " + r.ns + `/other cannot be created: VirtualMachine.kubevirt.io "other" is invalid: spec.template: Required value: missing`
+		return []any{Equal("Progressing=False: " + text), Equal("Ready=False: " + text), Equal("Failure=True: " + text)}
+	}
+	invalid := apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), "other", field.ErrorList{field.Required(field.NewPath("spec", "template"), "missing")})
+
+	It("fails for good, before it has created anything, if its new VM is not valid", func() {
+		r := newRestores()
+		r.writes.Fail = func(request string) error {
+			if request == createVM {
+				return invalid
+			}
+			return nil
+		}
+		of := r.restore(toNewVM)
+		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
+		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
+		Expect(r.events.take()).To(ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
+		Expect(only(r.writes.Take(), "create ")).To(ConsistOf(createVM))
+		Expect(r.claims()).To(HaveLen(2))
+		r.writes.Fail = nil
+		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+	})
+
+	It("fails for good if its new VM is not valid any more", func() {
+		r := newRestores()
+		requests := 0
+		r.writes.Fail = func(request string) error {
+			if request == createVM {
+				if requests++; requests > 1 {
+					return invalid
+				}
+			}
+			return nil
+		}
+		of := r.restore(toNewVM)
+		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
+		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
+		Expect(requests).To(Equal(2), "the check, and the creation")
+		Expect(r.claims()).To(HaveLen(4))
+		ExpectGone(builder.MakeVM("other").Namespace(r.ns).Obj())
+		r.writes.Take()
+		r.events.take()
+		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+	})
+
+	It("tries again if its new VM is refused for another reason", func() {
+		r := newRestores()
+		requests := 0
+		r.writes.Fail = func(request string) error {
+			if request == createVM {
+				if requests++; requests < 3 {
+					return apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "other", errors.New("exceeded quota"))
+				}
+			}
+			return nil
+		}
+		of := r.restore(toNewVM)
+		r.finish(of)
+		Expect(r.events.take()).To(ContainElement(HavePrefix(encountered)))
 	})
 
 	It("tries no more of a step once a write was refused, and deletes claims before it creates others", func() {

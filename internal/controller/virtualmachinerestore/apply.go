@@ -25,9 +25,29 @@ type failedDataVolume struct {
 	err  error
 }
 
+// refusedError is the error of a VM that the API server does not find valid.
+type refusedError struct {
+	vm  client.ObjectKey
+	err error
+}
+
+// Error implements error.
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("VirtualMachine %s cannot be created: %v", e.vm, e.err)
+}
+
+// Unwrap returns what the API server has responded.
+func (e *refusedError) Unwrap() error { return e.err }
+
 // apply applies the changes of a step, which do not depend on each other, up to the first error, and reports whether there are any. A
-// step may have hundreds, and is tried again. What unlocks the target, and what frees storage for new claims, comes first.
+// step may have hundreds, and is tried again. What is to be checked comes before them, and then what unlocks the target, and what frees
+// storage for new claims.
 func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.Step) (bool, error) {
+	if step.Check != nil {
+		if err := create(ctx, s, step.Check.DeepCopy(), client.DryRunAll); err != nil {
+			return false, err
+		}
+	}
 	var changes []func() error
 	add := func(change func() error) { changes = append(changes, change) }
 	if step.Unlock {
@@ -58,14 +78,19 @@ func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.St
 }
 
 // create creates an object. One that exists already is left as it is: the cache was behind.
-func create(ctx context.Context, s *Scope, object client.Object) error {
-	err := s.Client.Create(ctx, object)
+func create(ctx context.Context, s *Scope, object client.Object, options ...client.CreateOption) error {
+	err := s.Client.Create(ctx, object, options...)
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		return nil
 	}
-	if _, ok := object.(*cdi.DataVolume); ok {
+	switch object.(type) {
+	case *cdi.DataVolume:
 		s.failed = append(s.failed, failedDataVolume{object.GetName(), err})
 		return fmt.Errorf("Failed to create restore DataVolume: %w", err) //nolint:staticcheck // KubeVirt's message
+	case *v1.VirtualMachine:
+		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+			return &refusedError{client.ObjectKeyFromObject(object), err}
+		}
 	}
 	return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
 }

@@ -7,6 +7,7 @@ package virtualmachinerestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -80,10 +81,13 @@ func Run(ctx context.Context, s *Scope) error {
 	}
 	step := restore.Next(world)
 	changed, err := apply(ctx, s, &world, &step)
+	var refused *refusedError
 	switch {
 	case err == nil:
 	case apierrors.IsConflict(err), ctx.Err() != nil:
 		return err
+	case errors.As(err, &refused):
+		step = restore.Refused(world, err)
 	default:
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
 		step = restore.Failed(world, err)

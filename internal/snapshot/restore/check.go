@@ -5,6 +5,7 @@ package restore
 
 import (
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,13 +42,25 @@ func checkPlan(s *scope) (bool, error) {
 		return true, nil
 	}
 	var err error
-	s.created, err = s.newTarget()
-	return err == nil, err
+	if s.created, err = s.newTarget(); err != nil {
+		return false, err
+	}
+	// Without a claim to restore, the first change is to create the VM.
+	if len(s.volumes) > 0 && !slices.ContainsFunc(s.volumes, s.isRestored) {
+		s.step.Check = s.created
+	}
+	return true, nil
+}
+
+// isRestored reports whether the restored claim of a volume exists.
+func (s *scope) isRestored(v volume) bool {
+	live := s.Claims[v.claim]
+	return live != nil && s.isOurs(live.Annotations)
 }
 
 func (s *scope) checkVolume(v *volume) error {
 	live := s.Claims[v.claim]
-	if live != nil && s.isOurs(live.Annotations) {
+	if s.isRestored(*v) {
 		return nil
 	}
 	if s.VolumeSnapshots[*v.VolumeSnapshotName] == nil {

@@ -83,6 +83,9 @@ type Object interface {
 
 // Step is what a restore does next. Its changes are independent of each other: they may be applied in any order, or only in part.
 type Step struct {
+	// Check is a VM that a later step creates. The API server must find it valid before the changes are applied, which could not be of use
+	// otherwise; see Refused. Nil if nothing is to be checked.
+	Check *v1.VirtualMachine
 	// Create are objects to create. One that exists already is not an error: a cache was behind.
 	Create []Object
 	// Update are changed copies of live objects, to write if the object still has their resource version.
@@ -171,23 +174,34 @@ func Next(w World) Step {
 
 // Failed returns the step that reports that the changes of a step could not be applied.
 func Failed(w World, err error) Step {
-	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
-	if s.step.Status == nil {
-		s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
-	}
+	s := withoutChanges(w)
 	s.report(err)
+	return *s.step
+}
+
+// Refused returns the step that ends a restore whose new VM is not valid. Another attempt does not change that: neither the restore nor
+// the snapshot can change.
+func Refused(w World, err error) Step {
+	s := withoutChanges(w)
+	s.fail(printable.Text(err.Error(), maxReason))
 	return *s.step
 }
 
 // Released returns the step that ends a restore that is being deleted: the target is unlocked as it is, and the claims stay.
 func Released(w World) Step {
+	s := withoutChanges(w)
+	s.step.Unlock = s.holdsLock()
+	s.progress(corev1.ConditionFalse, reasonDeleting, reasonDeleting)
+	return *s.step
+}
+
+// withoutChanges returns a scope with a step that changes nothing.
+func withoutChanges(w World) *scope {
 	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
 	if s.step.Status == nil {
 		s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
 	}
-	s.step.Unlock = s.holdsLock()
-	s.progress(corev1.ConditionFalse, reasonDeleting, reasonDeleting)
-	return *s.step
+	return s
 }
 
 // scope is what the stages work on.
@@ -203,8 +217,8 @@ type scope struct {
 // impossibleError is an error that another attempt does not change: a restore and its snapshot are immutable.
 type impossibleError struct{ error }
 
-// Finished reports whether a restore with this status has finished. Only a target that runs, and patches that cannot be applied, make it
-// fail for good.
+// Finished reports whether a restore with this status has finished. Only a target that runs, patches that cannot be applied, and a new VM
+// that is not valid, make it fail for good.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -141,6 +142,65 @@ func TestFailedReportsAndTriesAgain(t *testing.T) {
 	reason := step.Status.Conditions[0].Reason
 	if !strings.HasPrefix(reason, "refused: xx") || len(reason) != maxReason || step.RequeueAfter != retry || changes(step) > 0 {
 		t.Errorf("%d characters, step %+v", len(reason), step)
+	}
+}
+
+// TestANewVMIsCheckedFirst has restores of which the API server checks the VM before the first change.
+func TestANewVMIsCheckedFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*cluster)
+		checks bool
+	}{
+		"an existing VM":           {change: func(*cluster) {}},
+		"a new VM":                 {change: toNew, checks: true},
+		"a VM that was deleted":    {change: func(c *cluster) { again(c); inPlace(c) }, checks: true},
+		"a new VM without volumes": {change: func(c *cluster) { toNew(c); withoutVolumes(c) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			tc.change(c)
+			began, checked := false, false
+			for range 40 {
+				step := Next(c.World)
+				if step.Check != nil {
+					checked = true
+					if began || step.Check.Name != c.Restore.Spec.Target.Name || changes(step) == 0 {
+						t.Fatalf("step %+v", step)
+					}
+				}
+				began = began || len(step.Create) > 0
+				c.apply(step, all)
+				c.settle()
+			}
+			if !ptr.Deref(c.Restore.Status.Complete, false) || checked != tc.checks {
+				t.Errorf("complete: %v, checked: %t", c.Restore.Status.Complete, checked)
+			}
+		})
+	}
+}
+
+// withoutVolumes leaves nothing in the snapshot but the VM.
+func withoutVolumes(c *cluster) {
+	c.Content.Spec.VolumeBackups = nil
+	vm := c.Content.Spec.Source.VirtualMachine
+	vm.Spec.Template.Spec.Volumes, vm.Spec.Template.Spec.Domain.Devices.Disks, vm.Spec.DataVolumeTemplates = nil, nil, nil
+}
+
+func TestAVMThatIsRefusedEndsTheRestore(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	c.Restore.Status = initialized()
+	step := Refused(c.World, errors.New("invalid\x1b: "+strings.Repeat("x", 2*maxReason)))
+	if changes(step) > 0 || step.Check != nil || step.RequeueAfter != 0 || step.Event == nil || step.Event.Reason != snapshot.RestoreFailedEvent {
+		t.Errorf("step %+v", step)
+	}
+	for _, got := range brief(step.Status.Conditions) {
+		if !strings.Contains(got, ": invalid: xx") || len(got) > maxReason+30 {
+			t.Errorf("condition %.60s", got)
+		}
+	}
+	if !Finished(step.Status) {
+		t.Error("it goes on")
 	}
 }
 

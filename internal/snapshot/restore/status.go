@@ -80,7 +80,7 @@ func (s *scope) report(err error) {
 	text := printable.Text(err.Error(), maxReason)
 	s.progress(corev1.ConditionFalse, text, text)
 	s.warn(snapshot.RestoreErrorEvent, "VirtualMachineRestore encountered error "+text)
-	s.step.Create, s.step.Update, s.step.Delete = nil, nil, nil
+	s.step.Check, s.step.Create, s.step.Update, s.step.Delete = nil, nil, nil, nil
 	s.step.RequeueAfter = retry
 }
 
