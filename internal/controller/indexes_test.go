@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -26,6 +27,7 @@ var indexes = map[string]client.IndexerFunc{
 		}
 		return virtualmachinesnapshot.ClaimsOfPod(pod)
 	}),
+	virtualmachineclone.ClaimIndex: indexOf(virtualmachineclone.RestoreOfClaim),
 }
 
 func indexOf[T client.Object](values func(T) []string) client.IndexerFunc {

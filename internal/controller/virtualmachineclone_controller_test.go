@@ -140,12 +140,21 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(k8sClient.Delete(ctx, restoreOfClone(of))).To(Succeed())
 		c.others(of)
 		ExpectGone(restoreOfClone(of))
+		reader, lists := countLists[*corev1.PersistentVolumeClaimList]()
+		c.reconciler.APIReader = reader
 		c.expectIdle(of)
 		ExpectExists(snapshotOfClone(of))
+		Expect(*lists).To(BeZero(), "the cache shows that claims wait")
+		By("no restore, and a cache that shows no claims")
+		c.writes.StaleList = &corev1.PersistentVolumeClaimList{}
+		c.expectIdle(of)
+		ExpectExists(snapshotOfClone(of))
+		c.writes.StaleList, *lists = nil, 0
 		By("the first start")
 		c.unbound = false
 		c.provision()
 		c.expectStep(of, deleteVMSnapshot, patchCloneStatus)
+		Expect(*lists).To(Equal(1))
 		Expect(c.events.take()).To(ConsistOf(HavePrefix("Normal PVCBound: ")))
 		c.expectIdle(of)
 	})

@@ -48,7 +48,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), awaitedIndex, targetIndex, restoreIndex); err != nil {
+	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), awaitedIndex, targetIndex, restoreIndex, claimIndex); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

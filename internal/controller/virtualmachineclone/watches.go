@@ -6,6 +6,7 @@ package virtualmachineclone
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -24,6 +25,18 @@ const (
 	targetField  = "target"
 	restoreField = "restore"
 )
+
+// ClaimIndex finds the claims that a restore has made.
+const ClaimIndex = "metadata.annotations.restore"
+
+// RestoreOfClaim returns the values of ClaimIndex.
+func RestoreOfClaim(claim *corev1.PersistentVolumeClaim) []string {
+	name := claim.Annotations[snapshot.RestoreNameAnnotation]
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
 
 // Kinds of what a clone waits for, in the values of awaitedIndex.
 const awaitedSnapshot, awaitedRestore, awaitedVM = "snapshot/", "restore/", "vm/"
@@ -48,6 +61,7 @@ var (
 		}
 		return []string{*of.Status.RestoreName}
 	})
+	claimIndex = reconciler.IndexBy(&corev1.PersistentVolumeClaim{}, ClaimIndex, RestoreOfClaim)
 )
 
 // isDeleted passes the deletion of an object.

@@ -6,12 +6,12 @@ package virtualmachineclone
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
@@ -62,8 +62,8 @@ func (s *Scope) readWorld(ctx context.Context) (world clone.World, err error) {
 
 // readClaims reads the claims that the restore has made. Somebody may have deleted the restore: then their annotation names it.
 func (s *Scope) readClaims(ctx context.Context, of *snapshotv1beta1.VirtualMachineRestore) ([]*corev1.PersistentVolumeClaim, error) {
-	var out []*corev1.PersistentVolumeClaim
 	if of != nil && of.Status != nil && ptr.Deref(of.Status.Complete, false) {
+		var out []*corev1.PersistentVolumeClaim
 		for i := range of.Status.Restores {
 			claim, err := read(ctx, s, of.Status.Restores[i].PersistentVolumeClaimName, &corev1.PersistentVolumeClaim{})
 			if err != nil {
@@ -75,12 +75,25 @@ func (s *Scope) readClaims(ctx context.Context, of *snapshotv1beta1.VirtualMachi
 		}
 		return out, nil
 	}
-	list := &corev1.PersistentVolumeClaimList{}
-	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Clone.Namespace)); err != nil {
-		return nil, fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.Clone.Namespace, err)
+	name := clone.RestoreName(s.Clone)
+	// The cache is enough to wait. That no claim waits any more is read from the API server, which has no index: once, because the clone
+	// needs nothing of the restore then.
+	cached, err := s.claimsOf(ctx, s.Client, name, client.MatchingFields{ClaimIndex: name})
+	if err != nil || slices.ContainsFunc(cached, clone.IsWaiting) {
+		return cached, err
 	}
+	return s.claimsOf(ctx, s.APIReader, name)
+}
+
+// claimsOf lists the claims of a restore.
+func (s *Scope) claimsOf(ctx context.Context, from client.Reader, restore string, options ...client.ListOption) ([]*corev1.PersistentVolumeClaim, error) {
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := from.List(ctx, list, append(options, client.InNamespace(s.Clone.Namespace))...); err != nil {
+		return nil, fmt.Errorf("list the PersistentVolumeClaims of VirtualMachineRestore %s/%s: %w", s.Clone.Namespace, restore, err)
+	}
+	var out []*corev1.PersistentVolumeClaim
 	for i := range list.Items {
-		if list.Items[i].Annotations[snapshot.RestoreNameAnnotation] == clone.RestoreName(s.Clone) {
+		if slices.Contains(RestoreOfClaim(&list.Items[i]), restore) {
 			out = append(out, &list.Items[i])
 		}
 	}

@@ -5,6 +5,7 @@ package clone
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -193,12 +194,15 @@ func (s *scope) finish() {
 	}
 }
 
+// IsWaiting reports whether a claim waits until it is filled from the snapshot.
+func IsWaiting(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Status.Phase != corev1.ClaimBound
+}
+
 // cleanUp deletes the temporary objects. The claims are filled from the snapshot, some of them not before the target starts.
 func (s *scope) cleanUp() {
-	for _, claim := range s.Claims {
-		if claim.Status.Phase != corev1.ClaimBound {
-			return
-		}
+	if slices.ContainsFunc(s.Claims, IsWaiting) {
+		return
 	}
 	if of := s.Snapshot; isTemporary(s.Clone) && of != nil && s.isOurs(of) && of.DeletionTimestamp == nil {
 		s.step.Delete = append(s.step.Delete, of)
