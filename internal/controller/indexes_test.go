@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -27,7 +28,8 @@ var indexes = map[string]client.IndexerFunc{
 		}
 		return virtualmachinesnapshot.ClaimsOfPod(pod)
 	}),
-	virtualmachineclone.ClaimIndex: indexOf(virtualmachineclone.RestoreOfClaim),
+	virtualmachineclone.ClaimIndex:  indexOf(virtualmachineclone.RestoreOfClaim),
+	virtualmachinerestore.LockIndex: indexOf(virtualmachinerestore.LockOf),
 }
 
 func indexOf[T client.Object](values func(T) []string) client.IndexerFunc {

@@ -282,6 +282,54 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		ExpectGone(of)
 	})
 
+	// removed returns a restore that has locked its VM, and was removed by force since.
+	removed := func(r *restores) *snapshotv1beta1.VirtualMachineRestore {
+		GinkgoHelper()
+		of := r.restore()
+		r.until(of, func() bool { return r.lockedBy() == "back" })
+		ExpectExists(of).Finalizers = nil
+		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		r.writes.Take()
+		return of
+	}
+
+	It("is not what keeps a VM locked when it was removed by force", func() {
+		r := newRestores()
+		of := removed(r)
+		r.writes.Fail = func(string) error { return ErrInjected }
+		_, err := r.reconcile(of)
+		Expect(err).To(MatchError(ErrInjected))
+		r.writes.Fail = nil
+		r.writes.Take()
+		r.expectReconciled(of, patchVMStatus)
+		Expect(r.lockedBy()).To(BeEmpty())
+		r.expectQuiet(of)
+	})
+
+	It("is not what keeps a VM locked when it was created again for another one", func() {
+		r := newRestores()
+		removed(r)
+		again := r.restore(toNewVM)
+		_, err := r.reconcile(again)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(r.lockedBy()).To(BeEmpty())
+		r.finish(again)
+	})
+
+	It("keeps its VM locked though the cache does not show it", func() {
+		r := newRestores()
+		of := r.restore()
+		r.until(of, func() bool { return r.lockedBy() == "back" })
+		r.writes.Take()
+		r.writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
+			_, isRestore := object.(*snapshotv1beta1.VirtualMachineRestore)
+			return isRestore
+		}
+		r.expectQuiet(of)
+		Expect(r.lockedBy()).To(Equal("back"))
+	})
+
 	It("does not touch the lock of another restore", func() {
 		r := newRestores()
 		ExpectExists(r.vm).Status.RestoreInProgress = new(string)

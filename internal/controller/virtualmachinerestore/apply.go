@@ -14,7 +14,9 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -120,6 +122,33 @@ func lock(ctx context.Context, s *Scope) error {
 // unlock removes restoreInProgress, and the memory dump, whose volume is not restored.
 func unlock(ctx context.Context, s *Scope) error {
 	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
+}
+
+// unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them: one that was removed by force, and that may
+// have been created again for another VM. of is nil if the cache does not show the restore.
+func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, of *v1beta1.VirtualMachineRestore) error {
+	vms := &v1.VirtualMachineList{}
+	if err := r.Client.List(ctx, vms, client.InNamespace(key.Namespace), client.MatchingFields{LockIndex: key.Name}); err != nil {
+		return fmt.Errorf("list the VirtualMachines that are locked for VirtualMachineRestore %s: %w", key, err)
+	}
+	for i := range vms.Items {
+		vm := &vms.Items[i]
+		if of != nil && of.Spec.Target.Name == vm.Name {
+			continue
+		}
+		// The cache may be behind.
+		live, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineRestore{}, r.APIReader)
+		if err != nil {
+			return err
+		}
+		if live != nil && live.Spec.Target.Name == vm.Name {
+			continue
+		}
+		if err := client.IgnoreNotFound(unlock(ctx, &Scope{Client: r.Client, target: vm})); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Scope) patchTargetStatus(ctx context.Context, change func(*v1.VirtualMachineStatus)) error {

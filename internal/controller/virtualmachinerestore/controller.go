@@ -5,7 +5,6 @@ package virtualmachinerestore
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -51,7 +50,7 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 }
 
-// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinerestores/status,verbs=patch
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=list;watch
 // +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=list;watch
@@ -67,15 +66,14 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), targetIndex, awaitedIndex, underwayIndex); err != nil {
+	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), targetIndex, awaitedIndex, underwayIndex, lockIndex); err != nil {
 		return err
 	}
-	ofTarget := handler.EnqueueRequestsFromMapFunc(r.ofTarget)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinerestore").
 		For(&v1beta1.VirtualMachineRestore{}).
-		Watches(&v1.VirtualMachine{}, ofTarget).
-		Watches(&v1.VirtualMachineInstance{}, ofTarget, builder.WithPredicates(comesOrGoes)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.ofVM)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofTarget), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.ofSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.ofContent)).
@@ -86,12 +84,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one restore. See Run for the phases.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	of := &v1beta1.VirtualMachineRestore{}
-	if err := r.Client.Get(ctx, request.NamespacedName, of); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineRestore %s: %w", request, err)
+	of, err := reconciler.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineRestore{}, r.Client)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.unlockAbandoned(ctx, request.NamespacedName, of); err != nil || of == nil {
+		return reconciler.Result(err, 0)
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,

@@ -69,6 +69,30 @@ func awaited(of *v1beta1.VirtualMachineRestore) []string {
 // comesOrGoes passes the creation and the deletion of a VMI. A restore waits until its target has none.
 var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
+// LockIndex finds the VMs that are locked for a restore, by its name.
+const LockIndex = "status.restoreInProgress"
+
+var lockIndex = reconciler.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf)
+
+// LockOf returns the values of LockIndex.
+func LockOf(vm *v1.VirtualMachine) []string {
+	if vm.Status.RestoreInProgress == nil {
+		return nil
+	}
+	return []string{*vm.Status.RestoreInProgress}
+}
+
+// ofVM returns the restores underway to a VM, and the one for which it is locked, which may be gone.
+func (r *Reconciler) ofVM(ctx context.Context, object client.Object) []ctrl.Request {
+	requests := r.ofTarget(ctx, object)
+	if vm, ok := object.(*v1.VirtualMachine); ok {
+		for _, name := range LockOf(vm) {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: vm.Namespace, Name: name}})
+		}
+	}
+	return requests
+}
+
 // ofTarget returns the restores underway to the VM of an object's name.
 func (r *Reconciler) ofTarget(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.by(ctx, object.GetNamespace(), targetField, object.GetName())

@@ -92,6 +92,11 @@ func TestARestoreIsTriggeredByWhatItWaitsFor(t *testing.T) {
 	imported := func(namespace, name string) []ctrl.Request {
 		return r.withDataVolume(t.Context(), datavolume.Change{Namespace: namespace, Name: name})
 	}
+	locked := func(name, by string) client.Object {
+		vm := builder.MakeVM(name).Obj()
+		vm.Status.RestoreInProgress = &by
+		return vm
+	}
 	for name, tc := range map[string]struct {
 		got  []ctrl.Request
 		want []string
@@ -108,17 +113,20 @@ func TestARestoreIsTriggeredByWhatItWaitsFor(t *testing.T) {
 		"a restored state of another target": {
 			r.ofClaim(t.Context(), claim("restored-data", v1.PersistentStateLabel, "another")), []string{"new", "planned"},
 		},
-		"the snapshot":                {r.ofSnapshot(t.Context(), of("snap")), []string{"planned"}},
-		"a snapshot to be taken":      {r.ofSnapshot(t.Context(), of("later")), []string{"new"}},
-		"any other snapshot":          {r.ofSnapshot(t.Context(), of("vm")), nil},
-		"the content":                 {r.ofContent(t.Context(), content(ptr.To("snap"))), []string{"planned"}},
-		"the content of another":      {r.ofContent(t.Context(), content(ptr.To("x"))), nil},
-		"a content without snapshot":  {r.ofContent(t.Context(), content(nil)), nil},
-		"a restored DataVolume":       {imported("default", "restored-root"), []string{"planned"}},
-		"a former DataVolume":         {imported("default", "root-dv"), []string{"planned"}},
-		"any other DataVolume":        {imported("default", "data"), nil},
-		"the importer":                {imported("", ""), []string{"elsewhere", "new", "planned"}},
-		"the target, or its instance": {r.ofTarget(t.Context(), builder.MakeVM("vm").Obj()), []string{"planned"}},
+		"the snapshot":               {r.ofSnapshot(t.Context(), of("snap")), []string{"planned"}},
+		"a snapshot to be taken":     {r.ofSnapshot(t.Context(), of("later")), []string{"new"}},
+		"any other snapshot":         {r.ofSnapshot(t.Context(), of("vm")), nil},
+		"the content":                {r.ofContent(t.Context(), content(ptr.To("snap"))), []string{"planned"}},
+		"the content of another":     {r.ofContent(t.Context(), content(ptr.To("x"))), nil},
+		"a content without snapshot": {r.ofContent(t.Context(), content(nil)), nil},
+		"a restored DataVolume":      {imported("default", "restored-root"), []string{"planned"}},
+		"a former DataVolume":        {imported("default", "root-dv"), []string{"planned"}},
+		"any other DataVolume":       {imported("default", "data"), nil},
+		"the importer":               {imported("", ""), []string{"elsewhere", "new", "planned"}},
+		"the instance of the target": {r.ofTarget(t.Context(), builder.MakeVMI("vm").Obj()), []string{"planned"}},
+		"the target":                 {r.ofVM(t.Context(), builder.MakeVM("vm").Obj()), []string{"planned"}},
+		"the target, locked":         {r.ofVM(t.Context(), locked("vm", "planned")), []string{"planned"}},
+		"a VM that is locked":        {r.ofVM(t.Context(), locked("third", "gone")), []string{"gone"}},
 	} {
 		if diff := cmp.Diff(tc.want, names(tc.got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
