@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -35,6 +37,16 @@ var (
 // if there were none, until the list succeeds.
 const syncTimeout = 10 * time.Second
 
+// How long to wait before a watch that has failed is tried again, for the first time and at most. A kind is served soon after its
+// CustomResourceDefinition was created.
+const (
+	firstPause = 200 * time.Millisecond
+	maxPause   = 30 * time.Second
+)
+
+// errStopped is the error of a cache that ends before its context.
+var errStopped = errors.New("the cache has stopped")
+
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
 // Kind is a kind that the cluster may not have.
@@ -52,6 +64,8 @@ type Store struct {
 	config *rest.Config
 	client *http.Client
 	scheme *runtime.Scheme
+	// caches makes a cache that stops with its context.
+	caches func(by map[client.Object]cache.ByObject) (cache.Cache, error)
 
 	current    atomic.Pointer[state]
 	publishing sync.Mutex
@@ -80,6 +94,7 @@ func NewStore(config *rest.Config, httpClient *http.Client, scheme *runtime.Sche
 		kind: kind, config: config, client: httpClient, scheme: scheme,
 		settled: make(chan struct{}), subscribers: map[int]func(Change){},
 	}
+	s.caches = s.newCache
 	s.current.Store(&state{err: ErrUnknown})
 	return s
 }
@@ -97,7 +112,7 @@ func (s *Store) NeedLeaderElection() bool { return false }
 func (s *Store) Start(ctx context.Context) error {
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(crdKind)
-	definitions, err := s.newCache(map[client.Object]cache.ByObject{
+	definitions, err := s.caches(map[client.Object]cache.ByObject{
 		kind: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, s.kind.CRD)},
 	})
 	if err != nil {
@@ -168,64 +183,75 @@ func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client
 	}
 }
 
-// watch caches the objects until the context ends.
+// watch caches the objects until the context ends. A watch that fails is tried again, less and less often: no event reports that it would
+// succeed.
 func (s *Store) watch(ctx context.Context) {
-	logger := log.FromContext(ctx)
 	late := time.AfterFunc(syncTimeout, func() { s.settle.Do(func() { close(s.settled) }) })
 	defer late.Stop()
-	objects, err := s.newCache(nil)
-	if err != nil {
-		logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
-		return
+	pauses := newPauses()
+	for {
+		began := time.Now()
+		err := s.watchOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		// What was published follows the API server no longer.
+		s.publish(ctx, state{err: ErrUnknown})
+		if time.Since(began) > maxPause {
+			pauses = newPauses() // It did not fail at once.
+		}
+		pause := pauses.Step()
+		log.FromContext(ctx).Info("Cannot watch an optional kind, trying again", "crd", s.kind.CRD, "after", pause.String(), "error", err.Error())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
 	}
-	informer, err := s.informer(ctx, objects)
+}
+
+func newPauses() wait.Backoff {
+	return wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 0.2, Steps: math.MaxInt32, Cap: maxPause}
+}
+
+// watchOnce caches the objects until the context ends, or until that fails.
+func (s *Store) watchOnce(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	objects, err := s.caches(nil)
 	if err != nil {
-		if ctx.Err() == nil {
-			logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
-		}
-		return
+		return err
 	}
-	changed := func(o any) {
-		if tombstone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-			o = tombstone.Obj
-		}
-		if object, ok := o.(client.Object); ok {
-			s.notify(Change(client.ObjectKeyFromObject(object)))
-		}
+	// It fails until the API server serves the kind.
+	informer, err := objects.GetInformer(ctx, s.kind.New(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("make an informer: %w", err)
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed,
+		AddFunc: s.changed, UpdateFunc: func(_, o any) { s.changed(o) }, DeleteFunc: s.changed,
 	}); err != nil {
-		logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
-		return
+		return fmt.Errorf("add a handler to an informer: %w", err)
 	}
 	go func() {
-		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			logger.Info("An optional kind is there", "crd", s.kind.CRD)
-			s.publish(ctx, state{reader: objects})
+		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) && s.publish(ctx, state{reader: objects}) {
+			log.FromContext(ctx).Info("An optional kind is there", "crd", s.kind.CRD)
 			s.notify(Change{})
 			s.settle.Do(func() { close(s.settled) })
 		}
 	}()
 	if err := objects.Start(ctx); err != nil {
-		logger.Error(err, "Cannot watch an optional kind", "crd", s.kind.CRD)
+		return fmt.Errorf("run a cache: %w", err)
 	}
+	return errStopped
 }
 
-// informer waits until the API server serves the kind.
-func (s *Store) informer(ctx context.Context, objects cache.Cache) (cache.Informer, error) {
-	const pause = 200 * time.Millisecond
-	for {
-		informer, err := objects.GetInformer(ctx, s.kind.New(), cache.BlockUntilSynced(false))
-		if err == nil || ctx.Err() != nil {
-			return informer, err
-		}
-		log.FromContext(ctx).V(1).Info("An optional kind is not served yet", "crd", s.kind.CRD, "error", err.Error())
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause):
-		}
+// changed reports a change of an object, or its deletion.
+func (s *Store) changed(o any) {
+	if tombstone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = tombstone.Obj
+	}
+	if object, ok := o.(client.Object); ok {
+		s.notify(Change(client.ObjectKeyFromObject(object)))
 	}
 }
 
@@ -240,13 +266,15 @@ func (s *Store) newCache(by map[client.Object]cache.ByObject) (cache.Cache, erro
 	return c, nil
 }
 
-// publish sets the current state, unless it is a reader whose context has ended.
-func (s *Store) publish(ctx context.Context, next state) {
+// publish sets the current state, and reports whether it did: not if the context has ended, because the state is that of another watch then.
+func (s *Store) publish(ctx context.Context, next state) bool {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	if next.reader == nil || ctx.Err() == nil {
-		s.current.Store(&next)
+	if ctx.Err() != nil {
+		return false
 	}
+	s.current.Store(&next)
+	return true
 }
 
 func (s *Store) notify(c Change) {
