@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
@@ -190,6 +191,67 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
 		Expect(intent(vmi).Deadline.Sub(w.clock.Now())).To(BeNumerically("<=", 5*time.Minute))
+	})
+
+	Context("while a migration waits", func() {
+		var vmi *v1.VirtualMachineInstance
+		var of *vmSnapshot
+		var waits *v1.VirtualMachineInstanceMigration
+		BeforeEach(func() {
+			vmi = w.guest(vm, withAgent)
+			waits = builder.MakeMigration("go", "vm").Namespace(w.ns).Obj()
+			ExpectCreated(waits)
+			DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, waits))).To(Succeed()) })
+			of = w.request("snap")
+			w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+			w.clock.SetTime(ExpectExists(contentOf(of)).CreationTimestamp.Time)
+			Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(30 * time.Second))
+			Expect(intent(vmi)).To(BeNil())
+		})
+		freezes := func() {
+			GinkgoHelper()
+			w.expectContentReconciled(of, patchVMIStatus)
+			Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
+		}
+
+		It("freezes the guest after half a minute", func() {
+			w.clock.SetTime(w.clock.Now().Add(20 * time.Second))
+			Expect(w.expectContentReconciled(of).RequeueAfter).To(Equal(10 * time.Second))
+			w.clock.SetTime(w.clock.Now().Add(10 * time.Second))
+			freezes()
+		})
+
+		It("freezes the guest when the migration has had its turn", func() {
+			ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: waits.UID}
+			Expect(k8sClient.Status().Update(ctx, vmi)).To(Succeed())
+			freezes()
+		})
+
+		It("freezes the guest when the migration has failed", func() {
+			ExpectExists(waits).Status.Phase = v1.MigrationFailed
+			Expect(k8sClient.Status().Update(ctx, waits)).To(Succeed())
+			freezes()
+		})
+
+		It("is abandoned without a freeze when it is deleted", func() {
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			w.settle(of)
+			ExpectGone(of)
+			Expect(intent(vmi)).To(BeNil())
+			Expect(isLocked(vm)).To(BeFalse())
+		})
+	})
+
+	It("gives way for a quarter of its time at most", func() {
+		w.guest(vm, withAgent)
+		waits := builder.MakeMigration("go", "vm").Namespace(w.ns).Obj()
+		ExpectCreated(waits)
+		DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, waits))).To(Succeed()) })
+		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: time.Minute} })
+		w.clock.SetTime(of.CreationTimestamp.Time)
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.clock.SetTime(ExpectExists(contentOf(of)).CreationTimestamp.Time)
+		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(BeNumerically("~", 15*time.Second, time.Second))
 	})
 
 	It("waits until the VM has adopted its VMI, whose launcher uses the disks", func() {

@@ -47,6 +47,8 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 		}
 		if !freezes {
 			action = freeze.Take
+		} else if waits, err := s.givesWay(ctx, vmi); err != nil || waits {
+			return err
 		}
 	}
 	switch action {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinesnapshotcontent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// migrationTurn is how long a freeze gives way to a migration at most. A migration waits for a freeze; without its turn, it would wait for
+// ever while snapshots of the guest are taken in a loop. It may itself wait for other things, for which a snapshot does not wait.
+const migrationTurn = 30 * time.Second
+
+// vmiField is the field by which the API server selects migrations.
+const vmiField = "spec.vmiName"
+
+// givesWay reports whether the guest is not frozen yet, because one of its migrations waits since before the VM was locked.
+func (s *scope) givesWay(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
+	turn := migrationTurn
+	if deadline := capture.Deadline(s.snapshot); !deadline.IsZero() {
+		turn = min(turn, deadline.Sub(s.content.CreationTimestamp.Time)/4)
+	}
+	left := s.content.CreationTimestamp.Add(turn).Sub(s.now)
+	if left <= 0 {
+		return false, nil
+	}
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	if err := s.apiReader.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{vmiField: vmi.Name}); err != nil {
+		return false, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+	}
+	if !isPreceded(vmi, list.Items, s.content.CreationTimestamp) {
+		return false, nil
+	}
+	s.requeue(left)
+	return true, nil
+}
+
+// isPreceded reports whether one of a VMI's migrations was requested before a time, and has not been assigned to the agents. From then on,
+// the agents begin no freeze until it has ended.
+func isPreceded(vmi *v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, before metav1.Time) bool {
+	return slices.ContainsFunc(migrations, func(m v1.VirtualMachineInstanceMigration) bool {
+		state := vmi.Status.MigrationState
+		return !m.IsFinal() && m.DeletionTimestamp == nil && !m.CreationTimestamp.After(before.Time) && (state == nil || state.MigrationUID != m.UID)
+	})
+}
+
+// ofMigration returns the unfinished contents of the VM that migrates.
+func (r *Reconciler) ofMigration(ctx context.Context, object client.Object) []ctrl.Request {
+	m, ok := object.(*v1.VirtualMachineInstanceMigration)
+	if !ok {
+		return nil
+	}
+	return r.find(ctx, m.Namespace, unfinishedIndex, m.Spec.VMIName)
+}
+
+// stopsWaiting passes migrations that have left their phase, or are deleted: a freeze may begin.
+var stopsWaiting = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
+		after, is := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
+		return !ok || !is || before.Status.Phase != after.Status.Phase || after.DeletionTimestamp != nil
+	},
+}
