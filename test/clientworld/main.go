@@ -2,8 +2,8 @@
 // Copyright The Vireo Authors
 
 // Command clientworld is the cluster for test/clientcompat. It is a separate process because KubeVirt's client needs older
-// Kubernetes libraries. It runs an API server with the CRDs, virt-api behind the aggregation layer, and the agent of one node,
-// which echoes. It writes an administrator's kubeconfig to the file that is its argument, prints "ready", and runs until its
+// Kubernetes libraries. It runs an API server with the CRDs and the policy for status, virt-api behind the aggregation layer, and
+// the agent of one node, which echoes. It writes an administrator's kubeconfig to the file that is its argument, prints "ready", and runs until its
 // standard input is closed. KUBEBUILDER_ASSETS is the directory of the API server.
 package main
 

@@ -9,23 +9,29 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/coder/websocket"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
@@ -74,7 +80,9 @@ func (w *world) cleanup() {
 // start starts the agent and virt-api, and returns when virt-api is available through the API server.
 func (w *world) start(ctx context.Context) error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, snapshotv1beta1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -87,6 +95,9 @@ func (w *world) start(ctx context.Context) error {
 		return err
 	}
 	if _, err := rights.Ship(ctx, ".", w.client); err != nil {
+		return err
+	}
+	if err := w.denyStatus(ctx); err != nil {
 		return err
 	}
 	if w.own, err = client.New(rights.API.Impersonate(w.config, nil), client.Options{Scheme: scheme}); err != nil {
@@ -108,6 +119,51 @@ func (w *world) start(ctx context.Context) error {
 		}
 		return true, nil
 	})
+}
+
+// denyStatus installs the policy by which only the components write status, without its rules for VMs and VMIs, whose status the tests write in
+// place of the components. It returns when the API server follows it.
+func (w *world) denyStatus(ctx context.Context) error {
+	if err := rights.CreateFile(ctx, w.client, filepath.Join("config", "admission", "status.yaml")); err != nil {
+		return err
+	}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
+	if err := w.client.Get(ctx, client.ObjectKey{Name: "kubevirt-status"}, policy); err != nil {
+		return err
+	}
+	matched := policy.Spec.MatchConstraints
+	matched.ResourceRules = slices.DeleteFunc(matched.ResourceRules, func(rule admissionregistrationv1.NamedRuleWithOperations) bool {
+		return slices.Contains(rule.APIGroups, v1.GroupVersion.Group)
+	})
+	if err := w.client.Update(ctx, policy); err != nil {
+		return err
+	}
+	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "policy"}
+	vm := &v1.VirtualMachine{ObjectMeta: meta, Spec: v1.VirtualMachineSpec{
+		RunStrategy: ptr.To(v1.RunStrategyHalted), Template: &v1.VirtualMachineInstanceTemplateSpec{},
+	}}
+	snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta}
+	objects := []client.Object{vm, snapshot}
+	for _, object := range objects {
+		if err := w.client.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	write := func(object client.Object, status string) error {
+		return w.client.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(`{"status":`+status+`}`)))
+	}
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, readyTimeout, true, func(context.Context) (bool, error) {
+		return apierrors.IsForbidden(write(snapshot, `{"readyToUse":false}`)) && write(vm, `{"created":true}`) == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the policy for status is not effective: %w", err)
+	}
+	for _, object := range objects {
+		if err := w.client.Delete(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // startAgent starts the agent of a node and creates its Pod, by which virt-api finds it.
