@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package content describes what an exporter serves: virt-controller writes it into an annotation of the exporter's Pod, whose kubelet
+// gives it to virt-exportserver as a file. It also has the names and paths on which the two, virt-exportproxy and virtctl agree.
+package content
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// TokenHeader is the header, and the query parameter, with the token that opens an export. KubeVirt's.
+const TokenHeader = "x-kubevirt-export-token" //nolint:gosec // a name
+
+// TokenKey is the key of the token in its Secret. KubeVirt's.
+const TokenKey = "token"
+
+// Port is the port of the exporter's server and of virt-exportproxy, and ServicePort that of their Services. KubeVirt's.
+const (
+	Port        = 8443
+	ServicePort = 443
+)
+
+// ReadinessPath is the path of the exporter's readiness probe. KubeVirt's.
+const ReadinessPath = "/exportready"
+
+// Directories of the exporter's Pod.
+const (
+	// VolumeDirectory has a directory for each exported claim with a file system, and DeviceDirectory a device for each other one.
+	VolumeDirectory = "/export-volumes"
+	DeviceDirectory = "/dev/export-volumes"
+	// CertificateDirectory has tls.crt and tls.key.
+	CertificateDirectory = "/var/run/virt-exporter/certificate"
+	// TokenDirectory has the token.
+	TokenDirectory = "/var/run/virt-exporter/token" //nolint:gosec // a path
+	// ContentDirectory has the content.
+	ContentDirectory = "/var/run/virt-exporter/content"
+	// ContentFile is the name of its file.
+	ContentFile = "content.json"
+)
+
+// MaxSize is the size of the largest content. All annotations of an object together may have 256 KiB.
+const MaxSize = 200 << 10
+
+// maxVolumes is the greatest number of volumes. A Pod with more mounts than this does not start anyway.
+const maxVolumes = 256
+
+// Content is what an exporter serves.
+type Content struct {
+	// Export is the name of the VirtualMachineExport.
+	Export string `json:"export"`
+	// Volumes are the exported claims.
+	Volumes []Volume `json:"volumes"`
+	// Manifests are what the VM can be made of elsewhere, or nil if no VM is exported.
+	Manifests *Manifests `json:"manifests,omitempty"`
+}
+
+// Volume is an exported claim.
+type Volume struct {
+	// Name is its name in addresses.
+	Name string `json:"name"`
+	// Block reports whether the claim is a block device.
+	Block bool `json:"block,omitempty"`
+	// Disk reports whether it has the disk of a VM: as the device, or as the file disk.img. Other claims are served file by file.
+	Disk bool `json:"disk,omitempty"`
+}
+
+// Manifests are what a VM can be made of elsewhere.
+type Manifests struct {
+	// VirtualMachine is the VM. Its dataVolumeTemplates have no source.
+	VirtualMachine map[string]any `json:"virtualMachine"`
+	// Templates are the names of the volumes that fill the VM's dataVolumeTemplates, by the name of the template.
+	Templates map[string]string `json:"templates,omitempty"`
+	// DataVolumes are those that the VM needs besides.
+	DataVolumes []DataVolume `json:"dataVolumes,omitempty"`
+	// Internal and External are the two sides from which the volumes can be downloaded; External is nil if there is no such side.
+	Internal *Side `json:"internal,omitempty"`
+	External *Side `json:"external,omitempty"`
+}
+
+// DataVolume is a DataVolume that makes a claim of the VM.
+type DataVolume struct {
+	// Name is its name and that of the claim.
+	Name string `json:"name"`
+	// Volume is the name of the exported volume that fills it.
+	Volume string `json:"volume"`
+	// Size is the size of the claim.
+	Size string `json:"size"`
+	// VolumeMode is Block or Filesystem, or empty for the default of the storage.
+	VolumeMode string `json:"volumeMode,omitempty"`
+}
+
+// Side is where the volumes can be downloaded.
+type Side struct {
+	// Address is the host, and the path on it, without a scheme.
+	Address string `json:"address"`
+	// CA are the certificates with which the server's is verified, as PEM; empty if the system's are used.
+	CA string `json:"ca,omitempty"`
+}
+
+// Paths of a server.
+const (
+	volumePath  = "/volumes/"
+	diskFile    = "disk.img"
+	gzipFile    = "disk.img.gz"
+	archiveFile = "disk.tar.gz"
+	directory   = "dir"
+	// AllPath and SecretPath follow the name of the side.
+	AllPath    = "/manifests/all"
+	SecretPath = "/manifests/secret" //nolint:gosec // a path
+	// InternalSide and ExternalSide are the names of the sides.
+	InternalSide = "/internal"
+	ExternalSide = "/external"
+)
+
+// RawPath returns the path of a disk's bytes. KubeVirt's, as are the other paths.
+func (v Volume) RawPath() string { return volumePath + v.Name + "/" + diskFile }
+
+// GzipPath returns the path of a disk's compressed bytes.
+func (v Volume) GzipPath() string { return volumePath + v.Name + "/" + gzipFile }
+
+// DirectoryPath returns the path of the root directory of a volume. It ends with a slash.
+func (v Volume) DirectoryPath() string { return volumePath + v.Name + "/" + directory + "/" }
+
+// ArchivePath returns the path of a volume's compressed archive.
+func (v Volume) ArchivePath() string { return volumePath + v.Name + "/" + archiveFile }
+
+// Mount returns where the volume is in the exporter's Pod: a directory or a device.
+func (v Volume) Mount() string {
+	if v.Block {
+		return path.Join(DeviceDirectory, v.Name)
+	}
+	return path.Join(VolumeDirectory, v.Name)
+}
+
+// Parse reads a content and checks it: names become parts of paths.
+func Parse(raw []byte) (*Content, error) {
+	if len(raw) > MaxSize {
+		return nil, fmt.Errorf("the content of the export has %d bytes: at most %d are accepted", len(raw), MaxSize)
+	}
+	c := &Content{}
+	if err := json.Unmarshal(raw, c); err != nil {
+		return nil, fmt.Errorf("read the content of the export: %w", err)
+	}
+	if len(c.Volumes) > maxVolumes {
+		return nil, fmt.Errorf("the export has %d volumes: at most %d are served", len(c.Volumes), maxVolumes)
+	}
+	errs := []error{checkName("export", c.Export)}
+	seen := map[string]bool{}
+	for _, v := range c.Volumes {
+		errs = append(errs, checkName("volume", v.Name))
+		if seen[v.Name] {
+			errs = append(errs, fmt.Errorf("two volumes have the name %q", v.Name))
+		}
+		seen[v.Name] = true
+		if v.Block && !v.Disk {
+			errs = append(errs, fmt.Errorf("volume %q is a block device, which has no files", v.Name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func checkName(what, name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("the name %q of the %s is not valid: %s", name, what, strings.Join(problems, ", "))
+	}
+	return nil
+}
+
+// Volume returns the volume of a name.
+func (c *Content) Volume(name string) (Volume, bool) {
+	for _, v := range c.Volumes {
+		if v.Name == name {
+			return v, true
+		}
+	}
+	return Volume{}, false
+}

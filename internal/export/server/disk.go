@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// diskName is the file with the disk of a VM.
+const diskName = "disk.img"
+
+// copyBuffer is the size of reads.
+const copyBuffer = 256 << 10
+
+// disk serves the disk of a VM.
+type disk struct {
+	// mount is a device, or the directory of the file disk.img.
+	mount   string
+	block   bool
+	version string
+}
+
+// open opens the disk, and returns its size and what changes with its content.
+func (d disk) open() (file *os.File, size int64, tag string, modified time.Time, err error) {
+	if d.block {
+		file, size, err = openDevice(d.mount)
+		return file, size, d.version, time.Time{}, err
+	}
+	root, err := os.OpenRoot(d.mount)
+	if err != nil {
+		return nil, 0, "", time.Time{}, err
+	}
+	defer closeAll(root)
+	file, info, err := openFile(root, diskName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, "", time.Time{}, &problem{http.StatusNotFound, "the volume has no file " + diskName + ": it has never been used by a VM"}
+	}
+	if err != nil {
+		return nil, 0, "", time.Time{}, err
+	}
+	tag = fmt.Sprintf("%x-%x-%x", inode(info), info.Size(), info.ModTime().UnixNano())
+	return file, info.Size(), tag, info.ModTime(), nil
+}
+
+// raw serves the bytes of the disk. A download can be continued: parts of it have the same tag as long as the disk has not changed.
+func (d disk) raw(w http.ResponseWriter, r *http.Request) error {
+	file, size, tag, modified, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer closeAll(file)
+	w.Header().Set("Etag", `"`+tag+`"`)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	http.ServeContent(w, r, diskName, modified, io.NewSectionReader(file, 0, size))
+	return nil
+}
+
+// compressed serves the compressed bytes of the disk. Their number is not known before.
+func (d disk) compressed(w http.ResponseWriter, r *http.Request) error {
+	file, size, _, _, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer closeAll(file)
+	w.Header().Set("Content-Type", "application/gzip")
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	out, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	if err := copyExactly(out, file, size); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// copyExactly copies as many bytes as a file had when it was opened.
+func copyExactly(to io.Writer, from io.Reader, size int64) error {
+	n, err := io.CopyBuffer(onlyWriter{to}, io.LimitReader(from, size), make([]byte, copyBuffer))
+	if err == nil && n < size {
+		err = fmt.Errorf("it became shorter while it was read: %d of %d bytes were read", n, size)
+	}
+	return err
+}
+
+// onlyWriter hides ReadFrom, which would not use the buffer.
+type onlyWriter struct{ io.Writer }
+
+// openDevice opens a block device, which the kubelet has made.
+func openDevice(name string) (*os.File, int64, error) {
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) //nolint:gosec // the kubelet has made it
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := file.Stat()
+	if err == nil && (info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0) {
+		err = fmt.Errorf("%s is no block device", name)
+	}
+	var size int64
+	if err == nil {
+		size, err = file.Seek(0, io.SeekEnd)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		closeAll(file)
+		return nil, 0, err
+	}
+	return file, size, nil
+}
+
+// errIrregular is the error for what is neither a regular file nor a directory.
+var errIrregular = &problem{http.StatusForbidden, "it is neither a regular file nor a directory, and is not served"}
+
+// openFile opens a regular file below a root. Nothing else is opened: opening a FIFO blocks, and opening a device may do anything. Links are
+// not followed at the end of the name, and not out of the root at all.
+func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	before, err := root.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !before.Mode().IsRegular() {
+		return nil, nil, errIrregular
+	}
+	// It may be replaced now. Without O_NONBLOCK the opening of a FIFO would block.
+	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && (!info.Mode().IsRegular() || !os.SameFile(before, info)) {
+		err = errIrregular
+	}
+	if err != nil {
+		closeAll(file)
+		return nil, nil, err
+	}
+	return file, info, nil
+}
+
+func inode(info fs.FileInfo) uint64 {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Ino
+	}
+	return 0
+}
+
+// closeAll closes what was only read.
+func closeAll(c io.Closer) { _ = c.Close() }

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package server serves the volumes of an export for download. What is in a volume belongs to a tenant, so nothing in it is trusted: files
+// are opened below the volume's directory only, anything but regular files and directories is not opened at all, and what is read or listed
+// has limits.
+package server
+
+import (
+	"crypto/rand"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/vireo-project/vireo/internal/export/content"
+)
+
+const (
+	// maxRequests is how many requests are served at the same time: each may read a disk, and compress it.
+	maxRequests = 16
+	// stall is how long a client may accept no byte of a response.
+	stall = 2 * time.Minute
+	// readTimeout bounds the header of a request, and a body if it has one, and maxHeaderBytes is the size of the header.
+	readTimeout    = 15 * time.Second
+	maxHeaderBytes = 16 << 10
+	// idle is how long a connection without a request stays open.
+	idle = time.Minute
+)
+
+// Options are what a Server serves.
+type Options struct {
+	// Content returns what is exported now. The manifests may change while volumes are downloaded; the volumes do not.
+	Content func() (*content.Content, error)
+	// Token returns the token that opens the export.
+	Token func() (string, error)
+	// Mount returns where a volume is. Nil means where the exporter's Pod has it.
+	Mount func(content.Volume) string
+	// Log is the log. It never has a token, nor the query of a request, which may have one.
+	Log logr.Logger
+}
+
+// Server serves an export.
+type Server struct {
+	options Options
+	// exact are the handlers of paths, and below those of all paths below one. A ServeMux would redirect to other spellings of a path, with
+	// the query, which may have the token.
+	exact, below map[string]http.Handler
+	slots        chan struct{}
+	// version tells contents of different runs of the server apart: between them, a guest may have written to a device.
+	version string
+}
+
+// New returns a server for the volumes that are exported now.
+func New(o Options) (*Server, error) {
+	if o.Mount == nil {
+		o.Mount = content.Volume.Mount
+	}
+	exported, err := o.Content()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		options: o, exact: map[string]http.Handler{}, below: map[string]http.Handler{}, slots: make(chan struct{}, maxRequests), version: rand.Text(),
+	}
+	s.exact[content.ReadinessPath] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("OK")) })
+	for _, v := range exported.Volumes {
+		mount := o.Mount(v)
+		if v.Disk {
+			disk := disk{mount: mount, block: v.Block, version: s.version}
+			s.handle(v.RawPath(), disk.raw)
+			s.handle(v.GzipPath(), disk.compressed)
+			continue
+		}
+		files := files{mount: mount, prefix: v.DirectoryPath()}
+		s.below[v.DirectoryPath()] = s.guard(files.browse)
+		s.handle(v.ArchivePath(), files.archive)
+	}
+	if exported.Manifests != nil {
+		for _, side := range []string{content.InternalSide, content.ExternalSide} {
+			s.handle(side+content.AllPath, s.all(side))
+			s.handle(side+content.SecretPath, s.secret)
+		}
+	}
+	return s, nil
+}
+
+// handle registers a handler for requests with the token.
+func (s *Server) handle(path string, serve func(http.ResponseWriter, *http.Request) error) {
+	s.exact[path] = s.guard(serve)
+}
+
+// ServeHTTP serves a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		// net/http reads what is left of a body.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
+		w.Header().Set("Connection", "close")
+	}
+	if handler := s.handler(r.URL.Path); handler != nil {
+		handler.ServeHTTP(w, r)
+		return
+	}
+	http.NotFound(w, r)
+}
+
+func (s *Server) handler(path string) http.Handler {
+	if handler := s.exact[path]; handler != nil {
+		return handler
+	}
+	for prefix, handler := range s.below {
+		if strings.HasPrefix(path, prefix) {
+			return handler
+		}
+	}
+	return nil
+}
+
+// HTTP returns the server of the export, without an address and certificates.
+func (s *Server) HTTP() *http.Server {
+	return &http.Server{
+		Handler: s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: quietLog(s.options.Log),
+	}
+}
