@@ -22,6 +22,22 @@ const (
 	PodReadyReason = "PodReady"
 	// PodCompletedReason: the exporter's Pod has ended.
 	PodCompletedReason = "PodCompleted"
+	// VMNotFoundReason: there is no such VM.
+	VMNotFoundReason = "VMNotFound"
+	// VMNoVolumesReason: the VM has no volumes that could be exported.
+	VMNoVolumesReason = "VMNoVolumes"
+	// VolumesNotPopulatedReason: not all volumes of the VM exist and are filled.
+	VolumesNotPopulatedReason = "VolumesNotPopulated"
+	// VMSnapshotNotFoundReason: there is no such snapshot.
+	VMSnapshotNotFoundReason = "VMSnapshotNotFound"
+	// VMSnapshotNoVolumesReason: the snapshot has no volumes.
+	VMSnapshotNoVolumesReason = "VMSnapshotNoVolumes"
+	// NotAllPVCsCreatedReason: not all claims were made of the snapshot.
+	NotAllPVCsCreatedReason = "NotAllPVCsCreated"
+	// NotAllPVCsReadyReason: not all claims that were made of the snapshot are bound.
+	NotAllPVCsReadyReason = "NotAllPVCsReady"
+	// AllPVCsReadyReason: all claims that were made of the snapshot are bound.
+	AllPVCsReadyReason = "AllPVCsReady"
 	// PVCNotFoundReason: there is no such claim.
 	PVCNotFoundReason = "PVCNotFound"
 	// PVCPendingReason: the claim is not bound yet.

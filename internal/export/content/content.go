@@ -6,6 +6,8 @@
 package content
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -184,4 +186,31 @@ func (c *Content) Volume(name string) (Volume, bool) {
 		}
 	}
 	return Volume{}, false
+}
+
+// maxLabel is the greatest length of a Service's name. Source: k8s.io/apimachinery pkg/util/validation, DNS1035LabelMaxLength.
+const maxLabel = 63
+
+// ServiceName returns the name of an export's Service and Pod. KubeVirt's, unless it is too long.
+func ServiceName(export string) string {
+	name := "virt-export-" + strings.ReplaceAll(export, ".", "-")
+	if len(name) <= maxLabel {
+		return name
+	}
+	sum := sha256.Sum256([]byte(export))
+	suffix := "-" + hex.EncodeToString(sum[:])[:8]
+	return name[:maxLabel-len(suffix)] + suffix
+}
+
+// ServerName returns the name in the certificate of an export's server, which is that of its Service.
+func ServerName(namespace, export string) string {
+	return ServiceName(export) + "." + namespace + ".svc"
+}
+
+// ProxyService is the Service of virt-exportproxy. KubeVirt's.
+const ProxyService = "virt-exportproxy"
+
+// ProxyPath returns the path of an export at virt-exportproxy. KubeVirt's.
+func ProxyPath(namespace, export string) string {
+	return "/api/export.kubevirt.io/v1/namespaces/" + namespace + "/virtualmachineexports/" + export
 }

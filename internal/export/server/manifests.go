@@ -20,12 +20,12 @@ func (s *Server) all(name string) func(http.ResponseWriter, *http.Request) error
 		if err != nil {
 			return err
 		}
-		var side *content.Side
-		if exported.Manifests != nil {
-			side = exported.Manifests.Internal
-			if name == content.ExternalSide {
-				side = exported.Manifests.External
-			}
+		if exported.Manifests == nil {
+			return &problem{http.StatusNotFound, "the export has no manifests: the condition Ready of the VirtualMachineExport says why if it is one of a VM"}
+		}
+		side := exported.Manifests.Internal
+		if name == content.ExternalSide {
+			side = exported.Manifests.External
 		}
 		if side == nil {
 			return &problem{http.StatusNotFound, "the export cannot be reached from this side: external manifests need an Ingress or a Route to virt-exportproxy"}

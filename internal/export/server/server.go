@@ -77,11 +77,9 @@ func New(o Options) (*Server, error) {
 		s.below[v.DirectoryPath()] = s.guard(files.browse)
 		s.handle(v.ArchivePath(), files.archive)
 	}
-	if exported.Manifests != nil {
-		for _, side := range []string{content.InternalSide, content.ExternalSide} {
-			s.handle(side+content.AllPath, s.all(side))
-			s.handle(side+content.SecretPath, s.secret)
-		}
+	for _, side := range []string{content.InternalSide, content.ExternalSide} {
+		s.handle(side+content.AllPath, s.all(side))
+		s.handle(side+content.SecretPath, s.secret)
 	}
 	return s, nil
 }
@@ -119,8 +117,11 @@ func (s *Server) handler(path string) http.Handler {
 
 // HTTP returns the server of the export, without an address and certificates.
 func (s *Server) HTTP() *http.Server {
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
-		Handler: s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		Protocols: protocols,
+		Handler:   s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: quietLog(s.options.Log),
 	}
 }

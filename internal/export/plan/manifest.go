@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// content returns what the exporter serves, as JSON. problem is why it has no manifests, if it should have some.
+func (w *World) content(s *source) (raw []byte, problem string, err error) {
+	c := &content.Content{Export: w.Export.Name}
+	for i := range s.volumes {
+		c.Volumes = append(c.Volumes, s.volumes[i].Volume)
+	}
+	if w.hasManifests(s) {
+		if c.Manifests, err = w.manifests(s); err != nil {
+			return nil, "", err
+		}
+	}
+	if raw, err = json.Marshal(c); err != nil {
+		return nil, "", fmt.Errorf("write the content of VirtualMachineExport %s: %w", w.Export.Name, err)
+	}
+	if len(raw) <= content.MaxSize || c.Manifests == nil {
+		return raw, w.Problem, nil
+	}
+	c.Manifests, s.vm = nil, nil
+	raw, err = json.Marshal(c)
+	return raw, fmt.Sprintf("The VM is too large for a manifest: at most %d bytes are possible", content.MaxSize), err
+}
+
+// hasManifests reports whether the VM can be made of manifests elsewhere.
+func (w *World) hasManifests(s *source) bool {
+	return s.vm != nil && s.vm.Spec.Template != nil && w.Problem == ""
+}
+
+// manifests returns what the VM can be made of elsewhere: the VM that was exported, which for a snapshot is the one in it.
+func (w *World) manifests(s *source) (*content.Manifests, error) {
+	exported := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: s.vm.Name, Labels: s.vm.Labels, Annotations: map[string]string{}}, Spec: *s.vm.Spec.DeepCopy()}
+	for key, value := range s.vm.Annotations {
+		if key != corev1.LastAppliedConfigAnnotation && !reserved(key) {
+			exported.Annotations[key] = value
+		}
+	}
+	// They have been applied.
+	exported.Spec.Instancetype, exported.Spec.Preference = nil, nil
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(exported)
+	if err != nil {
+		return nil, fmt.Errorf("write VirtualMachine %s: %w", s.vm.Name, err)
+	}
+	delete(raw, "status")
+	raw["apiVersion"], raw["kind"] = v1.GroupVersion.String(), v1.VirtualMachineGroupVersionKind.Kind
+	if metadata, ok := raw["metadata"].(map[string]any); ok {
+		delete(metadata, "creationTimestamp")
+	}
+	out := &content.Manifests{VirtualMachine: raw, Templates: map[string]string{}, Internal: w.internal(), External: w.external()}
+	templates := map[string]bool{}
+	for i := range s.vm.Spec.DataVolumeTemplates {
+		name := s.vm.Spec.DataVolumeTemplates[i].Name
+		templates[name] = true
+		if contains(s.volumes, name) {
+			out.Templates[name] = name
+		}
+	}
+	inVM := map[string]bool{}
+	for i := range s.vm.Spec.Template.Spec.Volumes {
+		inVM[capture.ClaimName(&s.vm.Spec.Template.Spec.Volumes[i])] = true
+	}
+	for i := range s.volumes {
+		v := &s.volumes[i]
+		if templates[v.Name] || !inVM[v.Name] { // The state claim is made when the VM starts.
+			continue
+		}
+		size := v.claim.Spec.Resources.Requests[corev1.ResourceStorage]
+		dv := content.DataVolume{Name: v.Name, Volume: v.Name, Size: size.String()}
+		if v.Block {
+			dv.VolumeMode = string(corev1.PersistentVolumeBlock)
+		}
+		out.DataVolumes = append(out.DataVolumes, dv)
+	}
+	return out, nil
+}
+
+// reserved reports whether a label or an annotation belongs to KubeVirt's components. Users must not set them by way of an export.
+func reserved(key string) bool {
+	domain, _, found := strings.Cut(key, "/")
+	if !found {
+		domain = key // kubevirt.io is a label
+	}
+	return domain == "kubevirt.io" || strings.HasSuffix(domain, ".kubevirt.io") || strings.HasPrefix(domain, "kubevirt.io.")
+}
+
+func (w *World) internal() *content.Side {
+	return &content.Side{Address: content.ServerName(w.Export.Namespace, w.Export.Name), CA: w.Config.CA}
+}
+
+func (w *World) external() *content.Side {
+	if w.Config.External == nil {
+		return nil
+	}
+	return &content.Side{Address: w.Config.External.Host + content.ProxyPath(w.Export.Namespace, w.Export.Name), CA: w.Config.External.CA}
+}
+
+// links returns the addresses of what is exported.
+func (w *World) links(s *source) *exportv1.VirtualMachineExportLinks {
+	out := &exportv1.VirtualMachineExportLinks{Internal: w.link(s, *w.internal(), content.InternalSide)}
+	if side := w.external(); side != nil {
+		out.External = w.link(s, *side, content.ExternalSide)
+	}
+	return out
+}
+
+func (w *World) link(s *source, side content.Side, name string) *exportv1.VirtualMachineExportLink {
+	base := "https://" + side.Address
+	out := &exportv1.VirtualMachineExportLink{Cert: side.CA}
+	for i := range s.volumes {
+		v := &s.volumes[i]
+		formats := []exportv1.VirtualMachineExportVolumeFormat{
+			{Format: exportv1.KubeVirtRaw, Url: base + v.RawPath()}, {Format: exportv1.KubeVirtGz, Url: base + v.GzipPath()},
+		}
+		if !v.Disk {
+			formats = []exportv1.VirtualMachineExportVolumeFormat{
+				{Format: exportv1.Dir, Url: base + v.DirectoryPath()}, {Format: exportv1.ArchiveGz, Url: base + v.ArchivePath()},
+			}
+		}
+		out.Volumes = append(out.Volumes, exportv1.VirtualMachineExportVolume{Name: v.Name, Formats: formats})
+	}
+	if w.hasManifests(s) {
+		out.Manifests = []exportv1.VirtualMachineExportManifest{
+			{Type: exportv1.AllManifests, Url: base + name + content.AllPath}, {Type: exportv1.AuthHeader, Url: base + name + content.SecretPath},
+		}
+	}
+	return out
+}

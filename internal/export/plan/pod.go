@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/memorylimit"
+	"github.com/vireo-project/vireo/internal/export/content"
+)
+
+const (
+	// ServiceLabel selects the Pod of an export. KubeVirt's.
+	ServiceLabel = "kubevirt.io.virt-export-service"
+	// ContentAnnotation of the Pod has what it serves. The kubelet gives it to the exporter as a file, and updates that.
+	ContentAnnotation = "export.vireo.io/content"
+	// CertificateEndAnnotation of the Pod is when its certificate expires.
+	CertificateEndAnnotation = "export.vireo.io/certificate-end"
+	// exporterUser is QEMU's user and group, who owns the disks of VMs. KubeVirt's.
+	exporterUser = 107
+	// grace is the Pod's grace period: downloads may go on that long after the deletion of an export.
+	grace = 30
+	// certificateMargin is how much longer than the export its certificate is valid.
+	certificateMargin = 5 * time.Minute
+	// renewal is how long before the end of its certificate a Pod is replaced.
+	renewal = 10 * time.Minute
+)
+
+// container is the name of the exporter's container. KubeVirt's.
+const container = "exporter"
+
+// Names of volumes of the Pod.
+const (
+	certificateVolume = "certificate"
+	tokenVolume       = "token"
+	contentVolume     = "content"
+)
+
+// service returns the export's Service.
+func (w *World) service() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+			Labels: map[string]string{v1.AppLabel: exportv1.App},
+		},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{ServiceLabel: w.labelValue()},
+			Ports: []corev1.ServicePort{{
+				Name: "export", Protocol: corev1.ProtocolTCP, Port: content.ServicePort, TargetPort: intstr.FromInt32(content.Port),
+			}},
+		},
+	}
+}
+
+// labelValue returns the value of ServiceLabel. KubeVirt's is the name of the export, which may be too long.
+func (w *World) labelValue() string {
+	if len(w.Export.Name) <= 63 {
+		return w.Export.Name
+	}
+	return content.ServiceName(w.Export.Name)
+}
+
+// CertificateEnd returns when the certificate of a Pod that is created now expires: after the export, but not after its CA.
+func (w *World) CertificateEnd() time.Time {
+	end := Expiry(w.Export).Add(certificateMargin)
+	if w.Config.CAEnd.Before(end) {
+		end = w.Config.CAEnd
+	}
+	return end.UTC().Truncate(time.Second)
+}
+
+// CertificateSecret returns the name of the Secret of a certificate. Nobody reads Secrets of tenants, so the name says which one it is.
+func CertificateSecret(of *exportv1.VirtualMachineExport, end time.Time) string {
+	sum := sha256.Sum256([]byte(string(of.UID) + "/" + end.Format(time.RFC3339)))
+	return "secret-" + hex.EncodeToString(sum[:])[:20]
+}
+
+// pod returns the exporter's Pod. It complies with the Pod security standard restricted.
+func (w *World) pod(s *source, served []byte) *corev1.Pod {
+	token, _ := TokenName(w.Export)
+	end := w.CertificateEnd()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+			Labels: map[string]string{}, Annotations: map[string]string{},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To[int64](grace),
+			// Should virt-controller be away, the volumes are not served for longer.
+			ActiveDeadlineSeconds: ptr.To(max(1, int64(Expiry(w.Export).Sub(w.Now)/time.Second))),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser), RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
+				FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+				SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{w.exporter()},
+			Volumes: []corev1.Volume{
+				{Name: certificateVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: CertificateSecret(w.Export, end)}}},
+				{Name: tokenVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+					SecretName: token, Items: []corev1.KeyToPath{{Key: content.TokenKey, Path: content.TokenKey}},
+				}}},
+				{Name: contentVolume, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
+					Path: content.ContentFile, FieldRef: &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']", ContentAnnotation)},
+				}}}}},
+			},
+		},
+	}
+	// An export's labels and annotations are for its Pod too, as in KubeVirt. Those of components must not come from a user: Pods with them
+	// are trusted.
+	for key, value := range w.Export.Labels {
+		if !reserved(key) {
+			pod.Labels[key] = value
+		}
+	}
+	for key, value := range w.Export.Annotations {
+		if !reserved(key) && key != corev1.LastAppliedConfigAnnotation {
+			pod.Annotations[key] = value
+		}
+	}
+	pod.Labels[ServiceLabel], pod.Labels[v1.AppLabel] = w.labelValue(), exportv1.App
+	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served), end.Format(time.RFC3339)
+	for i := range s.volumes {
+		mount(&pod.Spec, fmt.Sprintf("volume-%d", i), &s.volumes[i])
+	}
+	return pod
+}
+
+func (w *World) exporter() corev1.Container {
+	return corev1.Container{
+		Name: container, Image: w.Config.Image, ImagePullPolicy: w.Config.PullPolicy,
+		Args:  []string{"--v", strconv.FormatUint(uint64(w.Config.Verbosity), 10)},
+		Ports: []corev1.ContainerPort{{Name: "export", Protocol: corev1.ProtocolTCP, ContainerPort: content.Port}},
+		Env: []corev1.EnvVar{{Name: memorylimit.Env, ValueFrom: &corev1.EnvVarSource{
+			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: container, Resource: "limits.memory"},
+		}}},
+		// KubeVirt's. Files that are read are counted as memory too, but are given up first.
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+				Scheme: corev1.URISchemeHTTPS, Port: intstr.FromInt32(content.Port), Path: content.ReadinessPath,
+			}},
+			PeriodSeconds: 2, TimeoutSeconds: 2,
+		},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: certificateVolume, MountPath: content.CertificateDirectory, ReadOnly: true},
+			{Name: tokenVolume, MountPath: content.TokenDirectory, ReadOnly: true},
+			{Name: contentVolume, MountPath: content.ContentDirectory, ReadOnly: true},
+		},
+	}
+}
+
+func mount(spec *corev1.PodSpec, name string, v *volume) {
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.claim.Name},
+	}})
+	c := &spec.Containers[0]
+	if v.Block {
+		c.VolumeDevices = append(c.VolumeDevices, corev1.VolumeDevice{Name: name, DevicePath: v.Mount()})
+		return
+	}
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: v.Mount(), ReadOnly: true})
+}

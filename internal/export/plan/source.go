@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/export"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// contentDisk is the value of cdi.ContentTypeAnnotation for the disk of a VM.
+const contentDisk = "kubevirt"
+
+// volume is an exported claim.
+type volume struct {
+	content.Volume
+	claim *corev1.PersistentVolumeClaim
+}
+
+// source is what is exported, as far as it is there.
+type source struct {
+	volumes []volume
+	// vm is the VM, for the manifests, and vmName its name. An export of a claim has none.
+	vm     *v1.VirtualMachine
+	vmName *string
+	// obstacle is the condition Ready of a source that cannot be exported now, or nil.
+	obstacle *exportv1.Condition
+	// condition is the condition PVCReady or VolumesCreated, or nil.
+	condition *exportv1.Condition
+	// empty reports whether there is nothing that could be exported.
+	empty bool
+	// missing are the claims to create from a snapshot.
+	missing []*corev1.PersistentVolumeClaim
+}
+
+func condition(kind exportv1.ConditionType, status corev1.ConditionStatus, reason, message string) *exportv1.Condition {
+	return &exportv1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// wait sets why the source cannot be exported now.
+func (s *source) wait(reason, format string, args ...any) {
+	s.obstacle = condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, fmt.Sprintf(format, args...))
+}
+
+// source returns what is exported.
+func (w *World) source() source {
+	switch SourceKind(w.Export) {
+	case KindClaim:
+		return w.claimSource()
+	case KindVM:
+		return w.vmSource()
+	case KindSnapshot:
+		return w.snapshotSource()
+	default:
+		s := source{}
+		s.wait(export.InitializingReason, "sources of the kind %s are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
+			w.Export.Spec.Source.Kind)
+		return s
+	}
+}
+
+func (w *World) claimSource() source {
+	s, name := source{}, w.Export.Spec.Source.Name
+	claim := w.Claims[name]
+	s.condition = w.bound(name)
+	if claim == nil {
+		s.wait(export.InitializingReason, "")
+		return s
+	}
+	s.volumes = []volume{newVolume(name, claim, isDisk(claim))}
+	switch {
+	case w.Unfilled[name]:
+		s.wait(export.PVCPendingReason, "PersistentVolumeClaim %s/%s is not populated", claim.Namespace, name)
+	case w.Used[name]:
+		s.wait(export.InUseReason, "PersistentVolumeClaim %s/%s is in use", claim.Namespace, name)
+	}
+	return s
+}
+
+// bound returns the condition PVCReady of claims.
+func (w *World) bound(names ...string) *exportv1.Condition {
+	pending := ""
+	for _, name := range names {
+		claim := w.Claims[name]
+		switch {
+		case claim == nil:
+			return condition(exportv1.ConditionPVC, corev1.ConditionFalse, export.PVCNotFoundReason,
+				fmt.Sprintf("PersistentVolumeClaim %s/%s not found", w.Export.Namespace, name))
+		case claim.Status.Phase != corev1.ClaimBound && pending == "":
+			pending = name
+		}
+	}
+	if pending != "" {
+		return condition(exportv1.ConditionPVC, corev1.ConditionFalse, export.PVCPendingReason,
+			fmt.Sprintf("PersistentVolumeClaim %s/%s is not bound", w.Export.Namespace, pending))
+	}
+	return condition(exportv1.ConditionPVC, corev1.ConditionTrue, export.PVCBoundReason, "")
+}
+
+func (w *World) vmSource() source {
+	namespace, name := w.Export.Namespace, w.Export.Spec.Source.Name
+	s := source{vm: w.VM, vmName: &name}
+	if w.VM == nil {
+		s.wait(export.VMNotFoundReason, "Virtual Machine %s/%s not found", namespace, name)
+		s.empty = true
+		return s
+	}
+	names, unfilled, used := []string{}, false, ""
+	for _, v := range capture.Volumes(w.VM, capture.Storage{Claims: w.Claims, State: w.State}) {
+		if v.ClaimName == "" || contains(s.volumes, v.ClaimName) {
+			continue
+		}
+		names = append(names, v.ClaimName)
+		if v.Claim == nil || w.Unfilled[v.ClaimName] {
+			unfilled = true // A volume is never left out in silence.
+			continue
+		}
+		s.volumes = append(s.volumes, newVolume(v.ClaimName, v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
+		if w.Used[v.ClaimName] && used == "" {
+			used = v.ClaimName
+		}
+	}
+	switch {
+	case len(names) == 0:
+		s.wait(export.VMNoVolumesReason, "Virtual Machine %s/%s has no volumes", namespace, name)
+		s.empty = true
+		return s
+	case unfilled:
+		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated", namespace, name)
+	case w.Running:
+		s.wait(export.InUseReason, "Virtual Machine %s/%s is running", namespace, name)
+	case used != "":
+		s.wait(export.InUseReason, "PersistentVolumeClaim %s/%s is in use", namespace, used)
+	}
+	s.condition = w.bound(names...)
+	return s
+}
+
+func contains(volumes []volume, name string) bool {
+	for i := range volumes {
+		if volumes[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// hasDisk reports whether a volume is a disk of the VM, and no file system, memory dump or state.
+func hasDisk(vm *v1.VirtualMachine, name string) bool {
+	if vm.Spec.Template == nil {
+		return false
+	}
+	spec := &vm.Spec.Template.Spec
+	for i := range spec.Volumes {
+		if spec.Volumes[i].Name == name && spec.Volumes[i].WrittenClaim() == "" {
+			return false
+		}
+	}
+	for i := range spec.Domain.Devices.Disks {
+		if spec.Domain.Devices.Disks[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// isDisk reports whether a claim has the disk of a VM by itself: it is a block device, or the importer says so.
+func isDisk(claim *corev1.PersistentVolumeClaim) bool {
+	if isBlock(claim) {
+		return true
+	}
+	if kind, found := claim.Annotations[cdi.ContentTypeAnnotation]; found {
+		return kind == contentDisk
+	}
+	owner := metav1.GetControllerOf(claim)
+	return owner != nil && owner.Kind == "DataVolume" && strings.HasPrefix(owner.APIVersion, cdi.GroupVersion.Group+"/")
+}
+
+func isBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
+}
+
+func newVolume(name string, claim *corev1.PersistentVolumeClaim, disk bool) volume {
+	return volume{content.Volume{Name: name, Block: isBlock(claim), Disk: disk}, claim}
+}
+
+func (w *World) snapshotSource() source {
+	namespace, name := w.Export.Namespace, w.Export.Spec.Source.Name
+	s := source{}
+	created := func(status corev1.ConditionStatus, reason, message string) {
+		s.condition = condition(exportv1.ConditionVolumesCreated, status, reason, message)
+	}
+	none := fmt.Sprintf("VirtualMachineSnapshot %s/%s does not contain any volume snapshots", namespace, name)
+	if w.Snapshot == nil {
+		s.wait(export.VMSnapshotNotFoundReason, "VirtualMachineSnapshot %s/%s not found", namespace, name)
+		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
+		return s
+	}
+	s.vmName = ptr.To(w.Snapshot.Spec.Source.Name)
+	ready := w.Snapshot.Status != nil && ptr.Deref(w.Snapshot.Status.ReadyToUse, false)
+	if !ready || w.Content == nil {
+		text := fmt.Sprintf("VirtualMachineSnapshot %s/%s is not ready", namespace, name)
+		s.wait(export.NotAllPVCsCreatedReason, "%s", text)
+		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
+		return s
+	}
+	if len(w.Content.Spec.VolumeBackups) == 0 {
+		s.wait(export.InitializingReason, "%s", none)
+		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
+		s.empty = true
+		return s
+	}
+	s.vm = w.Stored
+	bound := true
+	for i := range w.Content.Spec.VolumeBackups {
+		of := &w.Content.Spec.VolumeBackups[i]
+		claim, problem := w.restored(of)
+		switch {
+		case problem != "":
+			s.wait(export.NotAllPVCsCreatedReason, "%s", problem)
+			created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, problem)
+			return s
+		case w.Claims[claim.Name] == nil:
+			s.missing = append(s.missing, claim)
+		default:
+			claim = w.Claims[claim.Name]
+			bound = bound && claim.Status.Phase == corev1.ClaimBound
+		}
+		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, of.VolumeName)
+		s.volumes = append(s.volumes, newVolume(of.PersistentVolumeClaim.Name, claim, disk))
+	}
+	switch {
+	case len(s.missing) > 0:
+		text := "Not all PVCs have been successfully restored"
+		s.wait(export.InitializingReason, "%s", text)
+		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
+	case bound:
+		created(corev1.ConditionTrue, export.AllPVCsReadyReason, "")
+	default: // Those that wait for their first consumer are bound when the exporter's Pod uses them.
+		created(corev1.ConditionFalse, export.NotAllPVCsReadyReason, "Not all PVCs are ready")
+	}
+	return s
+}
+
+// restored returns the claim that is made of a snapshot of a volume. A content may be written by users, and virt-controller has more rights
+// than they have: the claim can only be made of a VolumeSnapshot of its namespace.
+func (w *World) restored(of *v1beta1.VolumeBackup) (claim *corev1.PersistentVolumeClaim, problem string) {
+	name := ptr.Deref(of.VolumeSnapshotName, "")
+	taken := w.VolumeSnapshots[name]
+	if taken == nil {
+		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", w.Export.Namespace, name, of.VolumeName)
+	}
+	old := &of.PersistentVolumeClaim
+	claim = &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Export.Namespace, Name: w.Export.Name + "-" + old.Name, OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: old.Spec.AccessModes, Resources: *old.Spec.Resources.DeepCopy(), StorageClassName: old.Spec.StorageClassName,
+			VolumeAttributesClassName: old.Spec.VolumeAttributesClassName, VolumeMode: old.Spec.VolumeMode,
+			DataSource:    &corev1.TypedLocalObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: taken.Name},
+			DataSourceRef: &corev1.TypedObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: taken.Name},
+		},
+	}
+	if kind, found := old.Annotations[cdi.ContentTypeAnnotation]; found {
+		claim.Annotations = map[string]string{cdi.ContentTypeAnnotation: kind}
+	}
+	if taken.Status != nil && taken.Status.RestoreSize != nil {
+		size, found := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+		if !found || size.Cmp(*taken.Status.RestoreSize) < 0 {
+			requests := maps.Clone(claim.Spec.Resources.Requests)
+			if requests == nil {
+				requests = corev1.ResourceList{}
+			}
+			requests[corev1.ResourceStorage] = taken.Status.RestoreSize.DeepCopy()
+			claim.Spec.Resources.Requests = requests
+		}
+	}
+	if live := w.Claims[claim.Name]; live != nil && !metav1.IsControlledBy(live, w.Export) {
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s/%s exists and does not belong to the export: delete or rename one of them", live.Namespace, live.Name)
+	}
+	return claim, ""
+}
+
+// ownerRef makes an export the owner of an object.
+func ownerRef(of *exportv1.VirtualMachineExport) metav1.OwnerReference {
+	return *metav1.NewControllerRef(of, exportv1.GroupVersion.WithKind("VirtualMachineExport"))
+}

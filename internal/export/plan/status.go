@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/export"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/export/content"
+)
+
+// status returns the status of an export.
+func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMachineExportStatus {
+	status := w.Export.Status.DeepCopy()
+	if status == nil {
+		status = &exportv1.VirtualMachineExportStatus{}
+	}
+	token, _ := TokenName(w.Export)
+	status.TokenSecretRef = &token
+	status.TTLExpirationTime = ptr.To(metav1.NewTime(Expiry(w.Export)).Rfc3339Copy())
+	status.ServiceName = content.ServiceName(w.Export.Name)
+	status.VirtualMachineName = s.vmName
+	status.Links = nil
+	switch {
+	case ready.Status == corev1.ConditionTrue:
+		status.Phase, status.Links = exportv1.Ready, w.links(s)
+	case s.empty:
+		status.Phase = exportv1.Skipped
+	case ready.Reason == export.PodCompletedReason:
+		status.Phase = exportv1.Terminated
+	default:
+		status.Phase = exportv1.Pending
+	}
+	w.set(status, ready)
+	if s.condition != nil {
+		w.set(status, *s.condition)
+	}
+	return status
+}
+
+// set sets a condition.
+func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
+	c.LastTransitionTime = metav1.NewTime(w.Now).Rfc3339Copy()
+	conditions.Set(&status.Conditions, c)
+}
+
+// Failed returns the status of an export for which a step could not be done.
+func Failed(of *World, err error) *exportv1.VirtualMachineExportStatus {
+	s := of.source()
+	return of.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))
+}

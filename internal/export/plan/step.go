@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/export"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+)
+
+const (
+	// poll is when to read again what is not watched while an export waits: Pods of others, and routes to virt-exportproxy.
+	poll = 10 * time.Second
+	// pollReady is the same for an export that is ready.
+	pollReady = time.Minute
+	// restart is how long after the end of a Pod the next one is made, so that one that fails does not do so all the time.
+	restart = 30 * time.Second
+)
+
+// Step is what to do for an export now, and its status if that succeeds.
+type Step struct {
+	// Expired reports whether the time of the export is over: it is to be deleted, and nothing else is done.
+	Expired bool
+	// Token reports whether the Secret with the token is to be created.
+	Token bool
+	// Service is the Service to create, or nil.
+	Service *corev1.Service
+	// Claims are the claims to create.
+	Claims []*corev1.PersistentVolumeClaim
+	// Pod is the Pod to create, after the Secret Certificate, which expires at CertificateEnd. Nil if there is none to create.
+	Pod            *corev1.Pod
+	Certificate    string
+	CertificateEnd time.Time
+	// Delete reports whether the existing Pod is to be deleted, and Paused whether that is because the source is in use.
+	Delete, Paused bool
+	// Ended reports whether that Pod had ended.
+	Ended bool
+	// Content is what the existing Pod is to serve from now on, or empty if it does already.
+	Content string
+	// Status is the status to write.
+	Status *exportv1.VirtualMachineExportStatus
+	// RequeueAfter is when to plan again, even if nothing changes.
+	RequeueAfter time.Duration
+}
+
+// Next returns what to do for an export now.
+func Next(w *World) (*Step, error) {
+	expiry := Expiry(w.Export)
+	if !w.Now.Before(expiry) {
+		return &Step{Expired: true}, nil
+	}
+	step, s := &Step{}, w.source()
+	step.requeue(expiry.Sub(w.Now))
+	_, ours := TokenName(w.Export)
+	step.Token = ours && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil)
+	ready := w.ready(step, &s)
+	served, problem, err := w.content(&s)
+	if err != nil {
+		return nil, err
+	}
+	if foreign := w.planService(step); foreign != nil {
+		ready = foreign
+	}
+	step.Claims = s.missing
+	if ready == nil {
+		ready = w.planPod(step, &s, served)
+	}
+	if problem != "" && ready.Status == corev1.ConditionTrue {
+		ready.Message = "There are no manifests. " + problem
+	}
+	step.Status = w.status(&s, *ready)
+	return step, nil
+}
+
+func (s *Step) requeue(after time.Duration) {
+	if s.RequeueAfter == 0 || after < s.RequeueAfter {
+		s.RequeueAfter = max(after, time.Millisecond)
+	}
+}
+
+// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of one whose source is in use.
+func (w *World) ready(step *Step, s *source) *exportv1.Condition {
+	pending := func(reason, message string) *exportv1.Condition {
+		step.requeue(poll)
+		return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message)
+	}
+	switch {
+	case s.obstacle != nil:
+		step.requeue(poll)
+		if w.Pod != nil && w.Pod.DeletionTimestamp == nil && w.ownsPod() {
+			step.Delete, step.Paused = true, s.obstacle.Reason == export.InUseReason
+		}
+		return s.obstacle
+	case w.Config.Image == "":
+		return pending(export.PodPendingReason, "The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE")
+	case w.Config.CA == "":
+		return pending(export.PodPendingReason, "There is no authority for the certificates of exporters yet")
+	default:
+		return nil
+	}
+}
+
+func (w *World) ownsPod() bool { return metav1.IsControlledBy(w.Pod, w.Export) }
+
+// planService creates the Service. It returns the condition Ready if there is another of its name.
+func (w *World) planService(step *Step) *exportv1.Condition {
+	switch {
+	case w.Service == nil:
+		step.Service = w.service()
+	case !metav1.IsControlledBy(w.Service, w.Export):
+		step.requeue(poll)
+		return condition(exportv1.ConditionReady, corev1.ConditionFalse, export.InitializingReason,
+			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them", w.Service.Namespace, w.Service.Name))
+	}
+	return nil
+}
+
+// planPod creates, replaces or updates the Pod, and returns the condition Ready.
+func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Condition {
+	waiting := func(reason, message string) *exportv1.Condition {
+		return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message)
+	}
+	switch {
+	case w.Pod == nil:
+		step.Pod, step.CertificateEnd = w.pod(s, served), w.CertificateEnd()
+		step.Certificate = CertificateSecret(w.Export, step.CertificateEnd)
+		return waiting(export.PodPendingReason, "The exporter's Pod is created")
+	case !w.ownsPod():
+		step.requeue(poll)
+		return waiting(export.PodPendingReason,
+			fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name))
+	case w.Pod.DeletionTimestamp != nil:
+		return waiting(export.PodPendingReason, "The former Pod of the exporter terminates")
+	case w.Pod.Status.Phase == corev1.PodSucceeded, w.Pod.Status.Phase == corev1.PodFailed:
+		return w.ended(step)
+	case w.renews(step), w.hasOtherVolumes(s):
+		step.Delete = true
+		return waiting(export.PodPendingReason, "The exporter's Pod is replaced")
+	}
+	if w.Pod.Annotations[ContentAnnotation] != string(served) {
+		step.Content = string(served)
+	}
+	if !podReady(w.Pod) {
+		return waiting(export.PodPendingReason, podProblem(w.Pod))
+	}
+	step.requeue(pollReady)
+	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")
+}
+
+// ended deletes a Pod that has ended, after some time.
+func (w *World) ended(step *Step) *exportv1.Condition {
+	if wait := finished(w.Pod).Add(restart).Sub(w.Now); wait > 0 {
+		step.requeue(wait)
+	} else {
+		step.Delete, step.Ended = true, true
+	}
+	return condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodCompletedReason, "The exporter's Pod has ended"+podEnd(w.Pod))
+}
+
+// renews reports whether the certificate of the Pod expires soon, and the export goes on.
+func (w *World) renews(step *Step) bool {
+	end, err := time.Parse(time.RFC3339, w.Pod.Annotations[CertificateEndAnnotation])
+	if err != nil || end.After(Expiry(w.Export)) {
+		return false
+	}
+	wait := end.Add(-renewal).Sub(w.Now)
+	if wait > 0 {
+		step.requeue(wait)
+		return false
+	}
+	return w.CertificateEnd().After(end)
+}
+
+// hasOtherVolumes reports whether the Pod has other claims than the export: the VM has changed.
+func (w *World) hasOtherVolumes(s *source) bool {
+	mounted := map[string]bool{}
+	for i := range w.Pod.Spec.Volumes {
+		if claim := w.Pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			mounted[claim.ClaimName] = true
+		}
+	}
+	for i := range s.volumes {
+		if !mounted[s.volumes[i].claim.Name] {
+			return true
+		}
+	}
+	return len(mounted) != len(s.volumes)
+}
+
+func podReady(pod *corev1.Pod) bool {
+	if pod.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == corev1.PodReady {
+			return pod.Status.Conditions[i].Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// maxText is the greatest length of what is taken from a Pod's status.
+const maxText = 512
+
+// podProblem returns why a Pod is not ready yet.
+func podProblem(pod *corev1.Pod) string {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return "The exporter's Pod is not scheduled: " + short(c.Message)
+		}
+	}
+	for i := range pod.Status.ContainerStatuses {
+		if waiting := pod.Status.ContainerStatuses[i].State.Waiting; waiting != nil && waiting.Message != "" {
+			return fmt.Sprintf("The exporter's Pod does not start: %s: %s", waiting.Reason, short(waiting.Message))
+		}
+	}
+	if pod.Status.Phase == corev1.PodRunning {
+		return "The exporter is not ready yet"
+	}
+	token := ""
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == tokenVolume && v.Secret != nil {
+			token = " and for the Secret " + v.Secret.SecretName + " with the key token"
+		}
+	}
+	return "The exporter's Pod waits for its volumes" + token
+}
+
+// podEnd returns how a Pod has ended, in words that follow others.
+func podEnd(pod *corev1.Pod) string {
+	for i := range pod.Status.ContainerStatuses {
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && t.ExitCode != 0 {
+			return fmt.Sprintf(" with exit code %d: %s", t.ExitCode, short(t.Message))
+		}
+	}
+	if pod.Status.Message != "" {
+		return ": " + short(pod.Status.Message)
+	}
+	return ""
+}
+
+func finished(pod *corev1.Pod) time.Time {
+	end := pod.CreationTimestamp.Time
+	for i := range pod.Status.ContainerStatuses {
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && t.FinishedAt.After(end) {
+			end = t.FinishedAt.Time
+		}
+	}
+	return end
+}
+
+func short(text string) string {
+	if len(text) > maxText {
+		return text[:maxText] + "…"
+	}
+	return text
+}

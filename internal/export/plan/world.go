@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/csi"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Kinds of sources.
+const (
+	KindClaim    = "PersistentVolumeClaim"
+	KindVM       = "VirtualMachine"
+	KindSnapshot = "VirtualMachineSnapshot"
+	KindBackup   = "VirtualMachineBackup"
+)
+
+// World is what was observed of an export. Nothing in it is changed.
+type World struct {
+	// Now is the time.
+	Now time.Time
+	// Export is the export.
+	Export *exportv1.VirtualMachineExport
+	// VM is the VM of an export of one, with its instance type and preference applied, or nil if there is none.
+	VM *v1.VirtualMachine
+	// Running reports whether the VM has a VMI that has not finished.
+	Running bool
+	// Snapshot and Content are those of an export of one, or nil, and Stored is the VM in the content, with its instance type and
+	// preference applied.
+	Snapshot *v1beta1.VirtualMachineSnapshot
+	Content  *v1beta1.VirtualMachineSnapshotContent
+	Stored   *v1.VirtualMachine
+	// Problem is why the instance type or preference of the VM cannot be applied, so that there are no manifests.
+	Problem string
+	// VolumeSnapshots are those of the content, by name.
+	VolumeSnapshots map[string]*csi.VolumeSnapshot
+	// Claims are the claims of the namespace, by name, and State is the VM's state claim, or nil.
+	Claims map[string]*corev1.PersistentVolumeClaim
+	State  *corev1.PersistentVolumeClaim
+	// Unfilled are the claims that the importer still fills, by name.
+	Unfilled map[string]bool
+	// Used are the claims that unfinished Pods of others use, by name.
+	Used map[string]bool
+	// Service and Pod are those of the export, or nil.
+	Service *corev1.Service
+	Pod     *corev1.Pod
+	// Config is what the installation specifies.
+	Config Config
+}
+
+// Config is what the installation specifies.
+type Config struct {
+	// Image is the exporter's image; empty if the installation has none.
+	Image string
+	// PullPolicy is when it is pulled.
+	PullPolicy corev1.PullPolicy
+	// Verbosity is the exporter's log verbosity.
+	Verbosity uint
+	// CA are the certificates by which exporters are verified, as PEM, and CAEnd is when that which signs now expires. CA is empty while
+	// there is none.
+	CA    string
+	CAEnd time.Time
+	// External is where virt-exportproxy can be reached from outside, or nil.
+	External *External
+}
+
+// External is where virt-exportproxy can be reached from outside.
+type External struct {
+	// Host is the host.
+	Host string
+	// CA are the certificates by which it is verified, as PEM; empty if they are not known.
+	CA string
+}
+
+// SourceKind returns the kind of the source of an export, or "" for one that is not exported.
+func SourceKind(of *exportv1.VirtualMachineExport) string {
+	group, kind := ptr.Deref(of.Spec.Source.APIGroup, ""), of.Spec.Source.Kind
+	for _, known := range []struct{ group, kind string }{
+		{"", KindClaim}, {v1.GroupVersion.Group, KindVM}, {snapshot.GroupName, KindSnapshot}, {backup.GroupName, KindBackup},
+	} {
+		if known.group == group && known.kind == kind {
+			return kind
+		}
+	}
+	return ""
+}
+
+// Expiry returns when an export is deleted.
+func Expiry(of *exportv1.VirtualMachineExport) time.Time {
+	ttl := exportv1.DefaultDurationTTL
+	if of.Spec.TTLDuration != nil {
+		ttl = of.Spec.TTLDuration.Duration
+	}
+	return of.CreationTimestamp.Add(ttl)
+}
+
+// TokenName returns the name of the Secret with the token, and whether it is ours to create.
+func TokenName(of *exportv1.VirtualMachineExport) (name string, ours bool) {
+	if given := ptr.Deref(of.Spec.TokenSecretRef, ""); given != "" {
+		return given, false
+	}
+	return "export-token-" + of.Name, true
+}
