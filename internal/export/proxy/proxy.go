@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/export/content"
+)
+
+const (
+	// maxDownloads is how many downloads are forwarded at the same time, and maxOfNamespace how many of one namespace.
+	maxDownloads   = 256
+	maxOfNamespace = 32
+	// connectTimeout bounds connecting to an exporter, and headerTimeout the time until it starts to respond.
+	connectTimeout = 10 * time.Second
+	headerTimeout  = time.Minute
+	// stall is how long a client may accept no byte of a response.
+	stall = 2 * time.Minute
+	// readTimeout bounds the header of a request, and maxHeaderBytes its size. Requests have no body.
+	readTimeout    = 15 * time.Second
+	maxHeaderBytes = 16 << 10
+	idle           = time.Minute
+)
+
+// Options are what a Proxy depends on.
+type Options struct {
+	// Exports reads VirtualMachineExports.
+	Exports client.Reader
+	// TLS returns the configuration of a connection to the server of an export, by the name in its certificate.
+	TLS func(serverName string) (*tls.Config, error)
+	// Dial replaces the connection to an address, in tests.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Log is the log. It never has the query of a request, which may have a token.
+	Log logr.Logger
+}
+
+// Proxy forwards requests to exporters.
+type Proxy struct {
+	options Options
+
+	mu    sync.Mutex
+	total int
+	of    map[string]int
+}
+
+// New returns a proxy.
+func New(o Options) *Proxy {
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{Timeout: connectTimeout, Control: onlyServices}).DialContext
+	}
+	return &Proxy{options: o, of: map[string]int{}}
+}
+
+// HTTP returns the server, without an address and certificates.
+func (p *Proxy) HTTP() *http.Server {
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true) // as KubeVirt's
+	return &http.Server{
+		Protocols: protocols,
+		Handler:   p, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: stdlog.New(io.Discard, "", 0), // anyone can cause its errors
+	}
+}
+
+// onlyServices refuses addresses that no Service has. A tenant can change where the Service of an export leads.
+func onlyServices(_, address string, _ syscall.RawConn) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	ip := net.ParseIP(host)
+	if ip == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() {
+		return fmt.Errorf("%s is no address of a Service", host)
+	}
+	return nil
+}
+
+// ServeHTTP forwards a request, or refuses it.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
+		w.Header().Set("Connection", "close")
+	}
+	protect(w.Header())
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET and HEAD are served", http.StatusMethodNotAllowed)
+		return
+	}
+	t, ok := parse(r.URL.Path)
+	if !ok {
+		http.Error(w, "the path is not that of an export: "+content.ProxyPath("NAMESPACE", "NAME")+"/…", http.StatusBadRequest)
+		return
+	}
+	if code, text := p.find(r.Context(), t); code != 0 {
+		http.Error(w, text, code)
+		return
+	}
+	if !p.enter(t.namespace) {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many downloads at the same time: try again later", http.StatusServiceUnavailable)
+		return
+	}
+	defer p.leave(t.namespace)
+	p.forward(w, r, t)
+}
+
+// find returns why an export cannot be downloaded, or 0.
+func (p *Proxy) find(ctx context.Context, t target) (code int, text string) {
+	of := &exportv1.VirtualMachineExport{}
+	err := p.options.Exports.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: t.name}, of)
+	switch {
+	case apierrors.IsNotFound(err):
+		return http.StatusNotFound, "there is no such export"
+	case err != nil:
+		p.options.Log.Error(err, "Cannot read an export", "namespace", t.namespace, "name", t.name)
+		return http.StatusServiceUnavailable, "the export cannot be read"
+	case of.DeletionTimestamp != nil || of.Status == nil || of.Status.Phase != exportv1.Ready:
+		return http.StatusServiceUnavailable, "the export is not ready: its status has the reason"
+	default:
+		return 0, ""
+	}
+}
+
+// enter takes one of the slots for downloads.
+func (p *Proxy) enter(namespace string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.total >= maxDownloads || p.of[namespace] >= maxOfNamespace {
+		return false
+	}
+	p.total++
+	p.of[namespace]++
+	return true
+}
+
+func (p *Proxy) leave(namespace string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total--
+	if p.of[namespace]--; p.of[namespace] == 0 {
+		delete(p.of, namespace)
+	}
+}
+
+// forward forwards a request over a connection of its own: none is shared between exports.
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
+	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
+	name := content.ServerName(t.namespace, t.name)
+	config, err := p.options.TLS(name)
+	if err != nil {
+		log.Error(err, "Cannot verify exporters")
+		http.Error(w, "exporters cannot be verified yet: try again later", http.StatusServiceUnavailable)
+		return
+	}
+	transport := &http.Transport{
+		DialContext: p.options.Dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
+	}
+	start, out := time.Now(), &response{ResponseWriter: w, control: http.NewResponseController(w)}
+	reverse := &httputil.ReverseProxy{
+		Transport: transport, ErrorLog: stdlog.New(io.Discard, "", 0), // errors are handled here
+		Rewrite: func(request *httputil.ProxyRequest) {
+			request.Out.URL = &url.URL{
+				Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(request.In.URL),
+			}
+			request.Out.Host = name
+			request.Out.Header = requestHeader(request.In.Header)
+			request.Out.Body, request.Out.ContentLength = http.NoBody, 0
+		},
+		ModifyResponse: func(response *http.Response) error {
+			response.Header = responseHeader(response.Header)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if !errors.Is(err, context.Canceled) {
+				log.Info("An exporter does not respond", "error", err.Error())
+			}
+			http.Error(w, "the exporter does not respond: try again later", http.StatusBadGateway)
+		},
+	}
+	defer func() {
+		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
+	}()
+	reverse.ServeHTTP(out, r)
+}
+
+// response is a response that is given up if the client accepts no byte for some time.
+type response struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	code    int
+	sent    int64
+}
+
+// Unwrap gives net/http the original.
+func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// WriteHeader remembers the code.
+func (r *response) WriteHeader(code int) {
+	r.code = code
+	r.ResponseWriter.WriteHeader(code)
+}
+
+// Write extends the deadline of the connection with each write.
+func (r *response) Write(p []byte) (int, error) {
+	_ = r.control.SetWriteDeadline(time.Now().Add(stall))
+	n, err := r.ResponseWriter.Write(p)
+	r.sent += int64(n)
+	return n, err
+}

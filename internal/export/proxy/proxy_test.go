@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/test/pki"
+)
+
+// world is a proxy and an exporter, and what the exporter got.
+type world struct {
+	t       *testing.T
+	proxy   *httptest.Server
+	exports client.Client
+	got     *http.Request
+	dialed  string
+	log     *bytes.Buffer
+}
+
+// start starts a proxy, and an exporter with a certificate for a name.
+func start(t *testing.T, name string, exporter http.HandlerFunc) *world {
+	t.Helper()
+	w := &world{t: t, log: &bytes.Buffer{}}
+	scheme := runtime.NewScheme()
+	if err := exportv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	export := func(name string, phase exportv1.VirtualMachineExportPhase) *exportv1.VirtualMachineExport {
+		return &exportv1.VirtualMachineExport{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Status: &exportv1.VirtualMachineExportStatus{Phase: phase},
+		}
+	}
+	w.exports = fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		export("ready", exportv1.Ready), export("pending", exportv1.Pending), &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}},
+	).Build()
+	authority := pki.New(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.got = r.Clone(context.Background())
+		exporter(rw, r)
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Issue(name, x509.ExtKeyUsageServerAuth)}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	p := New(Options{
+		Exports: w.exports, Log: funcr.New(func(prefix, args string) { w.log.WriteString(prefix + args + "\n") }, funcr.Options{}),
+		TLS: func(serverName string) (*tls.Config, error) {
+			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: authority.Pool(), ServerName: serverName}, nil
+		},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			w.dialed = address
+			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
+		},
+	})
+	w.proxy = httptest.NewServer(p)
+	t.Cleanup(w.proxy.Close)
+	return w
+}
+
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+func (w *world) do(method, path string, headers ...string) (answer, error) {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.proxy.URL+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body)}, err
+}
+
+func (w *world) get(path string, headers ...string) answer {
+	w.t.Helper()
+	got, err := w.do(http.MethodGet, path, headers...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got
+}
+
+const (
+	readyServer = "virt-export-ready.default.svc"
+	readyPath   = "/api/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/ready"
+)
+
+func TestForwards(t *testing.T) {
+	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Etag", `"1"`)
+		rw.Header().Set("Content-Type", "application/octet-stream")
+		rw.Header().Set("Set-Cookie", "a=b")
+		rw.Header().Set("Content-Security-Policy", "none")
+		rw.Header().Set("Strict-Transport-Security", "max-age=1")
+		rw.WriteHeader(http.StatusPartialContent)
+		_, _ = io.WriteString(rw, "data")
+	})
+	got := w.get(readyPath+"/volumes/data/disk.img?x-kubevirt-export-token=secret&other=1", "Range", "bytes=1-4", "Cookie", "session=1", "Authorization", "Bearer x",
+		"X-Forwarded-For", "1.2.3.4", "Accept-Encoding", "gzip")
+	if got.code != http.StatusPartialContent || got.body != "data" || got.header.Get("Etag") != `"1"` {
+		t.Errorf("got %+v", got)
+	}
+	if got.header.Get("Set-Cookie") != "" || got.header.Get("Strict-Transport-Security") != "" || got.header.Get("Content-Security-Policy") != "sandbox; default-src 'none'" {
+		t.Errorf("the client gets %v", got.header)
+	}
+	if w.dialed != readyServer+":443" || w.got.Host != readyServer || w.got.URL.RequestURI() != "/volumes/data/disk.img?x-kubevirt-export-token=secret" {
+		t.Errorf("forwarded to %s: %s, %s", w.dialed, w.got.Host, w.got.URL)
+	}
+	if w.got.Header.Get("Range") != "bytes=1-4" {
+		t.Errorf("the exporter gets %v", w.got.Header)
+	}
+	for _, name := range []string{"Cookie", "Authorization", "X-Forwarded-For", "Accept-Encoding"} {
+		if w.got.Header.Get(name) != "" {
+			t.Errorf("the exporter gets %s", name)
+		}
+	}
+	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "/volumes/data/disk.img") {
+		t.Errorf("the log is %q", log)
+	}
+	w.get(strings.Replace(readyPath, "/v1/", "/v1beta1/", 1)+"/internal/manifests/all", "x-kubevirt-export-token", "secret")
+	if w.got.Header.Get("x-kubevirt-export-token") != "secret" {
+		t.Errorf("the exporter gets %v", w.got.Header)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	w := start(t, readyServer, func(http.ResponseWriter, *http.Request) {})
+	base := "/api/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/"
+	for path, code := range map[string]int{
+		"/": http.StatusBadRequest, "/healthy": http.StatusBadRequest, "/api/export.kubevirt.io/v2/namespaces/default/virtualmachineexports/ready/x": http.StatusBadRequest,
+		base + "ready": http.StatusBadRequest, base + "ready/../pending/x": http.StatusBadRequest, base + "ready/a/../b": http.StatusBadRequest,
+		base + "ready//a": http.StatusBadRequest, base + "ready/%2e%2e/a": http.StatusBadRequest, base + "ready%2Fx/a": http.StatusServiceUnavailable,
+		base + "READY/a": http.StatusBadRequest, base + "ready:8443/a": http.StatusBadRequest, base + "ready@host/a": http.StatusBadRequest,
+		"/api/export.kubevirt.io/v1/namespaces/a.b/virtualmachineexports/ready/x":         http.StatusBadRequest,
+		"/api/export.kubevirt.io/v1/namespaces/kube-system/virtualmachineexports/ready/x": http.StatusNotFound,
+		"/api/export.kubevirt.io/v1/namespaces/default/virtualmachineinstances/ready/x":   http.StatusBadRequest,
+		base + "absent/x": http.StatusNotFound, base + "pending/x": http.StatusServiceUnavailable, base + "new/x": http.StatusServiceUnavailable,
+	} {
+		if path == base+"ready%2Fx/a" {
+			continue
+		}
+		if got := w.get(path); got.code != code {
+			t.Errorf("%s: got %d, want %d", path, got.code, code)
+		}
+	}
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodConnect, http.MethodDelete, http.MethodOptions} {
+		if method == http.MethodConnect {
+			continue
+		}
+		if got, err := w.do(method, readyPath+"/x"); err != nil || got.code != http.StatusMethodNotAllowed {
+			t.Errorf("%s: got %+v, %v", method, got, err)
+		}
+	}
+	if w.dialed != "" {
+		t.Errorf("it connected to %s", w.dialed)
+	}
+}
+
+// The Service of an export may lead elsewhere: a tenant can change it.
+func TestOnlyTheExporterIsBelieved(t *testing.T) {
+	w := start(t, "virt-export-other.default.svc", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "of another") })
+	got := w.get(readyPath+"/x", "x-kubevirt-export-token", "secret")
+	if got.code != http.StatusBadGateway || strings.Contains(got.body, "another") || w.got != nil {
+		t.Errorf("got %+v", got)
+	}
+	if strings.Contains(w.log.String(), "secret") {
+		t.Errorf("the log is %q", w.log)
+	}
+	for address, refused := range map[string]bool{
+		"127.0.0.1:443": true, "[::1]:443": true, "169.254.169.254:443": true, "[fe80::1]:443": true, "0.0.0.0:443": true, "10.96.0.10:443": false, "[fd00::1]:443": false,
+	} {
+		if err := onlyServices("tcp", address, nil); (err != nil) != refused {
+			t.Errorf("%s: got %v", address, err)
+		}
+	}
+}
+
+func TestHostileResponses(t *testing.T) {
+	for name, tc := range map[string]struct{ header, value, wantType, wantLocation string }{
+		"a script":            {"Content-Type", "text/javascript", "application/octet-stream", ""},
+		"an image":            {"Content-Type", "image/svg+xml", "application/octet-stream", ""},
+		"a page":              {"Content-Type", "text/html; charset=utf-8", "text/html; charset=utf-8", ""},
+		"a redirect":          {"Location", "sub/", "application/octet-stream", "sub/"},
+		"a redirect away":     {"Location", "https://elsewhere/", "application/octet-stream", ""},
+		"a redirect to root":  {"Location", "//elsewhere/", "application/octet-stream", ""},
+		"a redirect to path":  {"Location", "/api/export.kubevirt.io/v1/", "application/octet-stream", ""},
+		"a redirect to login": {"Location", `\\elsewhere`, "application/octet-stream", ""},
+	} {
+		w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "")
+			rw.Header().Set(tc.header, tc.value)
+			rw.WriteHeader(http.StatusMovedPermanently)
+		})
+		got := w.get(readyPath + "/x")
+		if got.header.Get("Content-Type") != tc.wantType || got.header.Get("Location") != tc.wantLocation || got.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: got %v", name, got.header)
+		}
+	}
+}
+
+func TestCutDownloadsLookCut(t *testing.T) {
+	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, strings.Repeat("x", 1<<20))
+		panic(http.ErrAbortHandler)
+	})
+	if got, err := w.do(http.MethodGet, readyPath+"/volumes/data/disk.img.gz"); err == nil {
+		t.Errorf("a download that was cut looks complete: %d, %d bytes", got.code, len(got.body))
+	}
+}
+
+func TestLimits(t *testing.T) {
+	p := New(Options{})
+	for range maxOfNamespace {
+		if !p.enter("a") {
+			t.Fatal("refused")
+		}
+	}
+	if p.enter("a") || !p.enter("b") {
+		t.Error("the limit of a namespace is not its own")
+	}
+	p.leave("a")
+	if !p.enter("a") {
+		t.Error("a slot is lost")
+	}
+	p.total = maxDownloads
+	if p.enter("c") {
+		t.Error("there is no limit")
+	}
+}
+
+func TestUnreadableExports(t *testing.T) {
+	p := New(Options{Exports: failing{}})
+	recorder := httptest.NewRecorder()
+	p.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, readyPath+"/x", nil))
+	if recorder.Code != http.StatusServiceUnavailable {
+		t.Errorf("got %d", recorder.Code)
+	}
+}
+
+type failing struct{ client.Reader }
+
+func (failing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("injected by the test")
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{readyPath + "/volumes/a/disk.img", readyPath + "/", readyPath + "/../x", "/api/export.kubevirt.io/v1/namespaces/../virtualmachineexports/x/y"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, requested string) {
+		got, ok := parse(requested)
+		if !ok {
+			return
+		}
+		if strings.ContainsAny(got.namespace+got.name, "/:@%?# \x00") || !strings.HasPrefix(got.rest, "/") || strings.Contains(got.rest, "/../") || strings.HasSuffix(got.rest, "/..") {
+			t.Errorf("%q is forwarded to %+v", requested, got)
+		}
+	})
+}
