@@ -150,6 +150,8 @@ type Images struct {
 	API string
 	// Guestfs is the image of libguestfs-tools, for virtctl guestfs. Empty if there is none.
 	Guestfs string
+	// Exporter is the image of virt-exportserver, and ExportProxy that of virt-exportproxy. Empty if there is none.
+	Exporter, ExportProxy string
 }
 
 // Verbosity is the log verbosity of each component.

@@ -76,6 +76,8 @@ func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.Handler = imageRef(p.config.Images.Handler, s.ImageRegistry, s.ImageTag)
 	p.config.Images.API = imageRef(p.config.Images.API, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Guestfs = imageRef(p.config.Images.Guestfs, s.ImageRegistry, s.ImageTag)
+	p.config.Images.Exporter = imageRef(p.config.Images.Exporter, s.ImageRegistry, s.ImageTag)
+	p.config.Images.ExportProxy = imageRef(p.config.Images.ExportProxy, s.ImageRegistry, s.ImageTag)
 	p.config.ImagePullSecrets = s.ImagePullSecrets
 	p.pullPolicy(&p.config.ImagePullPolicy, s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {

@@ -60,7 +60,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(k.kv.Status.Conditions[0].Message).To(Equal("Deploying version v1 with registry e.org: 1 of 2 Pods of virt-api are ready"))
 
 		trusted := ExpectExists(k.bundles()).Data
-		for _, role := range certificate.Roles() {
+		for _, role := range certificate.Authorities() {
 			secret := ExpectExists(k.authority(role))
 			Expect(trusted[role.Name]).To(Equal(string(secret.Data[corev1.TLSCertKey])))
 		}
@@ -237,7 +237,7 @@ var _ = Describe("KubeVirt", func() {
 			ExpectExists(k.authority(certificate.APIServing))
 			reconcileInFull(k.reconciler, k.kv)
 			ExpectNoCommonInstancetypes()
-			for _, role := range certificate.Roles() {
+			for _, role := range certificate.Authorities() {
 				ExpectGone(k.authority(role))
 			}
 			Expect(k.reconcile(k.kv)).To(Succeed())

@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -34,6 +35,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineexport"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
@@ -53,6 +55,7 @@ var _ = Describe("Manager", Ordered, func() {
 		installVolumeSnapshots()
 		mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
+			Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: map[string]cache.Config{"kubevirt": {}}}}},
 		})
 		Expect(err).NotTo(HaveOccurred())
 		store = clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{
@@ -93,6 +96,12 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect((&virtualmachineclone.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
+		exporters, err := virtualmachineexport.NewPodCache(mgr)
+		Expect(err).NotTo(HaveOccurred())
+		Expect((&virtualmachineexport.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded, DataVolumes: imports, Config: store,
+			Namespace: "kubevirt",
+		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
@@ -127,6 +136,22 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStarting))
 		ExpectExists(podOf(instance(vm)))
+	})
+
+	It("serves an export of a claim as soon as the claim exists, and its Pod is ready", func() {
+		ns := NewNamespace()
+		of := &vmExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "export"}}
+		of.Spec.Source = corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
+		ExpectCreated(of)
+		Eventually(func(g Gomega) {
+			ExpectExists(of)
+			g.Expect(of.Status).NotTo(BeNil())
+			g.Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False Initializing; PVCReady=False PVCNotFound"))
+		}, time.Minute).Should(Succeed())
+		ExpectCreated(builder.MakePVC("data").Namespace(ns).Bound("1Gi").Obj())
+		Eventually(func(g Gomega) {
+			g.Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
+		}, time.Minute).Should(Succeed())
 	})
 
 	It("creates a claim of the default storage class for the state of a VMI with a TPM", func() {

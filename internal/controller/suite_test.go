@@ -31,6 +31,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -74,6 +75,7 @@ var _ = BeforeSuite(func() {
 	Expect(snapshotv1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(clonev1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(csi.AddToScheme(scheme.Scheme)).To(Succeed())
+	Expect(exportv1.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
 	// Without the gate the API server drops fields that a kubelet with it reports.
 	testEnv.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "ImageVolumeWithDigest=true")

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -46,6 +47,7 @@ func NewScheme() *runtime.Scheme {
 	utilruntime.Must(snapshotv1beta1.AddToScheme(scheme))
 	utilruntime.Must(clonev1beta1.AddToScheme(scheme))
 	utilruntime.Must(csi.AddToScheme(scheme))
+	utilruntime.Must(exportv1.AddToScheme(scheme))
 	return scheme
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineexport"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
@@ -188,6 +189,10 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	if err := snapshots.AddTo(mgr); err != nil {
 		return nil, err
 	}
+	exporters, err := virtualmachineexport.NewPodCache(mgr)
+	if err != nil {
+		return nil, err
+	}
 	installation := &kubevirt.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
@@ -214,6 +219,10 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"), Clock: o.Clock,
 		},
 		instances,
+		&virtualmachineexport.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("export-controller"), DataVolumes: imports,
+			Config: store, Namespace: o.Namespace, Clock: o.Clock,
+		},
 	}
 	all := slices.Concat(reconcilers,
 		snapshotReconcilers(mgr, o, source, imports, snapshots),

@@ -39,6 +39,7 @@ var queues = map[string]string{
 	"workloadupdate":                   "virt-controller-workload-update",
 	"virtualmachinerestore":            "virt-controller-restore-vmrestore",
 	"virtualmachineclone":              "virt-controller-vmclone",
+	"virtualmachineexport":             "virt-controller-export-vmexport",
 	"node":                             "virt-controller-node",
 	"kubevirt":                         "virt-operator-kubevirt",
 }

@@ -29,6 +29,9 @@ type Options struct {
 	APIImage      string
 	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
 	GuestfsImage string
+	// ExporterImage and ExportProxyImage are the images of virt-exportserver and virt-exportproxy; empty if there are none.
+	ExporterImage    string
+	ExportProxyImage string
 	// Namespace is the install namespace.
 	Namespace   string
 	KubeletRoot string
@@ -65,6 +68,8 @@ const (
 	handlerImageEnv  = "VIRT_HANDLER_IMAGE"
 	apiImageEnv      = "VIRT_API_IMAGE"
 	guestfsImageEnv  = "LIBGUESTFS_TOOLS_IMAGE"
+	exporterImageEnv = "VIRT_EXPORTSERVER_IMAGE"
+	proxyImageEnv    = "VIRT_EXPORTPROXY_IMAGE"
 	namespaceEnv     = "POD_NAMESPACE"
 	// runbookEnv is KubeVirt's variable.
 	runbookEnv = "RUNBOOK_URL_TEMPLATE"
@@ -81,6 +86,12 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.GuestfsImage, "guestfs-image", os.Getenv(guestfsImageEnv),
 		"image of libguestfs-tools, which virtctl guestfs runs, unless the KubeVirt object names a registry or a tag; empty if there is none; "+
 			"the default is the environment variable "+guestfsImageEnv)
+	fs.StringVar(&o.ExporterImage, "exporter-image", os.Getenv(exporterImageEnv),
+		"image of virt-exportserver, which serves VirtualMachineExports, unless the KubeVirt object names a registry or a tag; empty if there is none; "+
+			"the default is the environment variable "+exporterImageEnv)
+	fs.StringVar(&o.ExportProxyImage, "export-proxy-image", os.Getenv(proxyImageEnv),
+		"image of virt-exportproxy, unless the KubeVirt object names a registry or a tag; empty if there is none; "+
+			"the default is the environment variable "+proxyImageEnv)
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
 		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+", or "+defaultNamespace)
 	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
@@ -124,7 +135,10 @@ func (o *Options) Validate() error {
 }
 
 func (o *Options) images() clusterconfig.Option {
-	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage, Guestfs: o.GuestfsImage})
+	return clusterconfig.WithImages(clusterconfig.Images{
+		Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage, Guestfs: o.GuestfsImage,
+		Exporter: o.ExporterImage, ExportProxy: o.ExportProxyImage,
+	})
 }
 
 func (o *Options) metricsAddress() string {

@@ -25,7 +25,7 @@ import (
 func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, recheck time.Time, err error) {
 	bundles = map[string][]byte{}
 	var errs []error
-	for _, role := range certificate.Roles() {
+	for _, role := range certificate.Authorities() {
 		authority, next, err := ensureAuthority(ctx, s, role)
 		bundle := authority.Bundle()
 		if err != nil {
@@ -168,7 +168,7 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 // removeAuthorities deletes the authorities and returns those that still exist.
 func removeAuthorities(ctx context.Context, s *Scope) ([]string, error) {
 	var remaining []string
-	for _, role := range certificate.Roles() {
+	for _, role := range certificate.Authorities() {
 		secret := &corev1.Secret{}
 		err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: role.AuthoritySecret()}, secret)
 		if apierrors.IsNotFound(err) {

@@ -44,7 +44,7 @@ func collectAuthorities(w *world, controller string, now time.Time, to chan<- pr
 		end, overdue := authority.End(now, w.config.Certificates)
 		to <- metrics.Gauge(authorityOverdue, metrics.Bool(overdue || end.IsZero()), name)
 	}
-	for _, role := range certificate.Roles() {
+	for _, role := range certificate.Authorities() {
 		report(role.AuthoritySecret(), func(data map[string][]byte) certificate.Authority {
 			authority, _ := certificate.AuthorityFrom(role, data)
 			return authority

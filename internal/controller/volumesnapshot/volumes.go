@@ -30,7 +30,7 @@ func Volumes(ctx context.Context, cached client.Reader, snapshots Reader, vm *v1
 		return nil, err
 	}
 	if vm.Spec.Template.Spec.HasPersistentState() {
-		if storage.State, err = stateClaim(ctx, cached, vm); err != nil {
+		if storage.State, err = StateClaim(ctx, cached, vm); err != nil {
 			return nil, err
 		}
 	}
@@ -89,8 +89,8 @@ func read(ctx context.Context, cached client.Reader, snapshots Reader) (storage 
 	return storage, nil
 }
 
-// stateClaim returns the claim with a VM's persistent state, or nil: the VM's own, or else one without an owner, as after a restore.
-func stateClaim(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine) (*corev1.PersistentVolumeClaim, error) {
+// StateClaim returns the claim with a VM's persistent state, or nil: the VM's own, or else one without an owner, as after a restore.
+func StateClaim(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine) (*corev1.PersistentVolumeClaim, error) {
 	claims := &corev1.PersistentVolumeClaimList{}
 	err := cached.List(ctx, claims, client.InNamespace(vm.Namespace), client.MatchingLabels{v1.PersistentStateLabel: vm.Name})
 	if err != nil {

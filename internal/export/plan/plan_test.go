@@ -186,7 +186,7 @@ func TestPodIsMadeOnce(t *testing.T) {
 	if again.Certificate != step.Certificate {
 		t.Error("the name of the Secret is not stable")
 	}
-	if got := text(step.Status); got != "Pending; Ready=False PodPending The exporter's Pod is created; PVCReady=True PVCBound " {
+	if got := text(step.Status); got != "Pending; Ready=False PodPending The exporter's Pod waits for its volumes and for the Secret export-token-export with the key token; PVCReady=True PVCBound " {
 		t.Errorf("got %s", got)
 	}
 	w.Export.Status, w.Service, w.Pod = step.Status, serviceOf(w), podOf(w, corev1.PodPending)
@@ -252,7 +252,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func TestPodIsRestricted(t *testing.T) {
+func TestPodHasNoLabelsOfComponents(t *testing.T) {
 	w := vmWorld()
 	w.Export.Labels = map[string]string{"mine": "1", "kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "other", "kubevirt.io.x": "y", ServiceLabel: "other"}
 	w.Export.Annotations = map[string]string{"mine": "2", "kubevirt.io/domain": "other"}
@@ -263,6 +263,10 @@ func TestPodIsRestricted(t *testing.T) {
 	if len(pod.Annotations) != 3 || pod.Annotations["mine"] != "2" {
 		t.Errorf("the annotations are %v", pod.Annotations)
 	}
+}
+
+func TestPodHasNoPrivileges(t *testing.T) {
+	pod := next(t, vmWorld()).Pod
 	spec := &pod.Spec
 	c := &spec.Containers[0]
 	if *spec.AutomountServiceAccountToken || !*spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||

@@ -225,25 +225,12 @@ func (w *World) snapshotSource() source {
 		return s
 	}
 	s.vm = w.Stored
-	bound := true
-	for i := range w.Content.Spec.VolumeBackups {
-		of := &w.Content.Spec.VolumeBackups[i]
-		claim, problem := w.restored(of)
-		switch {
-		case problem != "":
-			s.wait(export.NotAllPVCsCreatedReason, "%s", problem)
-			created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, problem)
-			return s
-		case w.Claims[claim.Name] == nil:
-			s.missing = append(s.missing, claim)
-		default:
-			claim = w.Claims[claim.Name]
-			bound = bound && claim.Status.Phase == corev1.ClaimBound
-		}
-		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, of.VolumeName)
-		s.volumes = append(s.volumes, newVolume(of.PersistentVolumeClaim.Name, claim, disk))
-	}
+	bound, problem := w.restoreVolumes(&s)
 	switch {
+	case problem != "":
+		s.volumes, s.missing = nil, nil
+		s.wait(export.NotAllPVCsCreatedReason, "%s", problem)
+		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, problem)
 	case len(s.missing) > 0:
 		text := "Not all PVCs have been successfully restored"
 		s.wait(export.InitializingReason, "%s", text)
@@ -254,6 +241,27 @@ func (w *World) snapshotSource() source {
 		created(corev1.ConditionFalse, export.NotAllPVCsReadyReason, "Not all PVCs are ready")
 	}
 	return s
+}
+
+// restoreVolumes adds the claims that are made of a snapshot, and reports whether all are bound, or why one cannot be made.
+func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
+	bound = true
+	for i := range w.Content.Spec.VolumeBackups {
+		of := &w.Content.Spec.VolumeBackups[i]
+		claim, problem := w.restored(of)
+		switch {
+		case problem != "":
+			return false, problem
+		case w.Claims[claim.Name] == nil:
+			s.missing = append(s.missing, claim)
+		default:
+			claim = w.Claims[claim.Name]
+			bound = bound && claim.Status.Phase == corev1.ClaimBound
+		}
+		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, of.VolumeName)
+		s.volumes = append(s.volumes, newVolume(of.PersistentVolumeClaim.Name, claim, disk))
+	}
+	return bound, ""
 }
 
 // restored returns the claim that is made of a snapshot of a volume. A content may be written by users, and virt-controller has more rights

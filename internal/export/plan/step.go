@@ -123,31 +123,30 @@ func (w *World) planService(step *Step) *exportv1.Condition {
 
 // planPod creates, replaces or updates the Pod, and returns the condition Ready.
 func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Condition {
-	waiting := func(reason, message string) *exportv1.Condition {
-		return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message)
+	waiting := func(message string) *exportv1.Condition {
+		return condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, message)
 	}
 	switch {
 	case w.Pod == nil:
 		step.Pod, step.CertificateEnd = w.pod(s, served), w.CertificateEnd()
 		step.Certificate = CertificateSecret(w.Export, step.CertificateEnd)
-		return waiting(export.PodPendingReason, "The exporter's Pod is created")
+		return waiting(podProblem(step.Pod))
 	case !w.ownsPod():
 		step.requeue(poll)
-		return waiting(export.PodPendingReason,
-			fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name))
+		return waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name))
 	case w.Pod.DeletionTimestamp != nil:
-		return waiting(export.PodPendingReason, "The former Pod of the exporter terminates")
+		return waiting("The former Pod of the exporter terminates")
 	case w.Pod.Status.Phase == corev1.PodSucceeded, w.Pod.Status.Phase == corev1.PodFailed:
 		return w.ended(step)
 	case w.renews(step), w.hasOtherVolumes(s):
 		step.Delete = true
-		return waiting(export.PodPendingReason, "The exporter's Pod is replaced")
+		return waiting("The exporter's Pod is replaced")
 	}
 	if w.Pod.Annotations[ContentAnnotation] != string(served) {
 		step.Content = string(served)
 	}
 	if !podReady(w.Pod) {
-		return waiting(export.PodPendingReason, podProblem(w.Pod))
+		return waiting(podProblem(w.Pod))
 	}
 	step.requeue(pollReady)
 	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -80,6 +81,7 @@ var _ = BeforeSuite(func() {
 	Expect(poolv1.AddToScheme(scheme)).To(Succeed())
 	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(clonev1beta1.AddToScheme(scheme)).To(Succeed())
+	Expect(exportv1.AddToScheme(scheme)).To(Succeed())
 
 	k8s, err = client.New(cfg, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachineexport serves the volumes of VirtualMachineExports: it creates the Service, the Pod and the Secrets of each, writes
+// its addresses into its status, and deletes it when its time is over. Package internal/export/plan decides; this package reads what the
+// decision depends on, and applies it.
+package virtualmachineexport
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// workers is how many exports are reconciled at the same time. KubeVirt's value.
+const workers = 3
+
+// Reconciler reconciles VirtualMachineExports.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// APIReader reads from the API server.
+	APIReader client.Reader
+	// Pods are the Pods of exporters.
+	Pods Pods
+	// Recorder records events on exports.
+	Recorder events.EventRecorder
+	// DataVolumes are those of the importer, where the cluster has one.
+	DataVolumes reconciler.DataVolumes
+	// Config is the cluster's configuration.
+	Config reconciler.ConfigSource
+	// Namespace is the install namespace.
+	Namespace string
+	// Clock gives the time; nil means the system's clock.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports/status,verbs=patch
+// +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports/finalizers,verbs=update
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=list;watch;create;delete;patch
+// +kubebuilder:rbac:groups=core,resources=services,verbs=get;create
+// +kubebuilder:rbac:groups=core,resources=secrets,verbs=create
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;watch;create
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=list;watch
+// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=list;watch
+// +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=get
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;watch
+// +kubebuilder:rbac:groups=networking.k8s.io,namespace=kubevirt,resources=ingresses,verbs=list
+// +kubebuilder:rbac:groups=route.openshift.io,namespace=kubevirt,resources=routes,verbs=list
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,verbs=list;watch
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=configmaps,resourceNames=kube-root-ca.crt,verbs=get
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), sourceIndex); err != nil {
+		return err
+	}
+	inNamespace := handler.EnqueueRequestsFromMapFunc(r.inNamespace)
+	ofSource := func(kind string) handler.EventHandler { return handler.EnqueueRequestsFromMapFunc(r.ofSource(kind)) }
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineexport").
+		For(&exportv1.VirtualMachineExport{}).
+		Watches(&v1.VirtualMachine{}, ofSource(kindVM)).
+		Watches(&v1.VirtualMachineInstance{}, ofSource(kindVM), builder.WithPredicates(startsOrEnds)).
+		Watches(&corev1.PersistentVolumeClaim{}, inNamespace).
+		Watches(&v1beta1.VirtualMachineSnapshot{}, ofSource(kindSnapshot)).
+		WatchesRawSource(r.DataVolumes.Source(r.withDataVolume)).
+		WatchesRawSource(r.Pods.Source(exportOf)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// Reconcile reconciles one export. See run for the order.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	of := &exportv1.VirtualMachineExport{}
+	if err := r.Client.Get(ctx, request.NamespacedName, of); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("get VirtualMachineExport %s: %w", request, err)
+	}
+	if of.DeletionTimestamp != nil {
+		return ctrl.Result{}, nil // Everything is deleted with it.
+	}
+	s := &scope{Reconciler: r, export: of, now: reconciler.Now(r.Clock)}
+	err := s.run(ctx)
+	return reconciler.Result(err, s.requeueAfter)
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineexport
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	certutil "k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/export/plan"
+)
+
+// routeList is OpenShift's kind of routes. It is used unstructured, because its types would add a dependency.
+var routeList = schema.GroupVersionKind{Group: "route.openshift.io", Version: "v1", Kind: "RouteList"}
+
+const (
+	// rootCAConfigMap has the certificates of the cluster, among them those of routes. KubeVirt reads them there.
+	rootCAConfigMap = "kube-root-ca.crt"
+	rootCAKey       = "ca.crt"
+)
+
+// external returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or else by a Route. Nil if
+// there is none.
+func (s *scope) external(ctx context.Context) (*plan.External, error) {
+	list := &networkingv1.IngressList{}
+	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+		return nil, fmt.Errorf("list Ingresses of namespace %s: %w", s.Namespace, err)
+	}
+	slices.SortFunc(list.Items, func(a, b networkingv1.Ingress) int { return strings.Compare(a.Name, b.Name) })
+	for i := range list.Items {
+		host := ingressHost(&list.Items[i])
+		if host == "" {
+			continue
+		}
+		ca, err := s.ingressCA(ctx, host, &list.Items[i])
+		return &plan.External{Host: host, CA: ca}, err
+	}
+	return s.route(ctx)
+}
+
+// ingressHost returns the host under which an Ingress serves virt-exportproxy, or "".
+func ingressHost(ingress *networkingv1.Ingress) string {
+	toProxy := func(b *networkingv1.IngressBackend) bool {
+		return b != nil && b.Service != nil && b.Service.Name == content.ProxyService
+	}
+	for i := range ingress.Spec.Rules {
+		rule := &ingress.Spec.Rules[i]
+		if rule.Host == "" {
+			continue
+		}
+		if rule.HTTP == nil {
+			if toProxy(ingress.Spec.DefaultBackend) {
+				return rule.Host
+			}
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			if toProxy(&rule.HTTP.Paths[j].Backend) {
+				return rule.Host
+			}
+		}
+	}
+	return ""
+}
+
+// ingressCA returns the certificates in the TLS Secret of an Ingress, or "". It does not have the key.
+func (s *scope) ingressCA(ctx context.Context, host string, ingress *networkingv1.Ingress) (string, error) {
+	name := ""
+	for i := range ingress.Spec.TLS {
+		of := &ingress.Spec.TLS[i]
+		if of.SecretName != "" && (name == "" || slices.Contains(of.Hosts, host)) {
+			name = of.SecretName
+		}
+	}
+	if name == "" {
+		return "", nil
+	}
+	// The Role allows to list Secrets here, and not to get them.
+	list := &corev1.SecretList{}
+	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingFields{"metadata.name": name}); err != nil {
+		return "", fmt.Errorf("read Secret %s/%s of Ingress %s: %w", s.Namespace, name, ingress.Name, err)
+	}
+	if len(list.Items) == 0 {
+		return "", nil
+	}
+	return onlyCertificates(list.Items[0].Data[corev1.TLSCertKey]), nil
+}
+
+// onlyCertificates returns the certificates in a PEM text, without anything else in it.
+func onlyCertificates(raw []byte) string {
+	certificates, err := certutil.ParseCertsPEM(raw)
+	if err != nil {
+		return ""
+	}
+	out, err := certutil.EncodeCertificates(certificates...)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// route returns the Route to virt-exportproxy, or nil. Only OpenShift has Routes.
+func (s *scope) route(ctx context.Context) (*plan.External, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(routeList)
+	err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace))
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list Routes of namespace %s: %w", s.Namespace, err)
+	}
+	for i := range list.Items {
+		host := routeHost(&list.Items[i])
+		if host == "" {
+			continue
+		}
+		known, err := read(ctx, s.APIReader, s.Namespace, rootCAConfigMap, &corev1.ConfigMap{})
+		if err != nil || known == nil {
+			return &plan.External{Host: host}, err
+		}
+		return &plan.External{Host: host, CA: onlyCertificates([]byte(known.Data[rootCAKey]))}, nil
+	}
+	return nil, nil
+}
+
+// routeHost returns the host under which a Route serves virt-exportproxy, or "".
+func routeHost(route *unstructured.Unstructured) string {
+	if to, _, err := unstructured.NestedString(route.Object, "spec", "to", "name"); err != nil || to != content.ProxyService {
+		return ""
+	}
+	ingresses, _, err := unstructured.NestedSlice(route.Object, "status", "ingress")
+	if err != nil || len(ingresses) == 0 {
+		return ""
+	}
+	first, _ := ingresses[0].(map[string]any)
+	host, _ := first["host"].(string)
+	return host
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineexport
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/api/export"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// actionExport is the action of an export's events.
+const actionExport = "Export"
+
+// scope is one reconciliation of one export.
+type scope struct {
+	*Reconciler
+	// export is the export as read.
+	export *exportv1.VirtualMachineExport
+	// now is the time of the reconciliation.
+	now time.Time
+	// authority is the CA of exporters.
+	authority certificate.Authority
+	// requeueAfter is when to reconcile again even if nothing changes, or 0.
+	requeueAfter time.Duration
+}
+
+// run reconciles the export.
+func (s *scope) run(ctx context.Context) error {
+	world, err := s.world(ctx)
+	if err != nil {
+		return err
+	}
+	step, err := plan.Next(world)
+	if err != nil {
+		return err
+	}
+	if step.Expired {
+		return s.expire(ctx)
+	}
+	s.requeueAfter = step.RequeueAfter
+	failure := s.apply(ctx, world, step)
+	if apierrors.IsConflict(failure) || ctx.Err() != nil {
+		return errors.Join(failure, ctx.Err())
+	}
+	status := step.Status
+	if failure != nil {
+		status = plan.Failed(world, failure)
+		if step.Token {
+			status.TokenSecretRef = nil // It may not exist.
+		}
+	}
+	// The status is written last, whether the step was done or not: what was refused, as by a quota, is to be seen there.
+	return errors.Join(failure, s.writeStatus(ctx, status))
+}
+
+// expire deletes the export, if it is still the one that was read.
+func (s *scope) expire(ctx context.Context) error {
+	exactly := client.Preconditions{UID: ptr.To(s.export.UID), ResourceVersion: ptr.To(s.export.ResourceVersion)}
+	if err := client.IgnoreNotFound(s.Client.Delete(ctx, s.export, exactly)); err != nil {
+		return fmt.Errorf("delete VirtualMachineExport %s, whose time is over: %w", client.ObjectKeyFromObject(s.export), err)
+	}
+	log.FromContext(ctx).Info("Deleted an export whose time is over")
+	return nil
+}
+
+// apply does a step, in this order: the Pod needs all that is before it.
+func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) error {
+	if step.Token {
+		if err := s.createToken(ctx); err != nil {
+			return err
+		}
+	}
+	if step.Service != nil {
+		if _, err := s.create(ctx, step.Service, export.ServiceCreatedEvent, "Created service"); err != nil {
+			return err
+		}
+	}
+	for _, claim := range step.Claims {
+		if _, err := s.create(ctx, claim, "", ""); err != nil {
+			return err
+		}
+	}
+	switch {
+	case step.Pod != nil:
+		if err := s.createCertificate(ctx, step); err != nil {
+			return err
+		}
+		return s.createPod(ctx, step.Pod)
+	case step.Delete:
+		return s.deletePod(ctx, world.Pod, step)
+	case step.Content != "":
+		_, err := optimistic.Patch(ctx, s.Client, world.Pod, func(pod *corev1.Pod) {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, plan.ContentAnnotation, step.Content)
+		})
+		if err != nil {
+			return fmt.Errorf("patch Pod %s: %w", client.ObjectKeyFromObject(world.Pod), err)
+		}
+	}
+	return nil
+}
+
+// create creates an object. One that exists already is left as it is: the cache was behind, or the next reconciliation reports that it
+// belongs to another.
+func (s *scope) create(ctx context.Context, object client.Object, reason, text string) (created bool, err error) {
+	switch err := s.Client.Create(ctx, object); {
+	case apierrors.IsAlreadyExists(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+	}
+	if reason != "" {
+		s.Recorder.Eventf(s.export, nil, corev1.EventTypeNormal, reason, actionExport, "%s %s/%s", text, object.GetNamespace(), object.GetName())
+	}
+	return true, nil
+}
+
+// createPod creates the Pod. The cache does not show Pods that are no exporter's.
+func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
+	created, err := s.create(ctx, pod, export.ExporterPodCreatedEvent, "Created exporter pod")
+	if err != nil || created {
+		return err
+	}
+	other, err := read(ctx, s.APIReader, pod.Namespace, pod.Name, &corev1.Pod{})
+	if err == nil && other != nil && !metav1.IsControlledBy(other, s.export) {
+		err = fmt.Errorf("Pod %s/%s exists and does not belong to the export: delete one of them", pod.Namespace, pod.Name) //nolint:staticcheck // a kind
+	}
+	return err
+}
+
+// deletePod deletes the Pod that was read.
+func (s *scope) deletePod(ctx context.Context, pod *corev1.Pod, step *plan.Step) error {
+	if err := client.IgnoreNotFound(s.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})); err != nil {
+		return fmt.Errorf("delete Pod %s: %w", client.ObjectKeyFromObject(pod), err)
+	}
+	switch {
+	case step.Paused:
+		s.Recorder.Eventf(s.export, nil, corev1.EventTypeWarning, export.ExportPausedEvent, actionExport, "Pod %s/%s is deleted because the source is in use", pod.Namespace, pod.Name)
+	case step.Ended:
+		s.Recorder.Eventf(s.export, nil, corev1.EventTypeWarning, export.ExporterPodFailedOrCompletedEvent, actionExport,
+			"Exporter pod %s/%s is in phase %s", pod.Namespace, pod.Name, pod.Status.Phase)
+	}
+	return nil
+}
+
+// owner makes the export the owner of a Secret.
+func (s *scope) owner() []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(s.export, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+}
+
+const (
+	// tokenLength is the length of a token, and tokenCharacters what it is made of. KubeVirt's.
+	tokenLength     = 20
+	tokenCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+)
+
+// createToken creates the Secret with a random token. One that exists is used, as in KubeVirt: nobody reads Secrets of tenants.
+func (s *scope) createToken(ctx context.Context) error {
+	name, _ := plan.TokenName(s.export)
+	token, err := newToken()
+	if err != nil {
+		return err
+	}
+	_, err = s.create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.export.Namespace, Name: name, OwnerReferences: s.owner()},
+		Type:       corev1.SecretTypeOpaque, StringData: map[string]string{content.TokenKey: token},
+	}, "", "")
+	return err
+}
+
+// newToken returns a random token.
+func newToken() (string, error) {
+	out := make([]byte, 0, tokenLength)
+	const fair = 256 / len(tokenCharacters) * len(tokenCharacters) // greater bytes would make some characters more frequent
+	for buffer := make([]byte, 2*tokenLength); ; {
+		if _, err := rand.Read(buffer); err != nil {
+			return "", fmt.Errorf("cannot make a token: %w", err)
+		}
+		for _, b := range buffer {
+			if int(b) < fair {
+				out = append(out, tokenCharacters[int(b)%len(tokenCharacters)])
+			}
+			if len(out) == tokenLength {
+				return string(out), nil
+			}
+		}
+	}
+}
+
+// createCertificate creates the Secret with the certificate of the exporter. Its name stands for the export and the time at which it expires, so
+// one that exists is the same.
+func (s *scope) createCertificate(ctx context.Context, step *plan.Step) error {
+	subject := certificate.Subject{DNSNames: []string{content.ServerName(s.export.Namespace, s.export.Name)}}
+	crt, key, err := s.authority.Issue(subject, s.now, step.CertificateEnd)
+	if err != nil {
+		return fmt.Errorf("certificate of VirtualMachineExport %s: %w", client.ObjectKeyFromObject(s.export), err)
+	}
+	_, err = s.create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.export.Namespace, Name: step.Certificate, OwnerReferences: s.owner()},
+		Type:       corev1.SecretTypeTLS, Data: map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key},
+	}, export.SecretCreatedEvent, "Created exporter pod secret")
+	return err
+}
+
+// writeStatus writes the status if it changed.
+func (s *scope) writeStatus(ctx context.Context, status *exportv1.VirtualMachineExportStatus) error {
+	if equality.Semantic.DeepEqual(s.export.Status, status) {
+		return nil
+	}
+	changed := s.export.DeepCopy()
+	changed.Status = status
+	if err := client.IgnoreNotFound(s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.export))); err != nil {
+		return fmt.Errorf("patch status of VirtualMachineExport %s: %w", client.ObjectKeyFromObject(s.export), err)
+	}
+	return nil
+}

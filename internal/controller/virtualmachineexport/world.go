@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineexport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
+)
+
+// world reads what the next step depends on. Objects in lists belong to the cache: read only.
+func (s *scope) world(ctx context.Context) (*plan.World, error) {
+	w := &plan.World{Now: s.now, Export: s.export, Unfilled: map[string]bool{}, Used: map[string]bool{}}
+	if !s.now.Before(plan.Expiry(s.export)) {
+		return w, nil
+	}
+	for _, part := range []func(context.Context, *plan.World) error{
+		s.readClaims, s.readSource, s.readImports, s.readUsers, s.readOwn, s.readConfig,
+	} {
+		if err := part(ctx, w); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// read reads an object. It returns nil for one that does not exist.
+func read[T client.Object](ctx context.Context, from client.Reader, namespace, name string, into T) (T, error) {
+	var none T
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	switch err := from.Get(ctx, key, into); {
+	case apierrors.IsNotFound(err):
+		return none, nil
+	case err != nil:
+		return none, fmt.Errorf("get %T %s: %w", into, key, err)
+	}
+	return into, nil
+}
+
+func (s *scope) readClaims(ctx context.Context, w *plan.World) error {
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := s.Client.List(ctx, list, client.InNamespace(s.export.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.export.Namespace, err)
+	}
+	w.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
+	for i := range list.Items {
+		w.Claims[list.Items[i].Name] = &list.Items[i]
+	}
+	return nil
+}
+
+func (s *scope) readSource(ctx context.Context, w *plan.World) error {
+	switch plan.SourceKind(s.export) {
+	case plan.KindVM:
+		return s.readVM(ctx, w)
+	case plan.KindSnapshot:
+		return s.readSnapshot(ctx, w)
+	default:
+		return nil
+	}
+}
+
+func (s *scope) readVM(ctx context.Context, w *plan.World) error {
+	namespace, name := s.export.Namespace, s.export.Spec.Source.Name
+	vm, err := read(ctx, s.Client, namespace, name, &v1.VirtualMachine{})
+	if err != nil || vm == nil {
+		return err
+	}
+	vmi, err := read(ctx, s.Client, namespace, name, &v1.VirtualMachineInstance{})
+	if err != nil {
+		return err
+	}
+	w.Running = vmi != nil && !vmi.IsFinal()
+	if w.VM, w.Problem, err = s.expanded(ctx, vm); err != nil {
+		return err
+	}
+	if w.VM.Spec.Template != nil && w.VM.Spec.Template.Spec.HasPersistentState() {
+		w.State, err = volumesnapshot.StateClaim(ctx, s.Client, w.VM)
+	}
+	return err
+}
+
+// expanded returns a VM with its instance type and preference, or as it is with the reason why they cannot be applied.
+func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.VirtualMachine, string, error) {
+	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
+		return vm, "", nil
+	}
+	specs, err := reference.Finder{Objects: s.Client, Revisions: s.APIReader}.Find(ctx, vm)
+	switch {
+	case apierrors.IsNotFound(err):
+		return vm, "The instance type or the preference of the VM does not exist: " + err.Error(), nil
+	case err != nil:
+		return nil, "", fmt.Errorf("instance type and preference of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+	}
+	expanded, conflicts := reference.ExpandVM(vm, specs)
+	if len(conflicts) > 0 {
+		return vm, "The instance type contradicts the VM", nil
+	}
+	return expanded, "", nil
+}
+
+func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
+	namespace := s.export.Namespace
+	w.Snapshot, err = read(ctx, s.Client, namespace, s.export.Spec.Source.Name, &v1beta1.VirtualMachineSnapshot{})
+	if err != nil || w.Snapshot == nil {
+		return err
+	}
+	w.Content, err = read(ctx, s.Client, namespace, capture.ContentName(w.Snapshot), &v1beta1.VirtualMachineSnapshotContent{})
+	if err != nil || w.Content == nil {
+		return err
+	}
+	if stored := w.Content.Spec.Source.VirtualMachine; stored != nil {
+		vm := &v1.VirtualMachine{ObjectMeta: *stored.ObjectMeta.DeepCopy(), Spec: *stored.Spec.DeepCopy()}
+		vm.Namespace = namespace // A content may be written by users, who must not read other namespaces by it.
+		if w.Stored, w.Problem, err = s.expanded(ctx, vm); err != nil {
+			return err
+		}
+	}
+	w.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
+	for i := range w.Content.Spec.VolumeBackups {
+		name := ptr.Deref(w.Content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
+		if name == "" {
+			continue
+		}
+		taken, err := read(ctx, s.APIReader, namespace, name, &csi.VolumeSnapshot{})
+		switch {
+		case meta.IsNoMatchError(err):
+			return nil // The kind is not installed.
+		case err != nil:
+			return err
+		}
+		if taken != nil {
+			w.VolumeSnapshots[name] = taken
+		}
+	}
+	return nil
+}
+
+// readImports reads which claims the importer still fills.
+func (s *scope) readImports(ctx context.Context, w *plan.World) error {
+	for _, name := range sourceClaims(w) {
+		claim := w.Claims[name]
+		if claim == nil {
+			continue
+		}
+		owner := metav1.GetControllerOf(claim)
+		if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
+			continue
+		}
+		dv, err := s.DataVolumes.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
+		switch {
+		case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
+			w.Unfilled[name] = true // The cache is behind, or the claim is about to be deleted with its owner.
+		case err != nil:
+			return err
+		default:
+			w.Unfilled[name] = dv.Status.Phase != cdi.DataVolumeSucceeded
+		}
+	}
+	return nil
+}
+
+// sourceClaims returns the names of the claims that the source has, without those that are made for the export.
+func sourceClaims(w *plan.World) []string {
+	switch {
+	case plan.SourceKind(w.Export) == plan.KindClaim:
+		return []string{w.Export.Spec.Source.Name}
+	case w.VM != nil:
+		var names []string
+		for _, v := range capture.Volumes(w.VM, capture.Storage{Claims: w.Claims, State: w.State}) {
+			names = append(names, v.ClaimName)
+		}
+		return names
+	default:
+		return nil
+	}
+}
+
+// readUsers reads which claims unfinished Pods of others use. The cache has not all Pods. Exporters only read, and do not disturb each other.
+func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
+	if len(sourceClaims(w)) == 0 {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	if err := s.APIReader.List(ctx, pods, client.InNamespace(s.export.Namespace)); err != nil {
+		return fmt.Errorf("list the Pods of namespace %s: %w", s.export.Namespace, err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if isExport(metav1.GetControllerOf(pod)) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for j := range pod.Spec.Volumes {
+			if claim := pod.Spec.Volumes[j].PersistentVolumeClaim; claim != nil {
+				w.Used[claim.ClaimName] = true
+			}
+		}
+	}
+	return nil
+}
+
+// readOwn reads the Service and the Pod of the export. A Pod that the cache does not show would be created again, which fails.
+func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
+	name := content.ServiceName(s.export.Name)
+	if w.Service, err = read(ctx, s.APIReader, s.export.Namespace, name, &corev1.Service{}); err != nil {
+		return err
+	}
+	if w.Pod, err = read(ctx, s.Pods, s.export.Namespace, name, &corev1.Pod{}); err != nil || w.Pod != nil {
+		return err
+	}
+	return nil
+}
+
+// readConfig reads what the installation specifies, and the CA of exporters.
+func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
+	config := s.Config.Current()
+	w.Config = plan.Config{
+		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Verbosity: config.Verbosity.Controller,
+	}
+	secret, err := read(ctx, s.Client, s.Namespace, certificate.Exporter.AuthoritySecret(), &corev1.Secret{})
+	if err != nil {
+		return err
+	}
+	if secret != nil {
+		if s.authority, err = certificate.AuthorityFrom(certificate.Exporter, secret.Data); err != nil {
+			log.FromContext(ctx).Error(err, "A part of the authority cannot be used", "secret", secret.Name)
+		}
+		if end, _ := s.authority.End(s.now, config.Certificates); end.After(s.now) {
+			w.Config.CA, w.Config.CAEnd = string(s.authority.Bundle()), end
+		}
+	}
+	w.Config.External, err = s.external(ctx)
+	return err
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/api/backup"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/api/snapshot"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/specsupport"
+)
+
+// The API server converts requests of other versions to the one in the rule.
+// +kubebuilder:webhook:path=/virtualmachineexports-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=export.kubevirt.io,resources=virtualmachineexports,verbs=create;update,versions=v1,name=virtualmachineexport-validator.export.kubevirt.io,admissionReviewVersions=v1
+
+// exportValidator validates the source of an export, with KubeVirt's messages.
+type exportValidator struct{}
+
+var _ admission.Validator[*exportv1.VirtualMachineExport] = exportValidator{}
+
+// exportSource is a kind of source.
+type exportSource struct{ group, noName, otherGroup string }
+
+// exportSources are the kinds of sources. Backups are accepted, as in KubeVirt, which makes such exports itself.
+var exportSources = map[string]exportSource{
+	"PersistentVolumeClaim":  {"", "PVC name must not be empty", "PVC API group must be missing or blank"},
+	"VirtualMachine":         {v1.GroupVersion.Group, "Virtual Machine name must not be empty", "VM API group must be " + v1.GroupVersion.Group},
+	"VirtualMachineSnapshot": {snapshot.GroupName, "VMSnapshot name must not be empty", "VMSnapshot API group must be " + snapshot.GroupName},
+	"VirtualMachineBackup":   {backup.GroupName, "VMBackup name must not be empty", "VMBackup API group must be " + backup.GroupName},
+}
+
+// ValidateCreate implements admission.Validator.
+func (exportValidator) ValidateCreate(_ context.Context, of *exportv1.VirtualMachineExport) (admission.Warnings, error) {
+	path, source := field.NewPath("spec", "source"), of.Spec.Source
+	known, found := exportSources[source.Kind]
+	if !found {
+		return nil, invalidExport(of, field.Invalid(path.Child("kind"), source.Kind, "invalid kind"))
+	}
+	var errs field.ErrorList
+	if source.Name == "" {
+		errs = append(errs, field.Invalid(path.Child("name"), source.Name, known.noName))
+	}
+	if group := ptr.Deref(source.APIGroup, ""); group != known.group {
+		errs = append(errs, field.Invalid(path.Child("apiGroup"), group, known.otherGroup))
+	}
+	if len(errs) > 0 {
+		return nil, invalidExport(of, errs...)
+	}
+	return nil, nil
+}
+
+// ValidateUpdate implements admission.Validator.
+func (exportValidator) ValidateUpdate(_ context.Context, before, after *exportv1.VirtualMachineExport) (admission.Warnings, error) {
+	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	return nil, invalidExport(after, field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")) // KubeVirt's text
+}
+
+// ValidateDelete implements admission.Validator. It admits every deletion.
+func (exportValidator) ValidateDelete(context.Context, *exportv1.VirtualMachineExport) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func invalidExport(of *exportv1.VirtualMachineExport, errs ...*field.Error) error {
+	return specsupport.NewInvalid(exportv1.GroupVersion.WithKind("VirtualMachineExport").GroupKind(), of.Name, errs)
+}
