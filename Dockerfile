@@ -16,6 +16,13 @@ COPY bin/virt-api /usr/bin/virt-api
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/virt-api"]
 
+# The Pods of exports run it as QEMU's user, who owns the disks of VMs.
+FROM scratch AS virt-exportserver
+COPY images/virt-exportserver/rootfs/ /
+COPY bin/virt-exportserver /usr/bin/virt-exportserver
+USER 107:107
+ENTRYPOINT ["/usr/bin/virt-exportserver"]
+
 FROM scratch AS virt-handler-rootfs
 ADD .build/rootfs/virt-handler.tar /
 

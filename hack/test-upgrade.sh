@@ -22,7 +22,7 @@ unset KUBECONFIG
 . hack/steps.sh
 . hack/deploy-local.sh
 steps=9
-components=(virt-controller virt-api virt-handler virt-launcher)
+components=(virt-controller virt-api virt-handler virt-launcher virt-exportserver)
 tree=$step_logs/tree
 # The versions have an order, on which that of the rollout depends. This commit is newer than any release.
 previous=v0.0.0-g${commit:0:12}
@@ -35,12 +35,17 @@ check_out() {
 }
 
 build_previous() {
-	(cd "$tree" && TAG=$previous build_images "${components[@]}")
+	local name known=()
+	for name in "${components[@]}"; do [ ! -d "$tree/cmd/$name" ] || known+=("$name"); done
+	(cd "$tree" && TAG=$previous build_images "${known[@]}")
 }
 
 load_all() {
 	local name archives=(.build/images/guest-small.tar)
-	for name in "${components[@]}"; do archives+=("$tree/.build/images/$name.tar" ".build/images/$name.tar"); done
+	for name in "${components[@]}"; do
+		archives+=(".build/images/$name.tar")
+		[ ! -d "$tree/cmd/$name" ] || archives+=("$tree/.build/images/$name.tar")
+	done
 	hack/cluster/cluster load "${archives[@]}"
 }
 
