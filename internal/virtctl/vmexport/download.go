@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmexport
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+const (
+	// retryPause is the time between attempts. KubeVirt's.
+	retryPause = 2 * time.Second
+	// maxManifest is how much is read of manifests.
+	maxManifest = 16 << 20
+	// maxErrorBody is how much is shown of an error response's body.
+	maxErrorBody = 4 << 10
+	// progressInterval is the time between lines about the progress.
+	progressInterval = 10 * time.Second
+)
+
+// temporary is an error that another attempt may not have.
+type temporary struct{ error }
+
+// Unwrap implements errors.Unwrap.
+func (t temporary) Unwrap() error { return t.error }
+
+// download creates the export if the flags name a source, downloads, and deletes what it created. If the download fails, the export is kept,
+// so that it can be tried again: its lifetime is limited anyway.
+func (e *export) download(ctx context.Context) (err error) {
+	created := false
+	if e.source() != nil {
+		err := e.create(ctx)
+		if err != nil && !errors.Is(err, errExists) {
+			return err
+		}
+		created = err == nil
+	}
+	defer func() {
+		switch {
+		case e.delete, created && !e.keep && !e.manifest && err == nil:
+			err = errors.Join(err, e.remove(context.WithoutCancel(ctx)))
+		case created && err != nil:
+			e.printf("VirtualMachineExport '%s' is kept, so that the download can be repeated", e.key)
+		}
+	}()
+	of, err := e.await(ctx)
+	if err != nil {
+		return err
+	}
+	for attempt := 0; ; attempt++ {
+		err = e.attempt(ctx, of)
+		if !errors.As(err, &temporary{}) || attempt >= e.retries {
+			return err
+		}
+		e.printf("%v. Retrying...", err)
+		if err := sleep(ctx, retryPause); err != nil {
+			return err
+		}
+	}
+}
+
+// attempt downloads once.
+func (e *export) attempt(ctx context.Context, of *exportv1.VirtualMachineExport) error {
+	server, err := e.server(ctx, of)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	if e.manifest {
+		return e.manifests(ctx, server)
+	}
+	address, packed, err := e.volumeAddress(server.links)
+	if err != nil {
+		return err
+	}
+	response, err := server.get(ctx, address, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	// It is not decompressed by the transport: that would hide what the file is.
+	var from io.Reader = &progress{from: response.Body, export: e, last: time.Now()}
+	if packed && e.format == formatRaw {
+		unpacked, err := gzip.NewReader(from)
+		if err != nil {
+			return temporary{fmt.Errorf("decompress the download: %w", err)}
+		}
+		e.printf("Decompressing image:")
+		from = unpacked
+	}
+	if err := e.save(from); err != nil {
+		return err
+	}
+	e.printf("Download finished succesfully") //nolint:misspell // KubeVirt's text
+	return nil
+}
+
+// save writes a download. A file gets its name when it is complete.
+func (e *export) save(from io.Reader) error {
+	if e.output == "-" {
+		_, err := io.Copy(e.cli.Out, from)
+		return readError(err)
+	}
+	name := e.output + ".part"
+	info, err := os.Stat(e.output)
+	direct := err == nil && !info.Mode().IsRegular() // a device, or a pipe
+	if direct {
+		name = e.output
+	}
+	file, err := os.Create(name) //nolint:gosec // the user's file, which the user names
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, from)
+	err = errors.Join(readError(err), file.Close())
+	if direct {
+		return err
+	}
+	if err == nil {
+		return os.Rename(name, e.output)
+	}
+	_ = os.Remove(name)
+	return err
+}
+
+// readError returns the error of a download that was cut off.
+func readError(err error) error {
+	var local *os.PathError
+	if err == nil || errors.As(err, &local) {
+		return err
+	}
+	return temporary{fmt.Errorf("the download was cut off: %w", err)}
+}
+
+// volumeAddress returns the address of the volume to download, and whether it is compressed.
+func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
+	if len(links.Volumes) == 0 {
+		return "", false, fmt.Errorf("unable to access the volume info from '%s' VirtualMachineExport", e.key)
+	}
+	if len(links.Volumes) > 1 && e.volume == "" {
+		return "", false, fmt.Errorf("detected more than one downloadable volume in '%s' VirtualMachineExport: "+
+			"Select the expected volume using the --volume flag", e.key)
+	}
+	for i := range links.Volumes {
+		v := &links.Volumes[i]
+		if e.volume != "" && v.Name != e.volume {
+			continue
+		}
+		for _, format := range v.Formats {
+			switch format.Format {
+			case exportv1.KubeVirtGz, exportv1.ArchiveGz:
+				return format.Url, true, nil
+			case exportv1.KubeVirtRaw:
+				address = format.Url
+			}
+		}
+	}
+	if address == "" {
+		return "", false, fmt.Errorf("unable to get a valid URL from '%s' VirtualMachineExport", e.key)
+	}
+	return address, false, nil
+}
+
+// manifests downloads the manifests.
+func (e *export) manifests(ctx context.Context, server *server) error {
+	accept := http.Header{"Accept": {"application/yaml"}}
+	if e.manifestFormat == outputJSON {
+		accept = http.Header{"Accept": {"application/json"}}
+	}
+	addresses := map[exportv1.ExportManifestType]string{}
+	for _, m := range server.links.Manifests {
+		addresses[m.Type] = m.Url
+	}
+	kinds := []exportv1.ExportManifestType{exportv1.AllManifests}
+	if e.includeSecret {
+		kinds = append(kinds, exportv1.AuthHeader)
+	}
+	var all bytes.Buffer
+	for _, kind := range kinds {
+		if err := e.manifestOf(ctx, server, addresses[kind], accept, &all); err != nil {
+			return err
+		}
+	}
+	if e.output == "" {
+		e.output = "-"
+	}
+	return e.save(&all)
+}
+
+func (e *export) manifestOf(ctx context.Context, server *server, address string, accept http.Header, to io.Writer) error {
+	if address == "" {
+		return fmt.Errorf("unable to access the manifest info from '%s' VirtualMachineExport", e.key)
+	}
+	response, err := server.get(ctx, address, accept)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	_, err = io.Copy(to, io.LimitReader(response.Body, maxManifest))
+	return readError(err)
+}
+
+// get requests an address with the token, which is never part of it.
+func (s *server) get(ctx context.Context, address string, header http.Header) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	for key, values := range header {
+		request.Header[key] = values
+	}
+	request.Header.Set(content.TokenHeader, s.token)
+	response, err := s.http.Do(request)
+	if err != nil {
+		return nil, temporary{connectionError(err)}
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
+	err = fmt.Errorf("bad status: %s: %s", response.Status, cli.Plain(string(text)))
+	if response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusNotFound {
+		return nil, err
+	}
+	return nil, temporary{err}
+}
+
+// progress prints from time to time how much was downloaded.
+type progress struct {
+	from   io.Reader
+	export *export
+	sum    int64
+	last   time.Time
+}
+
+// Read implements io.Reader.
+func (p *progress) Read(into []byte) (int, error) {
+	n, err := p.from.Read(into)
+	p.sum += int64(n)
+	if now := time.Now(); now.Sub(p.last) >= progressInterval {
+		p.last = now
+		p.export.printf("Downloading file: %d MiB", p.sum>>20)
+	}
+	return n, err
+}
