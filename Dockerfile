@@ -16,6 +16,12 @@ COPY bin/virt-api /usr/bin/virt-api
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/virt-api"]
 
+FROM scratch AS virt-exportproxy
+COPY images/virt-exportproxy/rootfs/ /
+COPY bin/virt-exportproxy /usr/bin/virt-exportproxy
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/virt-exportproxy"]
+
 # The Pods of exports run it as QEMU's user, who owns the disks of VMs.
 FROM scratch AS virt-exportserver
 COPY images/virt-exportserver/rootfs/ /

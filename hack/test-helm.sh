@@ -13,7 +13,7 @@ unset KUBECONFIG
 . hack/steps.sh
 . hack/deploy-local.sh
 steps=9
-images=(virt-controller virt-api virt-handler virt-launcher virt-exportserver guest-small)
+images=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver guest-small)
 export TAG=${TAG:-dev}
 first=$TAG
 second=$first-next

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 // BundleName is the name of the ConfigMap with the CA certificates, one key for each role. KubeVirt's.
@@ -28,6 +29,7 @@ const nodeNameExtra = "authentication.kubernetes.io/node-name"
 const (
 	handlerAccount = "kubevirt-handler"
 	apiAccount     = "kubevirt-apiserver"
+	proxyAccount   = "kubevirt-exportproxy"
 )
 
 // Role is the purpose of a certificate. A certificate of one role is not accepted for another.
@@ -101,10 +103,18 @@ var (
 		purposes: serverPurposes, usageNames: serverUsageNames,
 		subject: func(r requester) (Subject, error) { return APIServingSubject(r.namespace), nil },
 	}
+	// ExportProxyServing is the role of virt-exportproxy's server, to which an Ingress or a Route connects.
+	ExportProxyServing = Role{
+		Name: "virt-exportproxy-serving", Component: "virt-exportproxy", account: proxyAccount,
+		purposes: serverPurposes, usageNames: serverUsageNames,
+		subject: func(r requester) (Subject, error) { return ExportProxySubject(r.namespace), nil },
+	}
 )
 
 // Roles returns all roles.
-func Roles() []Role { return []Role{AgentServing, AgentMigration, APIClient, APIServing} }
+func Roles() []Role {
+	return []Role{AgentServing, AgentMigration, APIClient, APIServing, ExportProxyServing}
+}
 
 // RoleOf returns the role of a signer, if it is one of Roles.
 func RoleOf(signer string) (Role, bool) {
@@ -143,6 +153,11 @@ func APIClientSubject() Subject { return Subject{CommonName: agentapi.ClientName
 // APIServingSubject returns the subject of virt-api's Service.
 func APIServingSubject(namespace string) Subject {
 	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", agentapi.ServiceName, namespace)}}
+}
+
+// ExportProxySubject returns the subject of virt-exportproxy's Service.
+func ExportProxySubject(namespace string) Subject {
+	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", content.ProxyService, namespace)}}
 }
 
 // usages returns the usages of a request. They do not contain key encipherment, which is only for RSA.

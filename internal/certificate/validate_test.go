@@ -72,6 +72,8 @@ func subjectOf(role Role) Subject {
 		return AgentMigrationSubject("blue")
 	case APIClient.Name:
 		return APIClientSubject()
+	case ExportProxyServing.Name:
+		return ExportProxySubject("kubevirt")
 	}
 	return APIServingSubject("kubevirt")
 }

@@ -181,7 +181,7 @@ func (s *seen) add(event *auditv1.Event) {
 }
 
 func isComponent(user string) bool {
-	return slices.ContainsFunc([]Account{Controller, Handler, API}, func(a Account) bool { return a.User() == user })
+	return slices.ContainsFunc([]Account{Controller, Handler, API, ExportProxy}, func(a Account) bool { return a.User() == user })
 }
 
 // isDenied reports whether RBAC denied a request. It is false for requests that policies and quotas reject.

@@ -45,6 +45,8 @@ const (
 	Controller Account = "kubevirt-controller"
 	Handler    Account = "kubevirt-handler"
 	API        Account = "kubevirt-apiserver"
+
+	ExportProxy Account = "kubevirt-exportproxy"
 )
 
 // User returns the user name of the account.

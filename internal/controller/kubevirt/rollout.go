@@ -36,6 +36,10 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 	if err := observeAPI(ctx, s, api, &world); err != nil {
 		return err
 	}
+	proxy := components[operator.ExportProxyName]
+	if err := observeProxy(ctx, s, proxy, &world); err != nil {
+		return err
+	}
 	if err := observeController(ctx, s, observed.controller, &world); err != nil {
 		return err
 	}
@@ -52,6 +56,7 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 	err := errors.Join(observed.controller.refusedPatch(),
 		s.applyComponent(ctx, agents, s.liveAgents(), plan.Agents || world.Agents.Exists && world.Agents.Current),
 		s.applyComponent(ctx, api, s.liveAPI(), plan.API),
+		s.applyComponent(ctx, proxy, s.liveProxy(), plan.Proxy),
 		s.applyController(ctx, observed.controller, plan.Controller))
 	if s.Rollout.Done && s.Agents != nil && s.wasChanged(s.Agents) {
 		// Only the number of agents that may be replaced at a time has changed.
@@ -111,6 +116,29 @@ func (s *Scope) liveAPI() client.Object {
 		return nil
 	}
 	return s.API
+}
+
+func (s *Scope) liveProxy() client.Object {
+	if s.Proxy == nil {
+		return nil
+	}
+	return s.Proxy
+}
+
+// observeProxy reads the Deployment of virt-exportproxy, if it is to be installed.
+func observeProxy(ctx context.Context, s *Scope, desired *unstructured.Unstructured, w *operator.World) error {
+	if s.Config.Images.ExportProxy == "" {
+		return nil
+	}
+	live := &appsv1.Deployment{}
+	found, err := s.observe(ctx, operator.ExportProxyName, live, desired)
+	w.Proxy = &found
+	if err != nil || !found.Exists {
+		return err
+	}
+	s.Proxy = live
+	found.Rollout = operator.RolloutOfDeployment(live)
+	return s.observeCrash(ctx, w.Proxy, live)
 }
 
 // observeAgents reads the DaemonSet of the agents, and its Pods unless all are updated and ready. The cache may not have yet what was just

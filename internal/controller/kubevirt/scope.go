@@ -59,6 +59,8 @@ type Scope struct {
 	// Agents is the DaemonSet of the node agents as it was read, and API the Deployment of virt-api.
 	Agents *appsv1.DaemonSet
 	API    *appsv1.Deployment
+	// Proxy is virt-exportproxy's Deployment as it was read, nil if there is none.
+	Proxy *appsv1.Deployment
 	// CommonForeign are objects with the names of common instance types and preferences that belong to another client, and CommonErr
 	// is why the common ones could not be applied or removed.
 	CommonForeign []string

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
@@ -33,6 +34,8 @@ func (c *Component) message() string {
 // World is what the order of a rollout depends on.
 type World struct {
 	Agents, Controller, API Component
+	// Proxy is virt-exportproxy, or nil if it is not installed.
+	Proxy *Component
 	// First reports that nothing was installed before, and Forward that a newer version is installed than before. See IsForward.
 	First, Forward bool
 	// Nodes is the number of nodes on which an agent has to run, and Updated on how many of those that respond it is updated.
@@ -45,8 +48,8 @@ type World struct {
 
 // Plan is the next step of a rollout.
 type Plan struct {
-	// Agents, Controller and API report what to apply now.
-	Agents, Controller, API bool
+	// Agents, Controller, Proxy and API report what to apply now.
+	Agents, Controller, Proxy, API bool
 	// MaxUnavailable is how many agents may be replaced at a time.
 	MaxUnavailable int
 	// Rollout is how far all of it is.
@@ -58,7 +61,7 @@ type Plan struct {
 // Next returns the next step of a rollout.
 //
 // What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each
-// when the one before is done: agents, virt-controller, virt-api, so that no user can request what an old agent does not know. An older
+// when the one before is done: agents, virt-controller, virt-exportproxy, virt-api, so that no user can request what an old agent does not know. An older
 // version is installed the other way round.
 func Next(w World) Plan {
 	p := Plan{MaxUnavailable: w.maxUnavailable(), Rollout: Rollout{Done: true}}
@@ -67,8 +70,11 @@ func Next(w World) Plan {
 		apply     *bool
 	}
 	steps := []step{{&w.Agents, &p.Agents}, {&w.Controller, &p.Controller}, {&w.API, &p.API}}
-	if !w.Forward {
-		steps[0], steps[2] = steps[2], steps[0]
+	if w.Proxy != nil {
+		steps = slices.Insert(steps, 2, step{w.Proxy, &p.Proxy})
+	}
+	if last := len(steps) - 1; !w.Forward {
+		steps[0], steps[last] = steps[last], steps[0]
 	}
 	waits := false
 	if w.Controller.Current && !w.Controller.done() {

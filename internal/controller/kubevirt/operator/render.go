@@ -7,6 +7,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -128,8 +129,12 @@ func renderAll(s Settings) ([]client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	proxy, err := exportProxyObjects(s)
+	if err != nil {
+		return nil, err
+	}
 	// The ConfigMap has to exist before the Pods that mount it.
-	objects := append([]client.Object{bundles(s), service, handler}, api...)
+	objects := slices.Concat([]client.Object{bundles(s), service, handler}, api, proxy)
 	if s.ControllerReplicas > 1 {
 		objects = append(objects, budget(ControllerName, s.ControllerReplicas))
 	}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package operator
+
+import (
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
+	for image, want := range map[string]int{"": 0, "p:1": 3} {
+		s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default(), Nodes: 3}
+		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1", ExportProxy: image}
+		objects, err := Render(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
+			return o.GetName() != ExportProxyName && o.GetName() != ExportProxyName+"-pdb"
+		})
+		if len(objects) != want {
+			t.Errorf("image %q: got %d objects", image, len(objects))
+		}
+		for _, o := range objects {
+			if o.GetKind() != "Deployment" {
+				continue
+			}
+			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			container, _ := containers[0].(map[string]any)
+			if replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); replicas != 2 || container["image"] != image {
+				t.Errorf("got %d replicas of %v", replicas, container["image"])
+			}
+		}
+	}
+}
+
+// virt-exportproxy is updated after virt-controller and before virt-api.
+func TestExportProxyHasItsTurn(t *testing.T) {
+	done := Component{Exists: true, Current: true, Rollout: Rollout{Done: true}}
+	old := Component{Exists: true, Rollout: Rollout{Done: true}}
+	w := World{Agents: done, Controller: done, API: old, Proxy: &old, Forward: true}
+	if p := Next(w); !p.Proxy || p.API {
+		t.Errorf("got %+v", p)
+	}
+	w.Proxy = &done
+	if p := Next(w); p.Proxy || !p.API {
+		t.Errorf("got %+v", p)
+	}
+	w.Controller = old
+	w.Proxy = &old
+	if p := Next(w); p.Proxy || p.API || !p.Controller {
+		t.Errorf("got %+v", p)
+	}
+	w.Proxy = &Component{}
+	if p := Next(w); !p.Proxy {
+		t.Errorf("what is missing waits: %+v", p)
+	}
+}
