@@ -6,13 +6,12 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
+	"maps"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"sync"
@@ -36,6 +35,8 @@ const (
 	headerTimeout  = time.Minute
 	// stall is how long a client may accept no byte of a response.
 	stall = 2 * time.Minute
+	// copyBuffer is the size of the buffer of a download.
+	copyBuffer = 32 << 10
 	// readTimeout bounds the header of a request, and maxHeaderBytes its size. Requests have no body.
 	readTimeout    = 15 * time.Second
 	maxHeaderBytes = 16 << 10
@@ -142,11 +143,11 @@ func (p *Proxy) find(ctx context.Context, t target) (code int, text string) {
 	}
 }
 
-// enter takes one of the slots for downloads.
+// enter takes one of the slots for downloads. A namespace gets at most as many as are free, so that a few of them cannot take all.
 func (p *Proxy) enter(namespace string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.total >= maxDownloads || p.of[namespace] >= maxOfNamespace {
+	if p.of[namespace] >= min(maxOfNamespace, maxDownloads-p.total) {
 		return false
 	}
 	p.total++
@@ -164,6 +165,9 @@ func (p *Proxy) leave(namespace string) {
 }
 
 // forward forwards a request over a connection of its own: none is shared between exports.
+//
+// httputil.ReverseProxy is not used. It passes on what a download does not need, but a hostile exporter can use: informational responses
+// and trailers, whose headers it does not filter, and the raw connection after 101 Switching Protocols.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
 	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
 	name := content.ServerName(t.namespace, t.name)
@@ -177,33 +181,37 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
 		DialContext: p.options.Dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 	}
+	request := (&http.Request{
+		Method: r.Method, Host: name, Header: requestHeader(r.Header), Body: http.NoBody,
+		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(r.URL)},
+	}).WithContext(r.Context())
 	start, out := time.Now(), &response{ResponseWriter: w, control: http.NewResponseController(w)}
-	reverse := &httputil.ReverseProxy{
-		Transport: transport, ErrorLog: stdlog.New(io.Discard, "", 0), // errors are handled here
-		Rewrite: func(request *httputil.ProxyRequest) {
-			request.Out.URL = &url.URL{
-				Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(request.In.URL),
-			}
-			request.Out.Host = name
-			request.Out.Header = requestHeader(request.In.Header)
-			request.Out.Body, request.Out.ContentLength = http.NoBody, 0
-		},
-		ModifyResponse: func(response *http.Response) error {
-			response.Header = responseHeader(response.Header)
-			return nil
-		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			if !errors.Is(err, context.Canceled) {
-				log.Info("An exporter does not respond", "error", err.Error())
-			}
-			http.Error(w, "the exporter does not respond: try again later", http.StatusBadGateway)
-		},
-	}
 	defer func() {
 		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
 	}()
-	reverse.ServeHTTP(out, r)
+	answer, err := transport.RoundTrip(request)
+	if err == nil && !isFinal(answer.StatusCode) {
+		_ = answer.Body.Close()
+		err = fmt.Errorf("it responds with status %d", answer.StatusCode)
+	}
+	if err != nil {
+		if r.Context().Err() == nil {
+			log.Info("An exporter does not respond", "error", err.Error())
+		}
+		http.Error(out, "the exporter does not respond: try again later", http.StatusBadGateway)
+		return
+	}
+	defer func() { _ = answer.Body.Close() }()
+	maps.Copy(out.Header(), responseHeader(answer.Header))
+	out.WriteHeader(answer.StatusCode)
+	if _, err := io.CopyBuffer(out, answer.Body, make([]byte, copyBuffer)); err != nil {
+		log.Info("A download was cut off", "error", err.Error())
+		panic(http.ErrAbortHandler) // so that the client does not take what it got for the whole
+	}
 }
+
+// isFinal reports whether a response with a status is one to a request: after 101 the exporter would speak with the client itself.
+func isFinal(status int) bool { return status >= http.StatusOK && status <= 599 }
 
 // response is a response that is given up if the client accepts no byte for some time.
 type response struct {

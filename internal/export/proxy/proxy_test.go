@@ -13,6 +13,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -237,6 +240,54 @@ func TestCutDownloadsLookCut(t *testing.T) {
 	}
 }
 
+// A hostile exporter can send more than one response: headers of all are for the host of the proxy.
+func TestOnlyTheResponseIsForwarded(t *testing.T) {
+	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Set-Cookie", "a=b")
+		rw.Header().Set("Link", "<https://elsewhere/script>; rel=preload")
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Set("Trailer", "Set-Cookie")
+		_, _ = io.WriteString(rw, "data")
+		rw.Header().Set("Set-Cookie", "c=d")
+	})
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+		t.Errorf("the client gets %d: %v", code, header)
+		return nil
+	}})
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.proxy.URL+readyPath+"/x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || string(body) != "data" || response.Header.Get("Set-Cookie") != "" || len(response.Trailer) > 0 {
+		t.Errorf("got %q, %v, %v, %v", body, response.Header, response.Trailer, err)
+	}
+	if response.Header.Get("Content-Security-Policy") != "sandbox; default-src 'none'" {
+		t.Errorf("the client gets %v", response.Header)
+	}
+}
+
+// After 101 the connection of the client would be the exporter's.
+func TestProtocolsAreNotSwitched(t *testing.T) {
+	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(rw).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 4\r\n\r\ndata")
+	})
+	if got := w.get(readyPath + "/x"); got.code != http.StatusBadGateway || strings.Contains(got.body, "data") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	p := New(Options{})
 	for range maxOfNamespace {
@@ -254,6 +305,24 @@ func TestLimits(t *testing.T) {
 	p.total = maxDownloads
 	if p.enter("c") {
 		t.Error("there is no limit")
+	}
+}
+
+func TestAFewNamespacesDoNotTakeAll(t *testing.T) {
+	p := New(Options{})
+	for i := range maxDownloads / maxOfNamespace {
+		taken := 0
+		for p.enter(strconv.Itoa(i)) {
+			taken++
+		}
+		if taken == 0 {
+			t.Errorf("namespace %d is refused", i)
+		}
+	}
+	for range 4 {
+		if !p.enter("another") {
+			t.Errorf("another namespace is refused: %d downloads are forwarded", p.total)
+		}
 	}
 }
 
