@@ -99,8 +99,8 @@ var _ = Describe("Manager", Ordered, func() {
 		exporters, err := virtualmachineexport.NewPodCache(mgr)
 		Expect(err).NotTo(HaveOccurred())
 		Expect((&virtualmachineexport.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded, DataVolumes: imports, Config: store,
-			Namespace: "kubevirt",
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded, DataVolumes: imports, VolumeSnapshots: snapshots,
+			Config: store, Namespace: "kubevirt",
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,

@@ -221,7 +221,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		instances,
 		&virtualmachineexport.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("export-controller"), DataVolumes: imports,
-			Config: store, Namespace: o.Namespace, Clock: o.Clock,
+			VolumeSnapshots: snapshots, Config: store, Namespace: o.Namespace, Clock: o.Clock,
 		},
 	}
 	all := slices.Concat(reconcilers,

@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
 
 // workers is how many exports are reconciled at the same time. KubeVirt's value.
@@ -40,6 +41,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// DataVolumes are those of the importer, where the cluster has one.
 	DataVolumes reconciler.DataVolumes
+	// VolumeSnapshots reads VolumeSnapshots from a cache, where the cluster has them.
+	VolumeSnapshots volumesnapshot.Reader
 	// Config is the cluster's configuration.
 	Config reconciler.ConfigSource
 	// Namespace is the install namespace.
@@ -51,13 +54,13 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports/status,verbs=patch
 // +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports/finalizers,verbs=update
-// +kubebuilder:rbac:groups=core,resources=pods,verbs=list;watch;create;delete;patch
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups=core,resources=services,verbs=get;create
 // +kubebuilder:rbac:groups=core,resources=secrets,verbs=create
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;watch;create
-// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=list;watch
-// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=list;watch
-// +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=get
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=get;list;watch
+// +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=get;list;watch
+// +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=list;watch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,namespace=kubevirt,resources=ingresses,verbs=list
 // +kubebuilder:rbac:groups=route.openshift.io,namespace=kubevirt,resources=routes,verbs=list
@@ -70,15 +73,17 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), sourceIndex); err != nil {
 		return err
 	}
-	inNamespace := handler.EnqueueRequestsFromMapFunc(r.inNamespace)
+	ofClaim, ofLauncher := handler.EnqueueRequestsFromMapFunc(r.ofClaim), handler.EnqueueRequestsFromMapFunc(r.ofLauncher)
 	ofSource := func(kind string) handler.EventHandler { return handler.EnqueueRequestsFromMapFunc(r.ofSource(kind)) }
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineexport").
 		For(&exportv1.VirtualMachineExport{}).
 		Watches(&v1.VirtualMachine{}, ofSource(kindVM)).
 		Watches(&v1.VirtualMachineInstance{}, ofSource(kindVM), builder.WithPredicates(startsOrEnds)).
-		Watches(&corev1.PersistentVolumeClaim{}, inNamespace).
+		Watches(&corev1.PersistentVolumeClaim{}, ofClaim).
+		Watches(&corev1.Pod{}, ofLauncher, builder.WithPredicates(startsOrEnds)).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, ofSource(kindSnapshot)).
+		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.ofContent)).
 		WatchesRawSource(r.DataVolumes.Source(r.withDataVolume)).
 		WatchesRawSource(r.Pods.Source(exportOf)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).

@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -138,16 +139,23 @@ func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil || created {
 		return err
 	}
-	other, err := read(ctx, s.APIReader, pod.Namespace, pod.Name, &corev1.Pod{})
+	other, err := reconciler.Read(ctx, client.ObjectKeyFromObject(pod), &corev1.Pod{}, s.APIReader)
 	if err == nil && other != nil && !metav1.IsControlledBy(other, s.export) {
 		err = fmt.Errorf("Pod %s/%s exists and does not belong to the export: delete one of them", pod.Namespace, pod.Name) //nolint:staticcheck // a kind
 	}
 	return err
 }
 
+// cutOff is the grace period, in seconds, of a Pod whose source is in use. A download must not go on, and look complete, while a guest writes.
+const cutOff = 1
+
 // deletePod deletes the Pod that was read.
 func (s *scope) deletePod(ctx context.Context, pod *corev1.Pod, step *plan.Step) error {
-	if err := client.IgnoreNotFound(s.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})); err != nil {
+	options := []client.DeleteOption{client.Preconditions{UID: ptr.To(pod.UID)}}
+	if step.Paused {
+		options = append(options, client.GracePeriodSeconds(cutOff))
+	}
+	if err := client.IgnoreNotFound(s.Client.Delete(ctx, pod, options...)); err != nil {
 		return fmt.Errorf("delete Pod %s: %w", client.ObjectKeyFromObject(pod), err)
 	}
 	switch {

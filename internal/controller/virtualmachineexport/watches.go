@@ -16,52 +16,137 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
 // Kinds of sources that are watched.
 const (
+	kindClaim    = plan.KindClaim
 	kindVM       = plan.KindVM
 	kindSnapshot = plan.KindSnapshot
 )
 
-// sourceField is the field of the index by which exports are found by the kind and the name of their source.
+// sourceField is the field of the index by which exports are found: by the kind and the name of their source, and by the kind alone.
 const sourceField = "source"
 
 var sourceIndex = reconciler.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, func(of *exportv1.VirtualMachineExport) []string {
-	return []string{plan.SourceKind(of) + "/" + of.Spec.Source.Name}
+	kind := plan.SourceKind(of)
+	return []string{kind, kind + "/" + of.Spec.Source.Name}
 })
 
-// startsOrEnds passes the creation, the end and the deletion of a VMI.
-var startsOrEnds = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, also := e.ObjectNew.(*v1.VirtualMachineInstance)
-	return ok && also && before.IsFinal() != after.IsFinal()
-}}
+// startsOrEnds passes the creation, the end and the deletion of a VMI or of a Pod.
+var startsOrEnds = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return hasEnded(e.ObjectOld) != hasEnded(e.ObjectNew) }}
+
+func hasEnded(object client.Object) bool {
+	switch o := object.(type) {
+	case *v1.VirtualMachineInstance:
+		return o.IsFinal()
+	case *corev1.Pod:
+		return o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
+	default:
+		return false
+	}
+}
+
+// by returns the exports of a namespace with a value in the index.
+func (r *Reconciler) by(ctx context.Context, namespace, value string) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{},
+		client.InNamespace(namespace), client.MatchingFields{sourceField: value})
+}
 
 // ofSource returns a function that returns the exports of an object.
 func (r *Reconciler) ofSource(kind string) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []ctrl.Request {
-		return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{},
-			client.InNamespace(object.GetNamespace()), client.MatchingFields{sourceField: kind + "/" + object.GetName()})
+		return r.by(ctx, object.GetNamespace(), kind+"/"+object.GetName())
 	}
 }
 
-// inNamespace returns the exports in the namespace of an object. There are few of them.
-func (r *Reconciler) inNamespace(ctx context.Context, object client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{}, client.InNamespace(object.GetNamespace()))
+// ofContent returns the exports of the snapshot of a content.
+func (r *Reconciler) ofContent(ctx context.Context, object client.Object) []ctrl.Request {
+	stored, ok := object.(*v1beta1.VirtualMachineSnapshotContent)
+	if !ok || stored.Spec.VirtualMachineSnapshotName == nil {
+		return nil
+	}
+	return r.by(ctx, stored.Namespace, kindSnapshot+"/"+*stored.Spec.VirtualMachineSnapshotName)
 }
 
-// withDataVolume returns the exports in the namespace of a DataVolume, or all if the importer was installed or removed.
+// ofClaim returns the export that has made a claim of a snapshot, and those that read it.
+func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	if owner := metav1.GetControllerOf(claim); isExport(owner) {
+		return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: claim.GetNamespace(), Name: owner.Name}}}
+	}
+	requests := r.reading(ctx, claim.GetNamespace(), claim.GetName())
+	if vm := claim.GetLabels()[v1.PersistentStateLabel]; vm != "" {
+		requests = append(requests, r.by(ctx, claim.GetNamespace(), kindVM+"/"+vm)...)
+	}
+	return requests
+}
+
+// ofLauncher returns the exports of the claims that a launcher Pod uses.
+func (r *Reconciler) ofLauncher(ctx context.Context, object client.Object) []ctrl.Request {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			requests = append(requests, r.reading(ctx, pod.Namespace, claim.ClaimName)...)
+		}
+	}
+	return requests
+}
+
+// withDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or removed.
 func (r *Reconciler) withDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{}, client.InNamespace(change.Namespace))
+	if change.Name == "" {
+		return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{})
+	}
+	return r.reading(ctx, change.Namespace, change.Name)
+}
+
+// reading returns the exports of a claim, and of the VMs that have it in their templates.
+func (r *Reconciler) reading(ctx context.Context, namespace, claim string) []ctrl.Request {
+	requests := r.by(ctx, namespace, kindClaim+"/"+claim)
+	list := &exportv1.VirtualMachineExportList{}
+	err := r.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{sourceField: kindVM}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		if ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "Cannot list the exports of VMs", "namespace", namespace)
+		}
+		return requests
+	}
+	for i := range list.Items {
+		of := &list.Items[i]
+		vm, err := reconciler.Read(ctx, client.ObjectKey{Namespace: namespace, Name: of.Spec.Source.Name}, &v1.VirtualMachine{}, r.Client)
+		if err != nil || vm != nil && hasClaim(vm, claim) {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
+		}
+	}
+	return requests
+}
+
+func hasClaim(vm *v1.VirtualMachine, name string) bool {
+	if vm.Spec.Template == nil {
+		return false
+	}
+	volumes := vm.Spec.Template.Spec.Volumes
+	for i := range volumes {
+		if capture.ClaimName(&volumes[i]) == name {
+			return true
+		}
+	}
+	return false
 }
 
 // exportOf returns the export of an exporter's Pod.

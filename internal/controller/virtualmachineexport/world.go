@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
@@ -45,17 +45,9 @@ func (s *scope) world(ctx context.Context) (*plan.World, error) {
 	return w, nil
 }
 
-// read reads an object. It returns nil for one that does not exist.
-func read[T client.Object](ctx context.Context, from client.Reader, namespace, name string, into T) (T, error) {
-	var none T
-	key := client.ObjectKey{Namespace: namespace, Name: name}
-	switch err := from.Get(ctx, key, into); {
-	case apierrors.IsNotFound(err):
-		return none, nil
-	case err != nil:
-		return none, fmt.Errorf("get %T %s: %w", into, key, err)
-	}
-	return into, nil
+// key returns the key of an object in the namespace of the export.
+func (s *scope) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: s.export.Namespace, Name: name}
 }
 
 func (s *scope) readClaims(ctx context.Context, w *plan.World) error {
@@ -81,13 +73,14 @@ func (s *scope) readSource(ctx context.Context, w *plan.World) error {
 	}
 }
 
+// readVM reads the VM. The cache may be behind and not show a VMI that was created meanwhile: its guest would write while its disks are read.
 func (s *scope) readVM(ctx context.Context, w *plan.World) error {
-	namespace, name := s.export.Namespace, s.export.Spec.Source.Name
-	vm, err := read(ctx, s.Client, namespace, name, &v1.VirtualMachine{})
+	key := s.key(s.export.Spec.Source.Name)
+	vm, err := reconciler.Read(ctx, key, &v1.VirtualMachine{}, s.Client, s.APIReader)
 	if err != nil || vm == nil {
 		return err
 	}
-	vmi, err := read(ctx, s.Client, namespace, name, &v1.VirtualMachineInstance{})
+	vmi, err := reconciler.Read(ctx, key, &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
 	if err != nil {
 		return err
 	}
@@ -121,21 +114,29 @@ func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.Virtua
 }
 
 func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
-	namespace := s.export.Namespace
-	w.Snapshot, err = read(ctx, s.Client, namespace, s.export.Spec.Source.Name, &v1beta1.VirtualMachineSnapshot{})
+	w.Snapshot, err = reconciler.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader)
 	if err != nil || w.Snapshot == nil {
 		return err
 	}
-	w.Content, err = read(ctx, s.Client, namespace, capture.ContentName(w.Snapshot), &v1beta1.VirtualMachineSnapshotContent{})
-	if err != nil || w.Content == nil {
+	stored, err := reconciler.Read(ctx, s.key(capture.ContentName(w.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client, s.APIReader)
+	if err != nil || stored == nil || !capture.IsContentOf(stored, w.Snapshot) {
 		return err
 	}
-	if stored := w.Content.Spec.Source.VirtualMachine; stored != nil {
-		vm := &v1.VirtualMachine{ObjectMeta: *stored.ObjectMeta.DeepCopy(), Spec: *stored.Spec.DeepCopy()}
-		vm.Namespace = namespace // A content may be written by users, who must not read other namespaces by it.
+	w.Content = stored
+	if of := stored.Spec.Source.VirtualMachine; of != nil {
+		vm := &v1.VirtualMachine{ObjectMeta: *of.ObjectMeta.DeepCopy(), Spec: *of.Spec.DeepCopy()}
+		vm.Namespace = s.export.Namespace // A content may be written by users, who must not read other namespaces by it.
 		if w.Stored, w.Problem, err = s.expanded(ctx, vm); err != nil {
 			return err
 		}
+	}
+	return s.readVolumeSnapshots(ctx, w)
+}
+
+// readVolumeSnapshots reads the VolumeSnapshots of the content.
+func (s *scope) readVolumeSnapshots(ctx context.Context, w *plan.World) error {
+	if capture.TooManyVolumes(w.Content) != "" {
+		return nil // It is not exported.
 	}
 	w.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
 	for i := range w.Content.Spec.VolumeBackups {
@@ -143,14 +144,14 @@ func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
 		if name == "" {
 			continue
 		}
-		taken, err := read(ctx, s.APIReader, namespace, name, &csi.VolumeSnapshot{})
+		taken, err := s.VolumeSnapshots.Get(ctx, s.key(name))
 		switch {
-		case meta.IsNoMatchError(err):
-			return nil // The kind is not installed.
+		case errors.Is(err, volumesnapshot.ErrNotInstalled):
+			return nil
+		case apierrors.IsNotFound(err):
 		case err != nil:
 			return err
-		}
-		if taken != nil {
+		default:
 			w.VolumeSnapshots[name] = taken
 		}
 	}
@@ -208,7 +209,7 @@ func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if isExport(metav1.GetControllerOf(pod)) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if isExport(metav1.GetControllerOf(pod)) || hasEnded(pod) {
 			continue
 		}
 		for j := range pod.Spec.Volumes {
@@ -222,14 +223,12 @@ func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
 
 // readOwn reads the Service and the Pod of the export. A Pod that the cache does not show would be created again, which fails.
 func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
-	name := content.ServiceName(s.export.Name)
-	if w.Service, err = read(ctx, s.APIReader, s.export.Namespace, name, &corev1.Service{}); err != nil {
+	key := s.key(content.ServiceName(s.export.Name))
+	if w.Service, err = reconciler.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
 		return err
 	}
-	if w.Pod, err = read(ctx, s.Pods, s.export.Namespace, name, &corev1.Pod{}); err != nil || w.Pod != nil {
-		return err
-	}
-	return nil
+	w.Pod, err = reconciler.Read(ctx, key, &corev1.Pod{}, s.Pods)
+	return err
 }
 
 // readConfig reads what the installation specifies, and the CA of exporters.
@@ -238,7 +237,8 @@ func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 	w.Config = plan.Config{
 		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Verbosity: config.Verbosity.Controller,
 	}
-	secret, err := read(ctx, s.Client, s.Namespace, certificate.Exporter.AuthoritySecret(), &corev1.Secret{})
+	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.Exporter.AuthoritySecret()}
+	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)
 	if err != nil {
 		return err
 	}
