@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -190,9 +191,28 @@ func TestPodIsMadeOnce(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	w.Export.Status, w.Service, w.Pod = step.Status, serviceOf(w), podOf(w, corev1.PodPending)
+	w.Pod.CreationTimestamp = metav1.NewTime(now)
 	step = next(t, w)
 	if step.Service != nil || step.Pod != nil || step.Token || step.Delete || step.Content != "" {
 		t.Errorf("got %+v", step)
+	}
+}
+
+// The Secret that existed may have been that of an earlier export of the name, and be deleted after it.
+func TestATokenThatIsGoneIsMadeAgain(t *testing.T) {
+	w := claimWorld(diskContent)
+	w.Export.Status, w.Service, w.Pod = next(t, w).Status, serviceOf(w), podOf(w, corev1.PodPending)
+	step := next(t, w)
+	if !step.Token || step.RequeueAfter != restart {
+		t.Errorf("got %+v", step)
+	}
+	w.Pod = podOf(w, corev1.PodRunning)
+	if step := next(t, w); step.Token {
+		t.Error("the Pod runs, and so it has a token")
+	}
+	w.Export.Spec.TokenSecretRef, w.Pod = ptr.To("mine"), podOf(w, corev1.PodPending)
+	if step := next(t, w); step.Token {
+		t.Error("a token of the user is made")
 	}
 }
 
@@ -375,6 +395,9 @@ func TestPodOverItsLife(t *testing.T) {
 		"has other claims": {corev1.PodRunning, func(p *corev1.Pod) {
 			p.Spec.Volumes[len(p.Spec.Volumes)-1].PersistentVolumeClaim.ClaimName = "other"
 		}, "Pending; Ready=False PodPending The exporter's Pod is replaced", true},
+		"has files instead of a disk": {corev1.PodRunning, func(p *corev1.Pod) {
+			p.Annotations[ContentAnnotation] = strings.ReplaceAll(p.Annotations[ContentAnnotation], `"disk":true`, `"disk":false`)
+		}, "Pending; Ready=False PodPending The exporter's Pod is replaced", true},
 		"has an old certificate": {corev1.PodRunning, func(p *corev1.Pod) {
 			p.Annotations[CertificateEndAnnotation] = now.Add(time.Minute).Format(time.RFC3339)
 		}, "Pending; Ready=False PodPending The exporter's Pod is replaced", true},
@@ -484,6 +507,11 @@ func TestSnapshot(t *testing.T) {
 	if got := text(step.Status); got != "Ready; Ready=True PodReady ; VolumesCreated=True AllPVCsReady " {
 		t.Fatalf("got %s", got)
 	}
+	// They do not need the VolumeSnapshots any more.
+	w.VolumeSnapshots = nil
+	if again := next(t, w); again.Status.Phase != exportv1.Ready {
+		t.Errorf("got %s", text(again.Status))
+	}
 	links := step.Status.Links.Internal
 	if len(links.Volumes) != 2 || links.Volumes[0].Name != "root" || len(links.Manifests) != 2 || links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
 		t.Errorf("got %+v", links)
@@ -502,6 +530,12 @@ func TestSnapshotsThatCannotBeExported(t *testing.T) {
 			func(w *World) { delete(w.VolumeSnapshots, "taken-more") }, "VolumeSnapshot default/taken-more of volume more does not exist",
 		},
 		"the claim of another": {func(w *World) { w.add(claim("export-root")) }, "PersistentVolumeClaim default/export-root exists and does not belong"},
+		"a claim twice": {func(w *World) {
+			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = "root"
+		}, "has two volumes of PersistentVolumeClaim root"},
+		"too many volumes": {func(w *World) {
+			w.Content.Spec.VolumeBackups = make([]v1beta1.VolumeBackup, 1000)
+		}, "has 1000 volumes, and a VirtualMachine has at most"},
 	} {
 		w := snapshotWorld()
 		tc.change(w)
@@ -522,6 +556,12 @@ func TestLongNames(t *testing.T) {
 	other := w.Export.Name + "x"
 	if content.ServiceName(other) == content.ServiceName(w.Export.Name) {
 		t.Error("two exports have the same Service")
+	}
+	w.Export.Name = strings.Repeat("x", validation.DNS1123SubdomainMaxLength)
+	token, _ := TokenName(w.Export)
+	w.Export.Name = w.Export.Name[1:]
+	if another, _ := TokenName(w.Export); len(validation.IsDNS1123Subdomain(token)) > 0 || token == another {
+		t.Errorf("the Secret is %s", token)
 	}
 }
 

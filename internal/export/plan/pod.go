@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -37,6 +38,8 @@ const (
 	certificateMargin = 5 * time.Minute
 	// renewal is how long before the end of its certificate a Pod is replaced.
 	renewal = 10 * time.Minute
+	// maxDeadline is the greatest deadline of a Pod in seconds. Source: k8s.io/kubernetes pkg/apis/core/validation, ValidatePodSpec.
+	maxDeadline = math.MaxInt32
 )
 
 // container is the name of the exporter's container. KubeVirt's.
@@ -101,7 +104,7 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](grace),
 			// Should virt-controller be away, the volumes are not served for longer.
-			ActiveDeadlineSeconds: ptr.To(max(1, int64(Expiry(w.Export).Sub(w.Now)/time.Second))),
+			ActiveDeadlineSeconds: ptr.To(min(max(1, int64(Expiry(w.Export).Sub(w.Now)/time.Second)), maxDeadline)),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser), RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
 				FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),

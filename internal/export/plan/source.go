@@ -224,6 +224,11 @@ func (w *World) snapshotSource() source {
 		s.empty = true
 		return s
 	}
+	if text := capture.TooManyVolumes(w.Content); text != "" {
+		s.wait(export.NotAllPVCsCreatedReason, "%s", text)
+		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
+		return s
+	}
 	s.vm = w.Stored
 	bound, problem := w.restoreVolumes(&s)
 	switch {
@@ -248,14 +253,19 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 	bound = true
 	for i := range w.Content.Spec.VolumeBackups {
 		of := &w.Content.Spec.VolumeBackups[i]
-		claim, problem := w.restored(of)
+		name := shortened(w.Export.Name + "-" + of.PersistentVolumeClaim.Name)
+		claim := w.Claims[name]
 		switch {
-		case problem != "":
-			return false, problem
-		case w.Claims[claim.Name] == nil:
+		case contains(s.volumes, of.PersistentVolumeClaim.Name):
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s", w.Content.Name, of.PersistentVolumeClaim.Name)
+		case claim == nil:
+			if claim, problem = w.restored(of, name); problem != "" {
+				return false, problem
+			}
 			s.missing = append(s.missing, claim)
+		case !metav1.IsControlledBy(claim, w.Export):
+			return false, fmt.Sprintf("PersistentVolumeClaim %s/%s exists and does not belong to the export: delete or rename one of them", claim.Namespace, claim.Name)
 		default:
-			claim = w.Claims[claim.Name]
 			bound = bound && claim.Status.Phase == corev1.ClaimBound
 		}
 		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, of.VolumeName)
@@ -264,18 +274,17 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 	return bound, ""
 }
 
-// restored returns the claim that is made of a snapshot of a volume. A content may be written by users, and virt-controller has more rights
-// than they have: the claim can only be made of a VolumeSnapshot of its namespace.
-func (w *World) restored(of *v1beta1.VolumeBackup) (claim *corev1.PersistentVolumeClaim, problem string) {
-	name := ptr.Deref(of.VolumeSnapshotName, "")
-	taken := w.VolumeSnapshots[name]
+// restored returns the claim of a name that is made of a snapshot of a volume. A content may be written by users, and virt-controller has
+// more rights than they have: the claim can only be made of a VolumeSnapshot of its namespace.
+func (w *World) restored(of *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
+	taken := w.VolumeSnapshots[ptr.Deref(of.VolumeSnapshotName, "")]
 	if taken == nil {
-		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", w.Export.Namespace, name, of.VolumeName)
+		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", w.Export.Namespace, ptr.Deref(of.VolumeSnapshotName, ""), of.VolumeName)
 	}
 	old := &of.PersistentVolumeClaim
 	claim = &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.Export.Namespace, Name: w.Export.Name + "-" + old.Name, OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+			Namespace: w.Export.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: old.Spec.AccessModes, Resources: *old.Spec.Resources.DeepCopy(), StorageClassName: old.Spec.StorageClassName,
@@ -297,9 +306,6 @@ func (w *World) restored(of *v1beta1.VolumeBackup) (claim *corev1.PersistentVolu
 			requests[corev1.ResourceStorage] = taken.Status.RestoreSize.DeepCopy()
 			claim.Spec.Resources.Requests = requests
 		}
-	}
-	if live := w.Claims[claim.Name]; live != nil && !metav1.IsControlledBy(live, w.Export) {
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s/%s exists and does not belong to the export: delete or rename one of them", live.Namespace, live.Name)
 	}
 	return claim, ""
 }

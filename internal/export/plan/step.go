@@ -12,6 +12,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/component/printable"
+	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 const (
@@ -58,7 +60,7 @@ func Next(w *World) (*Step, error) {
 	step, s := &Step{}, w.source()
 	step.requeue(expiry.Sub(w.Now))
 	_, ours := TokenName(w.Export)
-	step.Token = ours && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil)
+	step.Token = ours && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil || w.waitsLong())
 	ready := w.ready(step, &s)
 	served, problem, err := w.content(&s)
 	if err != nil {
@@ -108,6 +110,12 @@ func (w *World) ready(step *Step, s *source) *exportv1.Condition {
 
 func (w *World) ownsPod() bool { return metav1.IsControlledBy(w.Pod, w.Export) }
 
+// waitsLong reports whether the Pod has not started for some time. The Secret with the token may be missing: one that existed already may
+// have been that of an earlier export of the name, and have been deleted after it.
+func (w *World) waitsLong() bool {
+	return w.Pod != nil && w.Pod.Status.Phase == corev1.PodPending && w.Now.Sub(w.Pod.CreationTimestamp.Time) >= restart
+}
+
 // planService creates the Service. It returns the condition Ready if there is another of its name.
 func (w *World) planService(step *Step) *exportv1.Condition {
 	switch {
@@ -146,6 +154,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		step.Content = string(served)
 	}
 	if !podReady(w.Pod) {
+		step.requeue(restart)
 		return waiting(podProblem(w.Pod))
 	}
 	step.requeue(pollReady)
@@ -176,8 +185,16 @@ func (w *World) renews(step *Step) bool {
 	return w.CertificateEnd().After(end)
 }
 
-// hasOtherVolumes reports whether the Pod has other claims than the export: the VM has changed.
+// hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format: the VM has changed.
 func (w *World) hasOtherVolumes(s *source) bool {
+	// What the exporter serves is renewed without a new Pod, except for its volumes. A content that cannot be read is replaced.
+	if served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation])); err == nil {
+		for i := range s.volumes {
+			if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
+				return true
+			}
+		}
+	}
 	mounted := map[string]bool{}
 	for i := range w.Pod.Spec.Volumes {
 		if claim := w.Pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
@@ -204,7 +221,7 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// maxText is the greatest length of what is taken from a Pod's status.
+// maxText is how many characters are taken from a Pod's status or from an error. An exporter writes a part of the status.
 const maxText = 512
 
 // podProblem returns why a Pod is not ready yet.
@@ -254,9 +271,4 @@ func finished(pod *corev1.Pod) time.Time {
 	return end
 }
 
-func short(text string) string {
-	if len(text) > maxText {
-		return text[:maxText] + "…"
-	}
-	return text
-}
+func short(text string) string { return printable.Text(text, maxText) }

@@ -4,9 +4,13 @@
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/backup"
@@ -109,5 +113,16 @@ func TokenName(of *exportv1.VirtualMachineExport) (name string, ours bool) {
 	if given := ptr.Deref(of.Spec.TokenSecretRef, ""); given != "" {
 		return given, false
 	}
-	return "export-token-" + of.Name, true
+	return shortened("export-token-" + of.Name), true
+}
+
+// shortened returns a name of an object. If it is too long, a hash replaces its end.
+func shortened(name string) string {
+	const most = validation.DNS1123SubdomainMaxLength
+	if len(name) <= most {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	suffix := "-" + hex.EncodeToString(sum[:])[:8]
+	return strings.TrimRight(name[:most-len(suffix)], "-.") + suffix
 }
