@@ -50,8 +50,8 @@ const (
 // MaxSize is the size of the largest content. All annotations of an object together may have 256 KiB.
 const MaxSize = 200 << 10
 
-// maxVolumes is the greatest number of volumes. A Pod with more mounts than this does not start anyway.
-const maxVolumes = 256
+// maxVolumes is the greatest number of volumes: those that admission allows a VM, and its persistent state.
+const maxVolumes = 256 + 1
 
 // Content is what an exporter serves.
 type Content struct {

@@ -118,6 +118,9 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 	}
 	err = entries(dir, func(entry fs.DirEntry) error {
 		shown := entry.Name()
+		if name == "." && shown == lostAndFound {
+			return nil
+		}
 		if entry.IsDir() {
 			shown += "/"
 		}

@@ -235,7 +235,11 @@ func TestBrowse(t *testing.T) {
 	w.write("a.txt", []byte("alpha"))
 	w.write("sub/<b>.html", []byte("<script>"))
 	w.write("index.html", []byte("index"))
+	w.write("lost+found/1", []byte("lost"))
 	page, header := w.get(http.StatusOK, "/volumes/data/dir/")
+	if bytes.Contains(page, []byte("lost")) {
+		t.Errorf("lost+found is not left out: %s", page)
+	}
 	for _, want := range []string{`<a href="./a.txt">a.txt</a>`, `<a href="./sub/">sub/</a>`, `<a href="./index.html">`} {
 		if !bytes.Contains(page, []byte(want)) {
 			t.Errorf("%q is not in %s", want, page)
