@@ -225,6 +225,16 @@ func TestVMExportDownloadsThatFail(t *testing.T) {
 	}
 }
 
+// What was written to the standard output cannot be taken back.
+func TestVMExportWritesToAPipeOnce(t *testing.T) {
+	e := newExported(t)
+	e.add(volumeLink("cut", exportv1.KubeVirtRaw))
+	got := e.run("download export --service-url=ADDRESS --output=- --retry=3")
+	if got.Code == 0 || got.Out != "part" || strings.Contains(got.ErrOut, "Retrying") || !strings.Contains(got.ErrOut, "the download was cut off") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // An export that is not ready in time is kept if it was just created, and the reason is printed.
 func TestVMExportThatIsNotReady(t *testing.T) {
 	e := newExported(t)

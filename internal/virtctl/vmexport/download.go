@@ -107,11 +107,11 @@ func (e *export) attempt(ctx context.Context, of *exportv1.VirtualMachineExport)
 	return nil
 }
 
-// save writes a download. A file gets its name when it is complete.
+// save writes a download. A file gets its name when it is complete. Nothing else is written twice: what was written to a pipe cannot be taken
+// back.
 func (e *export) save(from io.Reader) error {
 	if e.output == "-" {
-		_, err := io.Copy(e.cli.Out, from)
-		return readError(err)
+		return final(io.Copy(e.cli.Out, from))
 	}
 	name := e.output + ".part"
 	info, err := os.Stat(e.output)
@@ -123,15 +123,25 @@ func (e *export) save(from io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, from)
-	err = errors.Join(readError(err), file.Close())
+	written, err := io.Copy(file, from)
 	if direct {
-		return err
+		return errors.Join(final(written, err), file.Close())
 	}
+	err = errors.Join(readError(err), file.Close())
 	if err == nil {
 		return os.Rename(name, e.output)
 	}
 	_ = os.Remove(name)
+	return err
+}
+
+// final returns the error of a download that was cut off after some bytes were written, and that is not to be repeated.
+func final(written int64, err error) error {
+	err = readError(err)
+	again := temporary{}
+	if written > 0 && errors.As(err, &again) {
+		return again.error
+	}
 	return err
 }
 
