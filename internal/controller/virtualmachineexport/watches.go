@@ -39,10 +39,12 @@ const (
 // sourceField is the field of the index by which exports are found: by the kind and the name of their source, and by the kind alone.
 const sourceField = "source"
 
-var sourceIndex = reconciler.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, func(of *exportv1.VirtualMachineExport) []string {
+var sourceIndex = reconciler.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, sourceValues)
+
+func sourceValues(of *exportv1.VirtualMachineExport) []string {
 	kind := plan.SourceKind(of)
 	return []string{kind, kind + "/" + of.Spec.Source.Name}
-})
+}
 
 // startsOrEnds passes the creation, the end and the deletion of a VMI or of a Pod.
 var startsOrEnds = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return hasEnded(e.ObjectOld) != hasEnded(e.ObjectNew) }}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineexport
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+func exportIn(namespace, name, group, kind, source string) *exportv1.VirtualMachineExport {
+	of := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "uid"}}
+	of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(group), Kind: kind, Name: source}
+	return of
+}
+
+func TestWhatConcernsExports(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, exportv1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vm := func(name, claim string) *v1.VirtualMachine {
+		return builder.MakeVM(name).Namespace("a").Template(builder.MakeVMI(name).PVC("root", claim)).Obj()
+	}
+	ofSnapshot := exportIn("a", "of-snapshot", "snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
+	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		vm("vm", "data"), vm("other", "other"), ofSnapshot,
+		exportIn("a", "of-claim", "", "PersistentVolumeClaim", "data"), exportIn("b", "elsewhere", "", "PersistentVolumeClaim", "data"),
+		exportIn("a", "of-vm", "kubevirt.io", "VirtualMachine", "vm"), exportIn("a", "of-other", "kubevirt.io", "VirtualMachine", "other"),
+		exportIn("a", "of-nothing", "kubevirt.io", "VirtualMachine", "nothing"),
+	).WithIndex(&exportv1.VirtualMachineExport{}, sourceField, func(o client.Object) []string {
+		of, _ := o.(*exportv1.VirtualMachineExport)
+		return sourceValues(of)
+	}).Build()}
+	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "a", Name: name} }
+	made, state := &corev1.PersistentVolumeClaim{ObjectMeta: in("of-snapshot-root")}, &corev1.PersistentVolumeClaim{ObjectMeta: in("state")}
+	made.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ofSnapshot, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+	state.Labels = map[string]string{v1.PersistentStateLabel: "other"}
+	launcher := &corev1.Pod{ObjectMeta: in("virt-launcher-x"), Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+		{Name: "scratch"},
+		{Name: "root", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+	}}}
+	stored := &v1beta1.VirtualMachineSnapshotContent{ObjectMeta: in("content")}
+	stored.Spec.VirtualMachineSnapshotName = ptr.To("snap")
+	for name, tc := range map[string]struct {
+		find func(context.Context) []ctrl.Request
+		want string
+	}{
+		"a claim": {func(ctx context.Context) []ctrl.Request {
+			return r.ofClaim(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: in("data")})
+		}, "a/of-claim a/of-vm"},
+		"a claim of one": {func(ctx context.Context) []ctrl.Request { return r.ofClaim(ctx, made) }, "a/of-snapshot"},
+		"a state claim":  {func(ctx context.Context) []ctrl.Request { return r.ofClaim(ctx, state) }, "a/of-other"},
+		"a launcher":     {func(ctx context.Context) []ctrl.Request { return r.ofLauncher(ctx, launcher) }, "a/of-claim a/of-vm"},
+		"a content":      {func(ctx context.Context) []ctrl.Request { return r.ofContent(ctx, stored) }, "a/of-snapshot"},
+		"a VM":           {func(ctx context.Context) []ctrl.Request { return r.ofSource(kindVM)(ctx, vm("vm", "data")) }, "a/of-vm"},
+		"a DataVolume": {func(ctx context.Context) []ctrl.Request {
+			return r.withDataVolume(ctx, datavolume.Change{Namespace: "a", Name: "other"})
+		}, "a/of-other"},
+		"the importer": {func(ctx context.Context) []ctrl.Request { return r.withDataVolume(ctx, datavolume.Change{}) },
+			"a/of-claim a/of-nothing a/of-other a/of-snapshot a/of-vm b/elsewhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, request := range tc.find(t.Context()) {
+				got = append(got, request.String())
+			}
+			slices.Sort(got)
+			if text := strings.Join(got, " "); text != tc.want {
+				t.Errorf("got %s, want %s", text, tc.want)
+			}
+		})
+	}
+}
