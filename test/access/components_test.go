@@ -16,15 +16,16 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 )
 
-// Service accounts of virt-api and virt-handler.
+// Service accounts of virt-api, virt-handler and virt-exportproxy.
 const (
 	apiAccount   = "system:serviceaccount:kubevirt:kubevirt-apiserver"
 	agentAccount = "system:serviceaccount:kubevirt:kubevirt-handler"
+	proxyAccount = "system:serviceaccount:kubevirt:kubevirt-exportproxy"
 )
 
 // TestRightsOfComponents checks requests that an attacker with a stolen token would send.
 func TestRightsOfComponents(t *testing.T) {
-	for _, file := range []string{"virt-api.yaml", "virt-handler.yaml"} {
+	for _, file := range []string{"virt-api.yaml", "virt-handler.yaml", "virt-exportproxy.yaml"} {
 		if err := create(t.Context(), filepath.Join("rbac", file)); err != nil {
 			t.Fatal(err)
 		}
@@ -62,6 +63,19 @@ func TestRightsOfComponents(t *testing.T) {
 		{agentAccount, "get list watch", "", "secrets", "kubevirt", false},
 		{agentAccount, "get list watch", "", "secrets", namespace, false},
 		{agentAccount, "get", subresource.GroupName, "virtualmachineinstances/console", namespace, false},
+
+		{proxyAccount, "list watch", "export.kubevirt.io", "virtualmachineexports", namespace, true},
+		{proxyAccount, "create list watch", certificates, "certificatesigningrequests", "", true},
+		{proxyAccount, "get create update patch delete", "export.kubevirt.io", "virtualmachineexports", namespace, false},
+		{proxyAccount, "update patch", "export.kubevirt.io", "virtualmachineexports/status", namespace, false},
+		{proxyAccount, "get list watch", "", "secrets", namespace, false},
+		{proxyAccount, "get list watch", "", "secrets", "kubevirt", false},
+		{proxyAccount, "get list watch create delete", "", "pods", namespace, false},
+		{proxyAccount, "create", "", "pods/portforward", namespace, false},
+		{proxyAccount, "get list watch", "", "persistentvolumeclaims", namespace, false},
+		{proxyAccount, "get list", "kubevirt.io", "virtualmachines", namespace, false},
+		{proxyAccount, "update", certificates, "certificatesigningrequests/approval", "", false},
+		{proxyAccount, "approve sign", certificates, "signers", "", false},
 	} {
 		for verb := range strings.FieldsSeq(q.verbs) {
 			if may(t, q.account, verb, q.group, q.resource, q.where) != q.may {
@@ -100,7 +114,7 @@ func TestSignersOfComponents(t *testing.T) {
 			t.Fatal("the policy is not effective")
 		}
 	}
-	for _, account := range []string{agentAccount, apiAccount} {
+	for _, account := range []string{agentAccount, apiAccount, proxyAccount} {
 		if err := request(account, admins); err == nil || !strings.Contains(err.Error(), "kubevirt-certificate-requests") {
 			t.Errorf("%s: got %v, want the policy's error", account, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -43,7 +44,10 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 		&snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta})
 	clone := &clonev1beta1.VirtualMachineClone{ObjectMeta: meta}
 	clone.Spec.Source = &corev1.TypedLocalObjectReference{Kind: "VirtualMachine", Name: "status"}
-	objects = append(objects, clone)
+	// Clients send the token of an export to the addresses in its status.
+	export := &exportv1.VirtualMachineExport{ObjectMeta: meta}
+	export.Spec.Source = corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "status"}
+	objects = append(objects, clone, export)
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)
@@ -66,10 +70,11 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 			"root": false, "system:serviceaccount:team:default": false, "kubevirt-controller": false,
 			// A tenant's service account may have the name of a component's.
 			"system:serviceaccount:team:kubevirt-controller": false, "system:serviceaccount:team:kubevirt-handler": false,
-			"system:serviceaccount:team:kubevirt-apiserver":      false,
-			"system:serviceaccount:kubevirt:kubevirt-controller": true,
-			"system:serviceaccount:kubevirt:kubevirt-handler":    true,
-			"system:serviceaccount:kubevirt:kubevirt-apiserver":  true,
+			"system:serviceaccount:team:kubevirt-apiserver":       false,
+			"system:serviceaccount:kubevirt:kubevirt-exportproxy": false,
+			"system:serviceaccount:kubevirt:kubevirt-controller":  true,
+			"system:serviceaccount:kubevirt:kubevirt-handler":     true,
+			"system:serviceaccount:kubevirt:kubevirt-apiserver":   true,
 		} {
 			err := write(user, object)
 			denied := err != nil && strings.Contains(err.Error(), "change the spec instead")
