@@ -19,11 +19,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -31,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/proxy"
 )
@@ -59,10 +62,13 @@ type Options struct {
 	Namespace string
 	// TrustDirectory contains the CA certificates, one file for each role.
 	TrustDirectory string
+	// MetricsPort is where the metrics are served, at the same address. It is not for clients from outside. 0 serves none.
+	MetricsPort int
 	// Verbosity is the log verbosity.
 	Verbosity int
 
-	// Listener replaces Address and Port in tests, Clock the time by which certificates are renewed, and Dial the connections to exporters.
+	// Listener replaces Address and Port in tests, Clock the time by which certificates are verified and renewed, and Dial the connections
+	// to exporters.
 	Listener net.Listener
 	Clock    clock.WithTicker
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
@@ -75,6 +81,7 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
 		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv)
 	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the CA certificates, one file for each role")
+	fs.IntVar(&o.MetricsPort, "metrics-port", 0, "HTTPS port of the metrics, which is not for clients from outside; 0 serves none")
 	fs.IntVar(&o.Verbosity, "v", 0, "log verbosity")
 }
 
@@ -90,6 +97,9 @@ func (o *Options) Validate() error {
 	if o.Port < 1 || o.Port > 65535 {
 		errs = append(errs, fmt.Errorf("--port is %d: it must be a port from 1 to 65535", o.Port))
 	}
+	if o.MetricsPort < 0 || o.MetricsPort > 65535 || o.MetricsPort != 0 && o.MetricsPort == o.Port {
+		errs = append(errs, fmt.Errorf("--metrics-port is %d: it must be a port from 1 to 65535 other than --port, or 0", o.MetricsPort))
+	}
 	return errors.Join(errs...)
 }
 
@@ -99,6 +109,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	ctx = ctrl.LoggerInto(ctx, l.Logger)
+	metrics.CountRequests(config)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, exportv1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -123,18 +134,49 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if o.Clock != nil {
 		serving.Clock = o.Clock
 	}
-	server := newServer(proxy.New(proxy.Options{
-		Exports: objects, Dial: o.Dial, Log: l.Logger,
-		TLS: func(serverName string) (*tls.Config, error) { return certificate.ExporterClient(trust, serverName) },
-	}), serving, objects)
+	server := newServer(proxy.New(proxy.Options{Exports: objects, Dial: o.Dial, Log: l.Logger, TLS: o.toExporters(trust)}), serving, objects)
 	store.RestrictTLS(server.TLSConfig)
+	run := []func(context.Context) error{
+		objects.Start, store.Follow(objects, o.Namespace).Start, serving.Start, func(ctx context.Context) error { return serve(ctx, server, o) },
+	}
+	if o.MetricsPort != 0 {
+		observed, err := newMetricsServer(config, serving, store, o)
+		if err != nil {
+			return err
+		}
+		run = append(run, observed.Start)
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, start := range []func(context.Context) error{objects.Start, store.Follow(objects, o.Namespace).Start, serving.Start} {
+	for _, start := range run {
 		group.Go(func() error { return start(ctx) })
 	}
-	group.Go(func() error { return serve(ctx, server, o) })
 	l.Info("Starting virt-exportproxy", "namespace", o.Namespace, "port", o.Port)
 	return group.Wait()
+}
+
+// toExporters returns the function that returns the configuration of a connection to an exporter.
+func (o *Options) toExporters(trust certificate.Trust) func(serverName string) (*tls.Config, error) {
+	return func(serverName string) (*tls.Config, error) {
+		config, err := certificate.ExporterClient(trust, serverName)
+		if err == nil && o.Clock != nil {
+			config.Time = o.Clock.Now
+		}
+		return config, err
+	}
+}
+
+// newMetricsServer returns the server of the metrics and of the health check. The port of the proxy is for clients from outside, who must
+// not see them.
+func newMetricsServer(config *rest.Config, serving certificate.Provider, store *clusterconfig.Store, o *Options) (*manager.Server, error) {
+	api, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client: %w", err)
+	}
+	return metrics.NewServer(metrics.Options{
+		Address: net.JoinHostPort(o.Address, strconv.Itoa(o.MetricsPort)), RestrictTLS: store.RestrictTLS,
+		TLS:    func(c *tls.Config) { c.GetCertificate = certificateOf(serving) },
+		Health: &health.Check{APIServer: api, ConfigVersion: store.Version},
+	})
 }
 
 // newCache returns a cache of exports, of which only the phase is kept, and of the KubeVirt object.
@@ -169,15 +211,7 @@ func onlyPhase(o any) (any, error) {
 // newServer returns the server of a proxy. Handshakes fail while there is no certificate.
 func newServer(p *proxy.Proxy, serving certificate.Provider, objects cache.Cache) *http.Server {
 	server := p.HTTP()
-	server.TLSConfig = &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if pair := serving.Current(); pair != nil {
-				return pair, nil
-			}
-			return nil, errors.New("there is no certificate yet: virt-controller has not signed one")
-		},
-	}
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: certificateOf(serving)}
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != healthPath {
 			p.ServeHTTP(w, r)
@@ -192,6 +226,16 @@ func newServer(p *proxy.Proxy, serving certificate.Provider, objects cache.Cache
 		_, _ = w.Write([]byte("ok"))
 	})
 	return server
+}
+
+// certificateOf returns a function that returns the certificate of the server now.
+func certificateOf(serving certificate.Provider) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if pair := serving.Current(); pair != nil {
+			return pair, nil
+		}
+		return nil, errors.New("there is no certificate yet: virt-controller has not signed one")
+	}
 }
 
 // serve serves until the context ends, and then as long as downloads go on, up to drain.

@@ -149,12 +149,12 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 	// As with an API server without streaming lists: informers list, then watch.
 	t.Setenv("KUBE_FEATURE_WatchListClient", "false")
 	w := start(t)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	w.g.Expect(err).NotTo(HaveOccurred())
+	listener, observed := w.listen(), w.listen()
+	w.g.Expect(observed.Close()).To(Succeed())
 	log, err := livelog.New(0)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
-		Address: "127.0.0.1", Port: 8443, Namespace: installed, TrustDirectory: w.trust, Listener: listener,
+		Address: "127.0.0.1", Port: 8443, MetricsPort: portOf(observed), Namespace: installed, TrustDirectory: w.trust, Listener: listener,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, w.exporter)
 		},
@@ -168,8 +168,8 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 	outside := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: roots, ServerName: "virt-exportproxy." + installed + ".svc", MinVersion: tls.VersionTLS12,
 	}}}
-	get := func(path string) (int, string) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+listener.Addr().String()+path, nil)
+	from := func(address, path string) (int, string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+path, nil)
 		w.g.Expect(err).NotTo(HaveOccurred())
 		response, err := outside.Do(request)
 		if err != nil {
@@ -180,6 +180,7 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 		w.g.Expect(err).NotTo(HaveOccurred())
 		return response.StatusCode, string(body)
 	}
+	get := func(path string) (int, string) { return from(listener.Addr().String(), path) }
 	code := func(path string) func() int {
 		return func() int {
 			code, _ := get(path)
@@ -201,6 +202,32 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 	w.g.Expect(body).To(Equal("exported /volumes/data/disk.img"))
 	w.g.Expect(w.client.Delete(t.Context(), export)).To(Succeed())
 	w.g.Eventually(code(path), timeout, "100ms").Should(Equal(http.StatusNotFound))
+
+	// The metrics are not for clients from outside.
+	w.g.Expect(code("/metrics")()).To(Equal(http.StatusBadRequest))
+	found, metrics := from(observed.Addr().String(), "/metrics")
+	w.g.Expect(found).To(Equal(http.StatusOK))
+	w.g.Expect(metrics).To(And(ContainSubstring("kubevirt_rest_client_requests_total{"), ContainSubstring("\ngo_goroutines ")))
+	found, health := from(observed.Addr().String(), "/healthz")
+	w.g.Expect(found).To(Equal(http.StatusOK))
+	w.g.Expect(health).To(ContainSubstring("config-resource-version"))
+	found, _ = from(observed.Addr().String(), path)
+	w.g.Expect(found).To(Equal(http.StatusNotFound))
+}
+
+func (w *world) listen() net.Listener {
+	w.t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	w.g.Expect(err).NotTo(HaveOccurred())
+	return listener
+}
+
+func portOf(listener net.Listener) int {
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0
+	}
+	return address.Port
 }
 
 func TestOptions(t *testing.T) {
@@ -212,6 +239,8 @@ func TestOptions(t *testing.T) {
 		"no namespace":    {Options{Address: "0.0.0.0", Port: 8443}, false},
 		"no address":      {Options{Port: 8443, Namespace: installed}, false},
 		"an invalid port": {Options{Address: "::", Port: 0, Namespace: installed}, false},
+		"metrics":         {Options{Address: "::", Port: 8443, MetricsPort: 8444, Namespace: installed}, true},
+		"metrics outside": {Options{Address: "::", Port: 8443, MetricsPort: 8443, Namespace: installed}, false},
 	} {
 		if err := tc.options.Validate(); (err == nil) != tc.valid {
 			t.Errorf("%s: got %v", name, err)

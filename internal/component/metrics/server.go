@@ -81,9 +81,31 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 			return err
 		}
 	}
-	config, err := o.tls()
+	server, err := listen(handler, o)
 	if err != nil {
 		return err
+	}
+	if err := mgr.Add(server); err != nil {
+		_ = server.Listener.Close()
+		return err
+	}
+	return nil
+}
+
+// NewServer returns a server of the metrics of a component that has no manager. It listens already. Options.Authorize is not supported.
+func NewServer(o Options) (*manager.Server, error) {
+	handler, err := Handler(o)
+	if err != nil {
+		return nil, err
+	}
+	return listen(handler, o)
+}
+
+// listen returns a server that listens already.
+func listen(handler http.Handler, o Options) (*manager.Server, error) {
+	config, err := o.tls()
+	if err != nil {
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle(Path, handler)
@@ -95,16 +117,12 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", o.Address)
 	if err != nil {
-		return fmt.Errorf("cannot listen for requests of the metrics: %w", err)
+		return nil, fmt.Errorf("cannot listen for requests of the metrics: %w", err)
 	}
-	err = mgr.Add(&manager.Server{
+	return &manager.Server{
 		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(health.LimitConnections(listener, maxConnections), config),
 		ShutdownTimeout: ptr.To(shutdownTimeout),
-	})
-	if err != nil {
-		_ = listener.Close()
-	}
-	return err
+	}, nil
 }
 
 // Handler returns the handler of a component's metrics.

@@ -13,6 +13,9 @@ import (
 // ExportProxyName is the name of virt-exportproxy's Deployment.
 const ExportProxyName = "virt-exportproxy"
 
+// scrapeLabel makes Prometheus scrape a Pod. It is prometheus.ScrapeLabel.
+const scrapeLabel = "prometheus.kubevirt.io"
+
 // exportProxyObjects renders virt-exportproxy, if the installation has its image.
 func exportProxyObjects(s Settings) ([]client.Object, error) {
 	if s.Config.Images.ExportProxy == "" {
@@ -41,7 +44,12 @@ func configureExportProxy(d *appsv1.Deployment, s Settings) {
 	d.Spec.Replicas = ptr.To(s.exportProxyReplicas())
 	container.Image, container.ImagePullPolicy = s.Config.Images.ExportProxy, s.Config.ImagePullPolicy
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
-	container.Args = []string{"--port", "8443"}
+	container.Args = []string{"--port", "8443", "--metrics-port", "8444"}
+	if s.MetricsAuthorization {
+		// Clients from outside send it requests, so it has no right to review tokens. Without it, it cannot authorize Prometheus.
+		container.Args, container.Ports = container.Args[:2], container.Ports[:1]
+		delete(d.Spec.Template.Labels, scrapeLabel)
+	}
 	placeInfra(pod, s.Infra)
 }
 

@@ -39,6 +39,29 @@ func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
 	}
 }
 
+// With an authorization of metrics, it serves none.
+func TestMetricsOfExportProxy(t *testing.T) {
+	for authorization, want := range map[bool]int{false: 2, true: 1} {
+		s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default(), Nodes: 3, MetricsAuthorization: authorization}
+		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1", ExportProxy: "p:1"}
+		objects, err := Render(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+			return o.GetKind() == "Deployment" && o.GetName() == ExportProxyName
+		})
+		containers, _, _ := unstructured.NestedSlice(objects[at].Object, "spec", "template", "spec", "containers")
+		container, _ := containers[0].(map[string]any)
+		ports, _ := container["ports"].([]any)
+		args, _ := container["args"].([]any)
+		_, scraped, _ := unstructured.NestedString(objects[at].Object, "spec", "template", "metadata", "labels", scrapeLabel)
+		if len(ports) != want || len(args) != 2*want || scraped == authorization {
+			t.Errorf("authorization %t: got ports %v, arguments %v, scraped: %t", authorization, ports, args, scraped)
+		}
+	}
+}
+
 // virt-exportproxy is updated after virt-controller and before virt-api.
 func TestExportProxyHasItsTurn(t *testing.T) {
 	done := Component{Exists: true, Current: true, Rollout: Rollout{Done: true}}
