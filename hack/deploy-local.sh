@@ -40,18 +40,22 @@ load_images() {
 
 # deploy [CLONE]: deploys the images of a clone with its manifests, by default those of this one.
 deploy() {
-	local clone=${1:-.} digest
+	local clone=${1:-.} name proxy digest archives=() workloads=(deployment/virt-controller deployment/virt-api daemonset/virt-handler)
 	make -C "$clone" deploy
 	$kubectl apply --server-side -f "$clone/config/samples/kubevirt.yaml"
 	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
+	# Earlier releases have no virt-exportproxy.
+	proxy=$($kubectl -n kubevirt get deployment/virt-exportproxy --ignore-not-found -o name)
+	[ -z "$proxy" ] || workloads+=("$proxy")
 	# A rebuilt image has the same tag: restart the Pods that run an older one.
-	digest=$(cat "$clone"/.build/images/virt-{controller,api,handler,launcher}.tar | sha256sum | cut -c1-16)
+	for name in virt-{controller,api,handler,launcher,exportproxy,exportserver}; do
+		[ ! -e "$clone/.build/images/$name.tar" ] || archives+=("$clone/.build/images/$name.tar")
+	done
+	digest=$(cat "${archives[@]}" | sha256sum | cut -c1-16)
 	if [ "$($kubectl -n kubevirt get namespace kubevirt -o jsonpath='{.metadata.annotations.vireo-images}')" != "$digest" ]; then
-		$kubectl -n kubevirt rollout restart deployment/virt-controller deployment/virt-api daemonset/virt-handler
+		$kubectl -n kubevirt rollout restart "${workloads[@]}"
 		$kubectl annotate --overwrite namespace kubevirt vireo-images="$digest"
 	fi
-	$kubectl -n kubevirt rollout status deployment/virt-controller --timeout=5m
-	$kubectl -n kubevirt rollout status deployment/virt-api --timeout=5m
-	$kubectl -n kubevirt rollout status daemonset/virt-handler --timeout=5m
+	for name in "${workloads[@]}"; do $kubectl -n kubevirt rollout status "$name" --timeout=5m; done
 	$kubectl wait node --all --for=jsonpath='{.metadata.labels.kubevirt\.io/schedulable}'=true --timeout=3m
 }

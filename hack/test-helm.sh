@@ -13,7 +13,7 @@ unset KUBECONFIG
 . hack/steps.sh
 . hack/deploy-local.sh
 steps=9
-images=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver guest-small)
+components=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver)
 export TAG=${TAG:-dev}
 first=$TAG
 second=$first-next
@@ -23,14 +23,14 @@ export HELM_CACHE_HOME=$step_logs/helm HELM_CONFIG_HOME=$step_logs/helm HELM_DAT
 # The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the next by &&.
 build_all() {
 	local name
-	build_images "${images[@]}" || return 1
-	for name in "${images[@]:0:4}"; do mv ".build/images/$name.tar" ".build/images/$name-first.tar"; done
-	TAG=$second hack/images/build.sh "${images[@]:0:4}"
+	build_images "${components[@]}" guest-small || return 1
+	for name in "${components[@]}"; do mv ".build/images/$name.tar" ".build/images/$name-first.tar"; done
+	TAG=$second hack/images/build.sh "${components[@]}"
 }
 
 load_all() {
 	local name archives=(.build/images/guest-small.tar)
-	for name in "${images[@]:0:4}"; do archives+=(".build/images/$name-first.tar" ".build/images/$name.tar"); done
+	for name in "${components[@]}"; do archives+=(".build/images/$name-first.tar" ".build/images/$name.tar"); done
 	hack/cluster/cluster load "${archives[@]}"
 }
 
@@ -43,6 +43,7 @@ release() {
 		$kubectl -n kubevirt rollout status deployment/virt-controller --timeout=5m &&
 		$kubectl -n kubevirt rollout status deployment/virt-api --timeout=5m &&
 		$kubectl -n kubevirt rollout status daemonset/virt-handler --timeout=5m &&
+		$kubectl -n kubevirt rollout status deployment/virt-exportproxy --timeout=5m &&
 		"$helm" list --namespace kubevirt
 }
 

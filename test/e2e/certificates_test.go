@@ -69,7 +69,9 @@ type bundle struct {
 }
 
 // roles are those of all certificates.
-func roles() []certificate.Role { return append(certificate.Roles(), certificate.ControllerServing) }
+func roles() []certificate.Role {
+	return append(certificate.Authorities(), certificate.ControllerServing)
+}
 
 // followRotation observes the certificates until the spec ends.
 func followRotation(ctx context.Context) *rotation {
@@ -79,6 +81,8 @@ func followRotation(ctx context.Context) *rotation {
 		"virt-api":        {8443: certificate.APIServing},
 		"virt-handler":    {agentapi.ConsolePort: certificate.AgentServing, agentapi.MigrationPort: certificate.AgentMigration},
 		"virt-controller": {9443: certificate.ControllerServing, 8443: certificate.ControllerServing},
+		// The proxy of exports, and its metrics.
+		"virt-exportproxy": {8443: certificate.ExportProxyServing, 8444: certificate.ExportProxyServing},
 	}
 	for _, pod := range components(ctx) {
 		component := pod.Labels[v1.AppLabel]
@@ -89,7 +93,7 @@ func followRotation(ctx context.Context) *rotation {
 		case "virt-api":
 			r.leaves[leafKey{certificate.APIClient.Name, pod.Name}] = nil
 			fallthrough
-		case "virt-handler":
+		case "virt-handler", "virt-exportproxy":
 			root := filepath.Join("/proc", strconv.Itoa(podProcess(&pod, component).PID), "root")
 			r.mounts[pod.Name] = filepath.Join(root, "etc", component, "trust")
 		}

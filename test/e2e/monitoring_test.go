@@ -217,7 +217,7 @@ func specOf(ctx context.Context, g Gomega, kind, namespace string, into any) {
 func components(ctx context.Context) []corev1.Pod {
 	GinkgoHelper()
 	var all []corev1.Pod
-	for _, component := range []string{"virt-api", "virt-controller", "virt-handler"} {
+	for _, component := range []string{"virt-api", "virt-controller", "virt-handler", "virt-exportproxy"} {
 		pods := &corev1.PodList{}
 		Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
 		all = append(all, pods.Items...)

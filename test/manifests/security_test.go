@@ -45,6 +45,9 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 	var api appsv1.Deployment
 	read(t, &api, "internal", "controller", "kubevirt", "operator", "manifests", "virt-api.yaml")
 	pods["virt-api"] = &api.Spec.Template.Spec
+	var proxy appsv1.Deployment
+	read(t, &proxy, "internal", "controller", "kubevirt", "operator", "manifests", "virt-exportproxy.yaml")
+	pods["virt-exportproxy"] = &proxy.Spec.Template.Spec
 	seen := 0
 	for process, pod := range pods {
 		for _, volume := range pod.Volumes {
@@ -75,7 +78,9 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 // SECURITY.md gives the reason for each verb on a resource, in a row that names both.
 func TestSecurityNamesEveryRight(t *testing.T) {
 	sections := securitySections(t)
-	for process, file := range map[string]string{"virt-handler": "virt-handler.yaml", "virt-api": "virt-api.yaml", "virt-controller": "role.yaml"} {
+	for process, file := range map[string]string{
+		"virt-handler": "virt-handler.yaml", "virt-api": "virt-api.yaml", "virt-exportproxy": "virt-exportproxy.yaml", "virt-controller": "role.yaml",
+	} {
 		rows := firstColumns(sections[process])
 		for _, rule := range rules(t, file) {
 			for _, resource := range rule.Resources {

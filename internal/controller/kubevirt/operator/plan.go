@@ -61,8 +61,8 @@ type Plan struct {
 // Next returns the next step of a rollout.
 //
 // What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each
-// when the one before is done: agents, virt-controller, virt-exportproxy, virt-api, so that no user can request what an old agent does not know. An older
-// version is installed the other way round.
+// when the one before is done: agents, virt-controller, virt-exportproxy, virt-api, so that no user can request what an old agent does not
+// know. An older version is installed the other way round.
 func Next(w World) Plan {
 	p := Plan{MaxUnavailable: w.maxUnavailable(), Rollout: Rollout{Done: true}}
 	type step struct {
@@ -73,8 +73,8 @@ func Next(w World) Plan {
 	if w.Proxy != nil {
 		steps = slices.Insert(steps, 2, step{w.Proxy, &p.Proxy})
 	}
-	if last := len(steps) - 1; !w.Forward {
-		steps[0], steps[last] = steps[last], steps[0]
+	if !w.Forward {
+		slices.Reverse(steps)
 	}
 	waits := false
 	if w.Controller.Current && !w.Controller.done() {
