@@ -65,6 +65,7 @@ func (w *world) rotate(step time.Duration) {
 	t := w.t
 	vmi := w.guest()
 	w.settle()
+	w.exported.settle()
 	w.expectHealthy()
 	console := websocket.NetConn(t.Context(), w.stream(vmi, "console"), websocket.MessageBinary)
 	tunnel, err := w.red.peers(w.blue.migrationPort).Tunnel(t.Context(), peer.AttemptOf(vmi))
@@ -80,12 +81,14 @@ func (w *world) rotate(step time.Duration) {
 		w.clock.Step(step)
 		w.trigger()
 		w.settle()
+		w.exported.settle()
 		record(seen, w.certificates())
 
 		// Open connections stay open, and new ones are accepted.
 		expectEcho(w.g, console, []byte("still there\n"))
 		expectEcho(w.g, tunnel, ping())
 		w.expectScreen(vmi)
+		w.exported.expectDownload()
 		_, err := w.red.peers(w.blue.migrationPort).Destination(t.Context(), peer.AttemptOf(vmi))
 		w.g.Expect(err).NotTo(HaveOccurred())
 	}
@@ -136,7 +139,7 @@ func (w *world) settle() {
 	w.t.Helper()
 	now, lifetimes := w.clock.Now(), w.lifetimes
 	w.g.Eventually(func(g Gomega) {
-		for _, role := range certificate.Roles() {
+		for _, role := range certificate.Authorities() {
 			_, changes, _, err := w.authority(g, role).Advance(now, lifetimes)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(changes).To(BeFalse(), "the CA of "+role.Name)
@@ -155,7 +158,9 @@ func (w *world) settle() {
 
 // leaves returns the certificates in use: those of the agents' sources, and virt-api's as its peers see them.
 func (w *world) leaves() map[string]*x509.Certificate {
-	leaves := map[string]*x509.Certificate{"virt-api, client": w.red.lastCaller(), "webhooks": w.webhookLeaf()}
+	leaves := map[string]*x509.Certificate{
+		"virt-api, client": w.red.lastCaller(), "webhooks": w.webhookLeaf(), "virt-exportproxy, serving": w.exported.proxyLeaf(),
+	}
 	for _, a := range []*agent{w.red, w.blue} {
 		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration} {
 			if pair := source.Current(); pair != nil {
@@ -178,7 +183,7 @@ func (w *world) leaves() map[string]*x509.Certificate {
 // certificates returns the leaves and the CA certificates by name.
 func (w *world) certificates() map[string]*x509.Certificate {
 	all := w.leaves()
-	for _, role := range certificate.Roles() {
+	for _, role := range certificate.Authorities() {
 		data, err := w.authority(w.g, role).Data()
 		w.g.Expect(err).NotTo(HaveOccurred())
 		pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
@@ -186,6 +191,7 @@ func (w *world) certificates() map[string]*x509.Certificate {
 		all["authority of "+role.Name] = pair.Leaf
 	}
 	all["authority of the webhooks"] = w.webhookAuthority()
+	all["exporter"] = w.exported.pair.Load().Leaf
 	return all
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rotation runs virt-controller, virt-api and the servers of two node agents with the roles and the admission policies of
-// config/ against a real API server, and advances their clock through several rotations of every certificate.
+// Package rotation runs virt-controller, virt-api, virt-exportproxy and the servers of two node agents with the roles and the admission
+// policies of config/ against a real API server, and advances their clock through several rotations of every certificate.
 //
 // The clock of the API server cannot be advanced. It verifies certificates in two places, as the client of virt-api and of the
 // webhooks. In both, the test takes its place, with its CA bundle and the test's clock (world.front, world.served).
@@ -66,6 +66,7 @@ type world struct {
 
 	webhookPort, apiPort int
 	red, blue            *agent
+	exported             *exported
 	// strategy is that of the KubeVirt object, and lifetimes what follows from it.
 	strategy  *v1.KubeVirtSelfSignConfiguration
 	lifetimes clusterconfig.Certificates
@@ -102,6 +103,7 @@ func newWorld(t *testing.T, strategy *v1.KubeVirtSelfSignConfiguration) *world {
 	w.publish()
 	w.red, w.blue = startAgent(w, "red"), startAgent(w, "blue")
 	w.startAPI(log)
+	w.exported = startExport(w, log)
 	return w
 }
 
@@ -168,7 +170,7 @@ func (w *world) startController(log *livelog.Log) {
 	var metrics, health int
 	w.webhookPort, metrics, health = w.freePort(), w.freePort(), w.freePort()
 	options := &manager.Options{
-		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: rights.Namespace,
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", ExporterImage: "e.org/e:v1", Namespace: rights.Namespace,
 		BindAddress: "127.0.0.1", Port: metrics, HealthPort: health, WebhookPort: w.webhookPort,
 		WebhookService: webhookService, MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		LeaderElection: true, Clock: w.clock, SkipNameValidation: true,
@@ -203,7 +205,7 @@ func (w *world) publish() {
 	bundles := &corev1.ConfigMap{}
 	w.g.Eventually(func(g Gomega) {
 		g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: certificate.BundleName}, bundles)).To(Succeed())
-		for _, role := range certificate.Roles() {
+		for _, role := range certificate.Authorities() {
 			g.Expect(bundles.Data[role.Name]).To(Equal(string(w.authority(g, role).Bundle())), role.Name)
 		}
 	}, timeout, "10ms").Should(Succeed())
