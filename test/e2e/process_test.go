@@ -27,10 +27,13 @@ import (
 
 // needLocalNodes skips a spec that accesses processes of nodes, unless the nodes run on this host.
 func needLocalNodes() {
-	if os.Getenv("VIREO_CLUSTER") == "" {
+	if !hasLocalNodes() {
 		Skip("kills processes of nodes: only on a cluster that `make cluster-up` made (VIREO_CLUSTER names its program)")
 	}
 }
+
+// hasLocalNodes reports whether the processes of the nodes, and the addresses of Pods, are those of this machine.
+func hasLocalNodes() bool { return os.Getenv("VIREO_CLUSTER") != "" }
 
 // podProcess finds the one process of a Pod with a given command name. The cgroup's name contains the Pod's UID.
 func podProcess(pod *corev1.Pod, command string) podproc.Process {

@@ -24,7 +24,7 @@ import (
 
 // One guest with a disk of each volume mode. It counts its boots on both.
 var _ = Describe("Snapshots of a VM", extended(1), func() {
-	It("are consistent while the guest runs, are restored in place and to another VM, and clone it", func(ctx context.Context) {
+	It("are consistent while the guest runs, are exported, restored in place and to another VM, and clone it", func(ctx context.Context) {
 		needSnapshots(ctx)
 		namespace, name := newNamespace(ctx), "keeper"
 		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock),
@@ -38,6 +38,7 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 				And(HaveField("Name", "root"), HaveField("Enabled", false)))))
 
 		By("taking a snapshot of the running guest")
+		writeOn(ctx, namespace, name, writeExported, "files", "block")
 		create(ctx, makeSnapshot(namespace, "first", name))
 		first := expectSnapshot(ctx, namespace, "first")
 		Expect(first.Status.Indications).To(ConsistOf(snapshotv1beta1.VMSnapshotOnlineSnapshotIndication, snapshotv1beta1.VMSnapshotGuestAgentIndication))
@@ -46,6 +47,10 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 		Expect(instance.UID).To(Equal(before.UID))
 		Expect(instance.Status.SnapshotFreezeRecord).NotTo(BeNil())
 		AddReportEntry("frozen", instance.Status.SnapshotFreezeRecord)
+
+		By("downloading it while the guest runs")
+		expectExported(ctx, namespace, "first", name)
+		Expect(vmi(ctx, namespace, name).UID).To(Equal(before.UID))
 
 		By("restoring it in place after another boot")
 		setRunStrategy(ctx, namespace, name, v1.RunStrategyHalted)
@@ -89,7 +94,7 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 			g.Expect(k8s.List(ctx, left, client.InNamespace(namespace))).To(Succeed())
 			g.Expect(left.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-	}, SpecTimeout(16*time.Minute))
+	}, SpecTimeout(20*time.Minute))
 })
 
 // needSnapshots skips the spec if the cluster's volumes have no snapshots.

@@ -27,6 +27,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -86,6 +87,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(csi.AddToScheme(scheme)).To(Succeed())
 	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(clonev1beta1.AddToScheme(scheme)).To(Succeed())
+	Expect(exportv1.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 	clientset, err = kubernetes.NewForConfig(restConfig)
