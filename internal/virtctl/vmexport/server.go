@@ -4,6 +4,7 @@
 package vmexport
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -143,11 +144,11 @@ func (e *export) forward(ctx context.Context, of *exportv1.VirtualMachineExport)
 	return forwarded[0].Local, stop, nil
 }
 
-// podAddress returns the address of the API server for a forwarded port of the export's Pod.
+// podAddress returns the address of the API server for a forwarded port of the export's Pod, which has the name of its Service.
 func podAddress(config *rest.Config, of *exportv1.VirtualMachineExport) (*url.URL, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, err
 	}
-	return base.JoinPath("api", "v1", "namespaces", of.Namespace, "pods", content.ServiceName(of.Name), "portforward"), nil
+	return base.JoinPath("api", "v1", "namespaces", of.Namespace, "pods", cmp.Or(of.Status.ServiceName, content.ServiceName(of.Name)), "portforward"), nil
 }
