@@ -116,6 +116,7 @@ func deploymentConfig(s *Scope, registry, tag string) string {
 	raw, err := json.Marshal(map[string]any{
 		"id": s.DeploymentID, "namespace": s.Namespace, "registry": registry, "imagePrefix": "", "kubeVirtVersion": tag,
 		"virtHandlerImage": images.Handler, "virtApiImage": images.API, "virtLauncherImage": images.Launcher,
+		"virtExportProxyImage": images.ExportProxy, "virtExportServerImage": images.Exporter,
 		"additionalProperties": map[string]string{"ImagePullPolicy": string(s.Config.ImagePullPolicy)},
 	})
 	if err != nil {
