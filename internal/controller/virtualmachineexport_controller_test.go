@@ -284,4 +284,19 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		Expect(served.Manifests.VirtualMachine["metadata"]).NotTo(HaveKey("namespace"))
 		w.expectReconciled(of)
 	})
+
+	It("does not use the content of another", func() {
+		snapshot := &vmSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
+		snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+		ExpectCreated(snapshot)
+		foreign := contentOf(snapshot)
+		foreign.Spec.VirtualMachineSnapshotName = ptr.To("other")
+		foreign.Spec.VolumeBackups = []snapshotv1beta1.VolumeBackup{{VolumeName: "root", VolumeSnapshotName: ptr.To("taken")}}
+		ExpectCreated(foreign)
+		snapshot.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(true)}
+		ExpectStatus(snapshot)
+		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
+		w.expectReconciled(of, createSecret, createService, patchExportStatus)
+		Expect(describeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
+	})
 })
