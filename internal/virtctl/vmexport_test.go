@@ -116,7 +116,7 @@ func TestVMExportCreate(t *testing.T) {
 	} {
 		e := newExported(t)
 		got := e.run("create export --ttl=1h --labels=a=b,c=d " + flags)
-		if got.Code != 0 || !strings.Contains(got.ErrOut+got.Out, "created succesfully") {
+		if got.Code != 0 || !strings.Contains(got.ErrOut+got.Out, "created succesfully") { //nolint:misspell // KubeVirt's text
 			t.Fatalf("%s: %+v", flags, got)
 		}
 		spec, _ := e.s.Get("virtualmachineexports", virtctltest.Namespace, "export").Object["spec"].(map[string]any)
@@ -132,7 +132,7 @@ func TestVMExportCreate(t *testing.T) {
 		if got := e.run("create export " + flags); got.Code == 0 || !strings.Contains(got.ErrOut, "already exists") {
 			t.Errorf("%s again: %+v", flags, got)
 		}
-		if got := e.run("delete export"); got.Code != 0 || !strings.Contains(got.ErrOut+got.Out, "deleted succesfully") {
+		if got := e.run("delete export"); got.Code != 0 || !strings.Contains(got.ErrOut+got.Out, "deleted succesfully") { //nolint:misspell // KubeVirt's text
 			t.Errorf("delete: %+v", got)
 		}
 		if got := e.run("delete export"); got.Code != 0 || !strings.Contains(got.ErrOut+got.Out, "does not exist") {
@@ -168,10 +168,10 @@ func TestVMExportDownload(t *testing.T) {
 	e.add(volumeLink("root", exportv1.KubeVirtRaw, exportv1.KubeVirtGz))
 	name := filepath.Join(t.TempDir(), "disk.img")
 	got := e.run("download export --format=raw --service-url=ADDRESS --output=" + name)
-	if got.Code != 0 || !strings.Contains(got.Out, "Download finished succesfully") {
+	if got.Code != 0 || !strings.Contains(got.Out, "Download finished succesfully") { //nolint:misspell // KubeVirt's text
 		t.Fatalf("%+v", got)
 	}
-	if data, err := os.ReadFile(name); err != nil || !bytes.Equal(data, e.disk) { //nolint:gosec // the test's file
+	if data, err := os.ReadFile(name); err != nil || !bytes.Equal(data, e.disk) {
 		t.Errorf("got %d bytes, %v", len(data), err)
 	}
 	// To the standard output, compressed, after failures.
@@ -254,7 +254,7 @@ func TestVMExportManifests(t *testing.T) {
 	}
 	name := filepath.Join(t.TempDir(), "vm.json")
 	got = e.run("download export --manifest --manifest-output-format=json --service-url=ADDRESS --output=" + name)
-	if data, err := os.ReadFile(name); got.Code != 0 || err != nil || string(data) != "application/json /internal/manifests/all\n" { //nolint:gosec // the test's file
+	if data, err := os.ReadFile(name); got.Code != 0 || err != nil || string(data) != "application/json /internal/manifests/all\n" {
 		t.Errorf("%+v, %q, %v", got, data, err)
 	}
 }
