@@ -5,6 +5,7 @@ package virtualmachinerestore
 
 import (
 	"context"
+	"slices"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -107,11 +108,11 @@ func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Re
 	if state, is := claim.GetLabels()[snapshot.RestoreCleanupStateLabel]; is {
 		values = append(values, awaitedObsolete+state)
 	}
-	var requests []ctrl.Request
-	for _, value := range values {
-		requests = append(requests, r.by(ctx, claim.GetNamespace(), awaitedField, value)...)
+	found := make([][]ctrl.Request, len(values))
+	for i, value := range values {
+		found[i] = r.by(ctx, claim.GetNamespace(), awaitedField, value)
 	}
-	return requests
+	return slices.Concat(found...)
 }
 
 // ofSnapshot returns the restores underway of a snapshot, and ofContent those of the snapshot that a content names.

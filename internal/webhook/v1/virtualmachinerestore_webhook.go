@@ -148,9 +148,11 @@ func (v *restoreValidator) isOther(
 	target, key := &v1.VirtualMachine{}, client.ObjectKey{Namespace: of.Namespace, Name: of.Spec.Target.Name}
 	err := v.reader.Get(ctx, key, target)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
+	case apierrors.IsNotFound(err):
+		return key.Name != source, nil
+	case err != nil:
 		return false, fmt.Errorf("get VirtualMachine %s: %w", key, err)
-	case err != nil, from.Status == nil, from.Status.SourceUID == nil:
+	case from.Status == nil, from.Status.SourceUID == nil:
 		return key.Name != source, nil
 	default:
 		return target.UID != *from.Status.SourceUID, nil
