@@ -31,6 +31,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
@@ -43,7 +44,8 @@ const (
 	namespaceEnv = "POD_NAMESPACE"
 	// defaultTrust is where the Deployment mounts the ConfigMap of CA certificates.
 	defaultTrust = "/etc/virt-exportproxy/trust"
-	// maxConnections limits the open connections, to which anyone can connect.
+	// maxConnections limits the open connections, since anyone can connect. More than the proxy's downloads, whose connections are not closed
+	// for new ones.
 	maxConnections = 1024
 	// keepAlive is the interval of TCP keep-alive probes, which detect dead clients.
 	keepAlive = 15 * time.Second
@@ -259,7 +261,7 @@ func serve(ctx context.Context, server *http.Server, o *Options) error {
 		}
 		done <- err
 	}()
-	if err := server.ServeTLS(health.LimitConnections(listener, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return <-done

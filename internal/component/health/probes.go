@@ -8,14 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 )
 
 const (
@@ -48,7 +48,7 @@ func WithProbes(mgr ctrl.Manager, address string) (ctrl.Manager, error) {
 	}
 	// The manager starts a Server before its caches.
 	if err := mgr.Add(&manager.Server{
-		Name: "health probe", Server: probeServer(p.handler()), Listener: LimitConnections(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
+		Name: "health probe", Server: probeServer(p.handler()), Listener: connectionlimit.New(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
 	}); err != nil {
 		_ = listener.Close()
 		return nil, err
@@ -114,59 +114,4 @@ func probeServer(handler http.Handler) *http.Server {
 	}
 	server.SetKeepAlivesEnabled(false)
 	return server
-}
-
-// limitedListener is a listener that limits the number of open connections. A new connection beyond the limit closes the oldest.
-// If it waited instead, a client that opens connections and sends nothing could make the kubelet's probes fail, and the kubelet
-// would kill the process.
-type limitedListener struct {
-	net.Listener
-	limit int
-
-	mu sync.Mutex
-	// open contains the open connections, the oldest first.
-	open []*limitedConn
-}
-
-// LimitConnections returns a listener that limits the number of open connections of another one. A new connection beyond the limit
-// closes the oldest.
-func LimitConnections(l net.Listener, limit int) net.Listener {
-	return &limitedListener{Listener: l, limit: limit}
-}
-
-// Accept implements net.Listener.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	conn := &limitedConn{Conn: accepted, listener: l}
-	if oldest := l.add(conn); oldest != nil {
-		_ = oldest.Close()
-	}
-	return conn, nil
-}
-
-// add adds a connection and returns the one to close for it, or nil.
-func (l *limitedListener) add(conn *limitedConn) *limitedConn {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open = append(l.open, conn)
-	if len(l.open) > l.limit {
-		return l.open[0]
-	}
-	return nil
-}
-
-type limitedConn struct {
-	net.Conn
-	listener *limitedListener
-}
-
-// Close implements net.Conn.
-func (c *limitedConn) Close() error {
-	c.listener.mu.Lock()
-	c.listener.open = slices.DeleteFunc(c.listener.open, func(other *limitedConn) bool { return other == c })
-	c.listener.mu.Unlock()
-	return c.Conn.Close()
 }

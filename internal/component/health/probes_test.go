@@ -17,6 +17,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 )
 
 // serveProbes serves the kubelet's probes and returns the address.
@@ -27,7 +29,7 @@ func serveProbes(t *testing.T, server *http.Server, limit int) string {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(LimitConnections(listener, limit)) }()
+	go func() { done <- server.Serve(connectionlimit.New(listener, limit)) }()
 	t.Cleanup(func() {
 		_ = server.Close()
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {

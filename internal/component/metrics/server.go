@@ -23,6 +23,7 @@ import (
 	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/profiler"
 )
@@ -120,7 +121,7 @@ func listen(handler http.Handler, o Options) (*manager.Server, error) {
 		return nil, fmt.Errorf("cannot listen for requests of the metrics: %w", err)
 	}
 	return &manager.Server{
-		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(health.LimitConnections(listener, maxConnections), config),
+		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(connectionlimit.New(listener, maxConnections), config),
 		ShutdownTimeout: ptr.To(shutdownTimeout),
 	}, nil
 }

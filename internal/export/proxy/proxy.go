@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
@@ -72,13 +73,14 @@ func New(o Options) *Proxy {
 	return &Proxy{options: o, of: map[string]int{}}
 }
 
-// HTTP returns the server, without an address and certificates.
+// HTTP returns the server, without an address and certificates. Downloads protect their connections, if its listener is one of
+// connectionlimit.
 func (p *Proxy) HTTP() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
 		Protocols: protocols,
-		Handler:   p, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		Handler:   p, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes, ConnContext: connectionlimit.Context,
 		ErrorLog: stdlog.New(io.Discard, "", 0), // anyone can cause its errors
 	}
 }
@@ -123,6 +125,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.leave(t.namespace)
+	defer connectionlimit.Protect(r.Context())()
 	p.forward(w, r, t)
 }
 

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/test/pki"
+)
+
+const (
+	// connections is how many connections a proxy accepts.
+	connections = 16
+	// timeout is long enough for a loaded machine.
+	timeout = time.Minute
 )
 
 // world is a proxy and an exporter, and what the exporter got.
@@ -73,7 +82,9 @@ func start(t *testing.T, name string, exporter http.HandlerFunc) *world {
 			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
 		},
 	})
-	w.proxy = httptest.NewServer(p)
+	w.proxy = httptest.NewUnstartedServer(p)
+	w.proxy.Config, w.proxy.Listener = p.HTTP(), connectionlimit.New(w.proxy.Listener, connections)
+	w.proxy.Start()
 	t.Cleanup(w.proxy.Close)
 	return w
 }
@@ -110,6 +121,27 @@ func (w *world) get(path string, headers ...string) answer {
 		w.t.Fatal(err)
 	}
 	return got
+}
+
+// open starts a download, and returns its body.
+func (w *world) open(path string, headers ...string) io.Reader {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.proxy.URL+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := (&http.Client{Timeout: timeout}).Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = response.Body.Close() })
+	if response.StatusCode != http.StatusOK {
+		w.t.Fatalf("got %d", response.StatusCode)
+	}
+	return response.Body
 }
 
 const (
@@ -237,6 +269,37 @@ func TestCutDownloadsLookCut(t *testing.T) {
 	})
 	if got, err := w.do(http.MethodGet, readyPath+"/volumes/data/disk.img.gz"); err == nil {
 		t.Errorf("a download that was cut looks complete: %d, %d bytes", got.code, len(got.body))
+	}
+}
+
+// Anyone can open connections.
+func TestNewConnectionsDoNotEndDownloads(t *testing.T) {
+	const half = 1 << 20
+	rest := make(chan struct{})
+	w := start(t, readyServer, func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(rw, strings.Repeat("x", half))
+		select {
+		case <-rest:
+		case <-r.Context().Done():
+		}
+		_, _ = io.WriteString(rw, strings.Repeat("x", half))
+	})
+	download := w.open(readyPath + "/volumes/data/disk.img.gz")
+	var others []net.Conn
+	for range 3 * connections {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.proxy.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		others = append(others, conn)
+	}
+	for _, conn := range others[:2*connections] {
+		_, _ = io.Copy(io.Discard, conn) // until it is closed for a newer one
+	}
+	close(rest)
+	if got, err := io.ReadAll(download); err != nil || len(got) != 2*half {
+		t.Errorf("the download was cut off after %d bytes: %v", len(got), err)
 	}
 }
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package connectionlimit
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"testing"
+	"time"
+)
+
+// world is a listener with a limit.
+type world struct {
+	t        *testing.T
+	listener net.Listener
+}
+
+func start(t *testing.T, limit int) *world {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return &world{t: t, listener: New(listener, limit)}
+}
+
+// connect returns the server's side of a new connection.
+func (w *world) connect() net.Conn {
+	w.t.Helper()
+	client, err := (&net.Dialer{}).DialContext(w.t.Context(), "tcp", w.listener.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	accepted, err := w.listener.Accept()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = client.Close()
+		_ = accepted.Close()
+	})
+	return accepted
+}
+
+func isOpen(c net.Conn) bool { return !errors.Is(c.SetDeadline(time.Time{}), net.ErrClosed) }
+
+func (w *world) expect(want string, conns ...net.Conn) {
+	w.t.Helper()
+	got := ""
+	for _, c := range conns {
+		if isOpen(c) {
+			got += "o"
+		} else {
+			got += "-"
+		}
+	}
+	if got != want {
+		w.t.Errorf("open connections: got %s, want %s", got, want)
+	}
+}
+
+func TestTheOldestIsClosed(t *testing.T) {
+	w := start(t, 2)
+	a, b := w.connect(), w.connect()
+	w.expect("oo", a, b)
+	c := w.connect()
+	w.expect("-oo", a, b, c)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := w.connect()
+	w.expect("oo", c, d)
+}
+
+func TestProtectedConnectionsStayOpen(t *testing.T) {
+	w := start(t, 2)
+	a, b := w.connect(), w.connect()
+	release := Protect(Context(t.Context(), a))
+	// As that of an HTTPS server.
+	again := Protect(Context(t.Context(), tls.Server(a, &tls.Config{MinVersion: tls.VersionTLS13})))
+	c := w.connect()
+	w.expect("o-o", a, b, c)
+	again()
+	d := w.connect()
+	w.expect("o-o", a, c, d)
+	release()
+	e := w.connect()
+	w.expect("-oo", a, d, e)
+}
+
+func TestTheLimitAppliesToProtectedConnections(t *testing.T) {
+	w := start(t, 2)
+	a, b := w.connect(), w.connect()
+	for _, c := range []net.Conn{a, b} {
+		defer Protect(Context(t.Context(), c))()
+	}
+	w.expect("oo-", a, b, w.connect())
+}
+
+func TestOtherConnectionsAreNotProtected(t *testing.T) {
+	client, server := net.Pipe()
+	defer func() { _, _ = client.Close(), server.Close() }()
+	Protect(Context(t.Context(), server))()
+	Protect(t.Context())()
+}
