@@ -23,12 +23,16 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/server"
 )
 
 const (
+	// maxConnections limits the open connections, since every Pod of the cluster can connect, and by way of virt-exportproxy anyone. More than
+	// the server's downloads, whose connections are not closed for new ones.
+	maxConnections = 256
 	// keepAlive is the interval of TCP keep-alive probes, which detect dead clients.
 	keepAlive = 15 * time.Second
 	// drain is how long downloads may go on after SIGTERM. The Pod's grace period is longer.
@@ -84,6 +88,12 @@ func run(ctx context.Context, o options) error {
 	}
 	http1 := exporter.HTTP()
 	http1.TLSConfig = (&server.Certificate{Directory: o.certificate}).TLS()
+	log.Info("Serving the export", "port", o.port)
+	return serve(ctx, http1, listener)
+}
+
+// serve serves until the context ends, and then as long as downloads go on, up to drain.
+func serve(ctx context.Context, http1 *http.Server, listener net.Listener) error {
 	done := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
@@ -95,8 +105,7 @@ func run(ctx context.Context, o options) error {
 		}
 		done <- err
 	}()
-	log.Info("Serving the export", "port", o.port)
-	if err := http1.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := http1.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return <-done

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
@@ -47,6 +48,7 @@ func (s *Server) guard(serve func(http.ResponseWriter, *http.Request) error) htt
 			http.Error(w, "too many downloads at the same time: try again later", http.StatusServiceUnavailable)
 			return
 		}
+		defer connectionlimit.Protect(r.Context())()
 		s.serve(w, r, serve)
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
@@ -115,13 +116,14 @@ func (s *Server) handler(path string) http.Handler {
 	return nil
 }
 
-// HTTP returns the server of the export, without an address and certificates.
+// HTTP returns the server of the export, without an address and certificates. Downloads protect their connections, if its listener is one
+// of connectionlimit.
 func (s *Server) HTTP() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
 		Protocols: protocols,
-		Handler:   s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		Handler:   s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes, ConnContext: connectionlimit.Context,
 		ErrorLog: quietLog(s.options.Log),
 	}
 }
