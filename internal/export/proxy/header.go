@@ -22,8 +22,8 @@ var returned = []string{
 	"Content-Length", "Content-Range", "Accept-Ranges", "Etag", "Last-Modified", "Retry-After", "Allow", "Cache-Control",
 }
 
-// types are the types of content that are returned. Others become application/octet-stream.
-var types = map[string]bool{
+// returnedTypes are the types of content that are returned. Others become application/octet-stream.
+var returnedTypes = map[string]bool{
 	"application/octet-stream": true, "application/gzip": true, "application/json": true, "application/yaml": true, "text/html": true, "text/plain": true,
 	"multipart/byteranges": true,
 }
@@ -68,7 +68,7 @@ func responseHeader(from http.Header) http.Header {
 	out := pick(from, returned)
 	kind, _, err := mime.ParseMediaType(from.Get("Content-Type"))
 	switch {
-	case err != nil || !types[kind]:
+	case err != nil || !returnedTypes[kind]:
 		out.Set("Content-Type", "application/octet-stream")
 	default:
 		out.Set("Content-Type", from.Get("Content-Type"))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -34,8 +35,6 @@ const (
 	// connectTimeout bounds connecting to an exporter, and headerTimeout the time until it starts to respond.
 	connectTimeout = 10 * time.Second
 	headerTimeout  = time.Minute
-	// stall is how long a client may accept no byte of a response.
-	stall = 2 * time.Minute
 	// copyBuffer is the size of the buffer of a download.
 	copyBuffer = 32 << 10
 	// readTimeout bounds the header of a request, and maxHeaderBytes its size. Requests have no body.
@@ -59,6 +58,7 @@ type Options struct {
 // Proxy forwards requests to exporters.
 type Proxy struct {
 	options Options
+	pace    pace
 
 	mu    sync.Mutex
 	total int
@@ -70,7 +70,7 @@ func New(o Options) *Proxy {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{Timeout: connectTimeout, Control: onlyServices}).DialContext
 	}
-	return &Proxy{options: o, of: map[string]int{}}
+	return &Proxy{options: o, pace: defaultPace, of: map[string]int{}}
 }
 
 // HTTP returns the server, without an address and certificates. Downloads protect their connections, if its listener is one of
@@ -115,7 +115,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the path is not that of an export: "+content.ProxyPath("NAMESPACE", "NAME")+"/…", http.StatusBadRequest)
 		return
 	}
-	if code, text := p.find(r.Context(), t); code != 0 {
+	uid, code, text := p.find(r.Context(), t)
+	if code != 0 {
 		http.Error(w, text, code)
 		return
 	}
@@ -126,24 +127,47 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer p.leave(t.namespace)
 	defer connectionlimit.Protect(r.Context())()
-	p.forward(w, r, t)
+	p.forward(w, r, t, uid)
 }
 
-// find returns why an export cannot be downloaded, or 0.
-func (p *Proxy) find(ctx context.Context, t target) (code int, text string) {
+// find returns the UID of an export, and why it cannot be downloaded, or 0.
+func (p *Proxy) find(ctx context.Context, t target) (uid types.UID, code int, text string) {
 	of := &exportv1.VirtualMachineExport{}
 	err := p.options.Exports.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: t.name}, of)
 	switch {
 	case apierrors.IsNotFound(err):
-		return http.StatusNotFound, "there is no such export"
+		return "", http.StatusNotFound, "there is no such export"
 	case err != nil:
 		p.options.Log.Error(err, "Cannot read an export", "namespace", t.namespace, "name", t.name)
-		return http.StatusServiceUnavailable, "the export cannot be read"
+		return "", http.StatusServiceUnavailable, "the export cannot be read"
 	case of.DeletionTimestamp != nil || of.Status == nil || of.Status.Phase != exportv1.Ready:
-		return http.StatusServiceUnavailable, "the export is not ready: its status has the reason"
+		return of.UID, http.StatusServiceUnavailable, "the export is not ready: its status has the reason"
 	default:
-		return 0, ""
+		return of.UID, 0, ""
 	}
+}
+
+// changed returns errGone if an export that was downloadable is gone or replaced by another one, and errNotReady if it cannot be downloaded
+// now.
+func (p *Proxy) changed(ctx context.Context, t target, uid types.UID) error {
+	now, code, _ := p.find(ctx, t)
+	switch {
+	case code == http.StatusNotFound || now != "" && now != uid:
+		return errGone
+	case code != 0:
+		return errNotReady
+	default:
+		return nil
+	}
+}
+
+// dial connects to an exporter.
+func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := p.options.Dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return promptConn{Conn: conn, stall: p.pace.stall}, nil
 }
 
 // enter takes one of the slots for downloads. A namespace gets at most as many as are free, so that a few of them cannot take all.
@@ -171,7 +195,7 @@ func (p *Proxy) leave(namespace string) {
 //
 // httputil.ReverseProxy is not used. It passes on what a download does not need, but a hostile exporter can use: informational responses
 // and trailers, whose headers it does not filter, and the raw connection after 101 Switching Protocols.
-func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
 	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
 	name := content.ServerName(t.namespace, t.name)
 	config, err := p.options.TLS(name)
@@ -181,14 +205,14 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	transport := &http.Transport{
-		DialContext: p.options.Dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
+		DialContext: p.dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 	}
 	request := (&http.Request{
 		Method: r.Method, Host: name, Header: requestHeader(r.Header), Body: http.NoBody,
 		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(r.URL)},
 	}).WithContext(r.Context())
-	start, out := time.Now(), &response{ResponseWriter: w, control: http.NewResponseController(w)}
+	start, out := time.Now(), &response{ResponseWriter: w, stall: p.pace.stall}
 	defer func() {
 		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
 	}()
@@ -207,7 +231,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
 	defer func() { _ = answer.Body.Close() }()
 	maps.Copy(out.Header(), responseHeader(answer.Header))
 	out.WriteHeader(answer.StatusCode)
-	if _, err := io.CopyBuffer(out, answer.Body, make([]byte, copyBuffer)); err != nil {
+	to := newTransfer(out, p.pace, func() error { return p.changed(r.Context(), t, uid) })
+	if _, err := io.CopyBuffer(to, answer.Body, make([]byte, copyBuffer)); err != nil {
 		log.Info("A download was cut off", "error", err.Error())
 		panic(http.ErrAbortHandler) // so that the client does not take what it got for the whole
 	}
@@ -215,28 +240,3 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
 
 // isFinal reports whether a response with a status is one to a request: after 101 the exporter would speak with the client itself.
 func isFinal(status int) bool { return status >= http.StatusOK && status <= 599 }
-
-// response is a response that is given up if the client accepts no byte for some time.
-type response struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	code    int
-	sent    int64
-}
-
-// Unwrap gives net/http the original.
-func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
-
-// WriteHeader remembers the code.
-func (r *response) WriteHeader(code int) {
-	r.code = code
-	r.ResponseWriter.WriteHeader(code)
-}
-
-// Write extends the deadline of the connection with each write.
-func (r *response) Write(p []byte) (int, error) {
-	_ = r.control.SetWriteDeadline(time.Now().Add(stall))
-	n, err := r.ResponseWriter.Write(p)
-	r.sent += int64(n)
-	return n, err
-}

@@ -49,7 +49,7 @@ type world struct {
 }
 
 // start starts a proxy, and an exporter with a certificate for a name.
-func start(t *testing.T, name string, exporter http.HandlerFunc) *world {
+func start(t *testing.T, name string, exporter http.HandlerFunc, configure ...func(*Proxy)) *world {
 	t.Helper()
 	w := &world{t: t, log: &bytes.Buffer{}}
 	scheme := runtime.NewScheme()
@@ -58,7 +58,7 @@ func start(t *testing.T, name string, exporter http.HandlerFunc) *world {
 	}
 	export := func(name string, phase exportv1.VirtualMachineExportPhase) *exportv1.VirtualMachineExport {
 		return &exportv1.VirtualMachineExport{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Status: &exportv1.VirtualMachineExportStatus{Phase: phase},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"}, Status: &exportv1.VirtualMachineExportStatus{Phase: phase},
 		}
 	}
 	w.exports = fake.NewClientBuilder().WithScheme(scheme).WithObjects(
@@ -82,6 +82,9 @@ func start(t *testing.T, name string, exporter http.HandlerFunc) *world {
 			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
 		},
 	})
+	for _, one := range configure {
+		one(p)
+	}
 	w.proxy = httptest.NewUnstartedServer(p)
 	w.proxy.Config, w.proxy.Listener = p.HTTP(), connectionlimit.New(w.proxy.Listener, connections)
 	w.proxy.Start()

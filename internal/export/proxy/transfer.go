@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package proxy
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"time"
+)
+
+// pace is how slow a download may be. Without it a client or an exporter could keep a slot for as long as it likes.
+type pace struct {
+	// stall is how long a client may accept, and an exporter send, no byte.
+	stall time.Duration
+	// patience is the time after which averages count.
+	patience time.Duration
+	// client is how many bytes per second a client must accept on average, of the time that it takes for that.
+	client int64
+	// exporter is how many bytes per second must be sent on average. An exporter that compresses an empty disk reads a thousand bytes for
+	// each that it sends.
+	exporter int64
+	// check is how often it is checked that the export is still ready, and absence how long it may be not ready: its Pod may be ready again
+	// soon.
+	check, absence time.Duration
+}
+
+// defaultPace is the pace of a proxy.
+var defaultPace = pace{
+	stall: 2 * time.Minute, patience: 5 * time.Minute, client: 64 << 10, exporter: 1 << 10, check: 10 * time.Second, absence: 2 * time.Minute,
+}
+
+var (
+	errSlowClient   = errors.New("the client accepts too few bytes per second")
+	errSlowExporter = errors.New("the exporter sends too few bytes per second")
+	errGone         = errors.New("the export does not exist any more")
+	errNotReady     = errors.New("the export is not ready any more")
+)
+
+// promptConn is a connection that fails if a read gets no byte for some time.
+type promptConn struct {
+	net.Conn
+	stall time.Duration
+}
+
+// Read extends the deadline of the connection with each read.
+func (c promptConn) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(c.stall)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+// response is a response that is given up if the client accepts no byte for some time. It remembers its status and size.
+type response struct {
+	http.ResponseWriter
+	stall time.Duration
+	code  int
+	sent  int64
+}
+
+// Unwrap gives net/http the original.
+func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// WriteHeader remembers the code.
+func (r *response) WriteHeader(code int) {
+	r.code = code
+	r.ResponseWriter.WriteHeader(code)
+}
+
+// Write extends the deadline of the connection with each write.
+func (r *response) Write(p []byte) (int, error) {
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.stall))
+	n, err := r.ResponseWriter.Write(p)
+	r.sent += int64(n)
+	return n, err
+}
+
+// transfer writes the body of a response, and fails if the download is too slow or its export is gone.
+type transfer struct {
+	out  *response
+	pace pace
+	// export returns nil, errNotReady or errGone.
+	export func() error
+
+	start, checked, ready time.Time
+	// accepting is how long the client has taken to accept what was sent.
+	accepting time.Duration
+}
+
+func newTransfer(out *response, pace pace, export func() error) *transfer {
+	now := time.Now()
+	return &transfer{out: out, pace: pace, export: export, start: now, checked: now, ready: now}
+}
+
+// Write implements io.Writer.
+func (t *transfer) Write(p []byte) (int, error) {
+	now := time.Now()
+	if err := t.verify(now); err != nil {
+		return 0, err
+	}
+	n, err := t.out.Write(p)
+	t.accepting += time.Since(now)
+	return n, err
+}
+
+// verify returns why the download ends now, or nil.
+func (t *transfer) verify(now time.Time) error {
+	switch {
+	case t.tooSlow(t.accepting, t.pace.client):
+		return errSlowClient
+	case t.tooSlow(now.Sub(t.start), t.pace.exporter):
+		return errSlowExporter
+	case now.Sub(t.checked) < t.pace.check:
+		return nil
+	}
+	t.checked = now
+	err := t.export()
+	switch {
+	case err == nil:
+		t.ready = now
+	case errors.Is(err, errNotReady) && now.Sub(t.ready) <= t.pace.absence:
+		return nil
+	}
+	return err
+}
+
+func (t *transfer) tooSlow(took time.Duration, least int64) bool {
+	return took > t.pace.patience && float64(t.out.sent) < float64(least)*took.Seconds()
+}
