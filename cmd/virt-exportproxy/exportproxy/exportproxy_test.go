@@ -171,6 +171,7 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 	from := func(address, path string) (int, string) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+path, nil)
 		w.g.Expect(err).NotTo(HaveOccurred())
+		request.Header.Set(content.TokenHeader, "token")
 		response, err := outside.Do(request)
 		if err != nil {
 			return 0, err.Error()

@@ -20,6 +20,9 @@ import (
 // TokenHeader is the header, and the query parameter, with the token that opens an export. KubeVirt's.
 const TokenHeader = "x-kubevirt-export-token" //nolint:gosec // a name
 
+// TokenNeeded is the response to a request without the token.
+const TokenNeeded = "the token of the export is needed, in the header or query parameter " + TokenHeader
+
 // TokenKey is the key of the token in its Secret. KubeVirt's.
 const TokenKey = "token"
 

@@ -63,6 +63,11 @@ func tokenQuery(from *url.URL) string {
 	return url.Values{content.TokenHeader: {token}}.Encode()
 }
 
+// hasToken reports whether a request has a token. Only the exporter knows if it is the right one.
+func hasToken(r *http.Request) bool {
+	return r.Header.Get(content.TokenHeader) != "" || r.URL.Query().Get(content.TokenHeader) != ""
+}
+
 // responseHeader returns the headers of a response for a client. The proxy has set those of protect already.
 func responseHeader(from http.Header) http.Header {
 	out := pick(from, returned)

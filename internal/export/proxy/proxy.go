@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -29,9 +28,12 @@ import (
 )
 
 const (
-	// maxDownloads is how many downloads are forwarded at the same time, and maxOfNamespace how many of one namespace.
+	// maxDownloads is how many downloads are forwarded at the same time, and maxOfNamespace how many of one namespace. The same limits apply
+	// to requests whose token the exporter has not checked yet. Of these, an export has maxUndecided; others wait up to maxWait.
 	maxDownloads   = 256
 	maxOfNamespace = 32
+	maxUndecided   = 8
+	maxWait        = 10 * time.Second
 	// connectTimeout bounds connecting to an exporter, and headerTimeout the time until it starts to respond.
 	connectTimeout = 10 * time.Second
 	headerTimeout  = time.Minute
@@ -59,10 +61,12 @@ type Options struct {
 type Proxy struct {
 	options Options
 	pace    pace
-
-	mu    sync.Mutex
-	total int
-	of    map[string]int
+	// patience is how long a request waits for its turn to be checked.
+	patience time.Duration
+	// downloads are the requests to which an exporter has responded, and connecting those to which it has not.
+	downloads, connecting *slots
+	// undecided are those of connecting by export.
+	undecided *queues
 }
 
 // New returns a proxy.
@@ -70,7 +74,10 @@ func New(o Options) *Proxy {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{Timeout: connectTimeout, Control: onlyServices}).DialContext
 	}
-	return &Proxy{options: o, pace: defaultPace, of: map[string]int{}}
+	return &Proxy{
+		options: o, pace: defaultPace, patience: maxWait,
+		downloads: newSlots(maxDownloads, maxOfNamespace), connecting: newSlots(maxDownloads, maxOfNamespace), undecided: newQueues(maxUndecided),
+	}
 }
 
 // HTTP returns the server, without an address and certificates. Downloads protect their connections, if its listener is one of
@@ -120,14 +127,22 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, text, code)
 		return
 	}
-	if !p.enter(t.namespace) {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many downloads at the same time: try again later", http.StatusServiceUnavailable)
+	if !hasToken(r) {
+		unauthorized(w)
 		return
 	}
-	defer p.leave(t.namespace)
-	defer connectionlimit.Protect(r.Context())()
 	p.forward(w, r, t, uid)
+}
+
+// unauthorized responds as an exporter to a request without its token.
+func unauthorized(w http.ResponseWriter) {
+	http.Error(w, content.TokenNeeded, http.StatusUnauthorized)
+}
+
+// busy responds to a request for which there is no slot.
+func busy(w http.ResponseWriter, text string) {
+	w.Header().Set("Retry-After", "10")
+	http.Error(w, text+" at the same time: try again later", http.StatusServiceUnavailable)
 }
 
 // find returns the UID of an export, and why it cannot be downloaded, or 0.
@@ -170,53 +185,64 @@ func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, er
 	return promptConn{Conn: conn, stall: p.pace.stall}, nil
 }
 
-// enter takes one of the slots for downloads. A namespace gets at most as many as are free, so that a few of them cannot take all.
-func (p *Proxy) enter(namespace string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of[namespace] >= min(maxOfNamespace, maxDownloads-p.total) {
-		return false
+// forward forwards a request, and the response if the exporter accepts the token. Only then it is a download: anyone can send requests.
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
+	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
+	start, out := time.Now(), &response{ResponseWriter: w, stall: p.pace.stall}
+	defer func() {
+		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
+	}()
+	answer := p.request(out, r, t, log)
+	if answer == nil {
+		return
 	}
-	p.total++
-	p.of[namespace]++
-	return true
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode == http.StatusUnauthorized {
+		unauthorized(out) // the rest of the response may have no end
+		return
+	}
+	if !p.downloads.enter(t.namespace) {
+		busy(out, "too many downloads")
+		return
+	}
+	defer p.downloads.leave(t.namespace)
+	defer connectionlimit.Protect(r.Context())()
+	maps.Copy(out.Header(), responseHeader(answer.Header))
+	out.WriteHeader(answer.StatusCode)
+	to := newTransfer(out, p.pace, func() error { return p.changed(r.Context(), t, uid) })
+	if _, err := io.CopyBuffer(to, answer.Body, make([]byte, copyBuffer)); err != nil {
+		log.Info("A download was cut off", "error", err.Error())
+		panic(http.ErrAbortHandler) // so that the client does not take what it got for the whole
+	}
 }
 
-func (p *Proxy) leave(namespace string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.total--
-	if p.of[namespace]--; p.of[namespace] == 0 {
-		delete(p.of, namespace)
-	}
-}
-
-// forward forwards a request over a connection of its own: none is shared between exports.
+// request requests what is to be downloaded, over a connection of its own: none is shared between exports. It returns the header of the
+// response, or responds itself and returns nil.
 //
 // httputil.ReverseProxy is not used. It passes on what a download does not need, but a hostile exporter can use: informational responses
 // and trailers, whose headers it does not filter, and the raw connection after 101 Switching Protocols.
-func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
-	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
+func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log logr.Logger) *http.Response {
 	name := content.ServerName(t.namespace, t.name)
 	config, err := p.options.TLS(name)
 	if err != nil {
 		log.Error(err, "Cannot verify exporters")
 		http.Error(w, "exporters cannot be verified yet: try again later", http.StatusServiceUnavailable)
-		return
+		return nil
 	}
+	leave := p.turn(r.Context(), t)
+	if leave == nil {
+		busy(w, "too many requests")
+		return nil
+	}
+	defer leave()
 	transport := &http.Transport{
 		DialContext: p.dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 	}
-	request := (&http.Request{
+	answer, err := transport.RoundTrip((&http.Request{
 		Method: r.Method, Host: name, Header: requestHeader(r.Header), Body: http.NoBody,
 		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(r.URL)},
-	}).WithContext(r.Context())
-	start, out := time.Now(), &response{ResponseWriter: w, stall: p.pace.stall}
-	defer func() {
-		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
-	}()
-	answer, err := transport.RoundTrip(request)
+	}).WithContext(r.Context()))
 	if err == nil && !isFinal(answer.StatusCode) {
 		_ = answer.Body.Close()
 		err = fmt.Errorf("it responds with status %d", answer.StatusCode)
@@ -225,16 +251,28 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 		if r.Context().Err() == nil {
 			log.Info("An exporter does not respond", "error", err.Error())
 		}
-		http.Error(out, "the exporter does not respond: try again later", http.StatusBadGateway)
-		return
+		http.Error(w, "the exporter does not respond: try again later", http.StatusBadGateway)
+		return nil
 	}
-	defer func() { _ = answer.Body.Close() }()
-	maps.Copy(out.Header(), responseHeader(answer.Header))
-	out.WriteHeader(answer.StatusCode)
-	to := newTransfer(out, p.pace, func() error { return p.changed(r.Context(), t, uid) })
-	if _, err := io.CopyBuffer(to, answer.Body, make([]byte, copyBuffer)); err != nil {
-		log.Info("A download was cut off", "error", err.Error())
-		panic(http.ErrAbortHandler) // so that the client does not take what it got for the whole
+	return answer
+}
+
+// turn waits for the slots of a request whose token is not checked yet. It returns what releases them, or nil if there are too many
+// requests.
+func (p *Proxy) turn(ctx context.Context, t target) (leave func()) {
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
+	export := key{t.namespace, t.name}
+	if !p.undecided.enter(ctx, export) {
+		return nil
+	}
+	if !p.connecting.enter(t.namespace) {
+		p.undecided.leave(export)
+		return nil
+	}
+	return func() {
+		p.connecting.leave(t.namespace)
+		p.undecided.leave(export)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +28,7 @@ import (
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -36,6 +37,7 @@ const (
 	connections = 16
 	// timeout is long enough for a loaded machine.
 	timeout = time.Minute
+	token   = "secret"
 )
 
 // world is a proxy and an exporter, and what the exporter got.
@@ -43,9 +45,11 @@ type world struct {
 	t       *testing.T
 	proxy   *httptest.Server
 	exports client.Client
-	got     *http.Request
-	dialed  string
-	log     *bytes.Buffer
+
+	mu     sync.Mutex
+	got    *http.Request
+	dialed string
+	log    *bytes.Buffer
 }
 
 // start starts a proxy, and an exporter with a certificate for a name.
@@ -66,19 +70,27 @@ func start(t *testing.T, name string, exporter http.HandlerFunc, configure ...fu
 	).Build()
 	authority := pki.New(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
 		w.got = r.Clone(context.Background())
+		w.mu.Unlock()
 		exporter(rw, r)
 	}))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Issue(name, x509.ExtKeyUsageServerAuth)}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	p := New(Options{
-		Exports: w.exports, Log: funcr.New(func(prefix, args string) { w.log.WriteString(prefix + args + "\n") }, funcr.Options{}),
+		Exports: w.exports, Log: funcr.New(func(prefix, args string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.log.WriteString(prefix + args + "\n")
+		}, funcr.Options{}),
 		TLS: func(serverName string) (*tls.Config, error) {
 			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: authority.Pool(), ServerName: serverName}, nil
 		},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			w.mu.Lock()
 			w.dialed = address
+			w.mu.Unlock()
 			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
 		},
 	})
@@ -98,12 +110,14 @@ type answer struct {
 	body   string
 }
 
+// do sends a request. Headers are pairs of name and value; a token is sent unless there is one among them.
 func (w *world) do(method, path string, headers ...string) (answer, error) {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), method, w.proxy.URL+path, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	request.Header.Set(content.TokenHeader, token)
 	for i := 0; i+1 < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
@@ -127,15 +141,13 @@ func (w *world) get(path string, headers ...string) answer {
 }
 
 // open starts a download, and returns its body.
-func (w *world) open(path string, headers ...string) io.Reader {
+func (w *world) open(path string) io.Reader {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.proxy.URL+path, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
-	}
+	request.Header.Set(content.TokenHeader, token)
 	response, err := (&http.Client{Timeout: timeout}).Do(request)
 	if err != nil {
 		w.t.Fatal(err)
@@ -184,8 +196,8 @@ func TestForwards(t *testing.T) {
 	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "/volumes/data/disk.img") {
 		t.Errorf("the log is %q", log)
 	}
-	w.get(strings.Replace(readyPath, "/v1/", "/v1beta1/", 1)+"/internal/manifests/all", "x-kubevirt-export-token", "secret")
-	if w.got.Header.Get("x-kubevirt-export-token") != "secret" {
+	w.get(strings.Replace(readyPath, "/v1/", "/v1beta1/", 1) + "/internal/manifests/all")
+	if w.got.Header.Get(content.TokenHeader) != token {
 		t.Errorf("the exporter gets %v", w.got.Header)
 	}
 }
@@ -226,7 +238,7 @@ func TestRefuses(t *testing.T) {
 // The Service of an export may lead elsewhere: a tenant can change it.
 func TestOnlyTheExporterIsBelieved(t *testing.T) {
 	w := start(t, "virt-export-other.default.svc", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "of another") })
-	got := w.get(readyPath+"/x", "x-kubevirt-export-token", "secret")
+	got := w.get(readyPath + "/x")
 	if got.code != http.StatusBadGateway || strings.Contains(got.body, "another") || w.got != nil {
 		t.Errorf("got %+v", got)
 	}
@@ -324,6 +336,7 @@ func TestOnlyTheResponseIsForwarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	request.Header.Set(content.TokenHeader, token)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)
@@ -351,44 +364,6 @@ func TestProtocolsAreNotSwitched(t *testing.T) {
 	})
 	if got := w.get(readyPath + "/x"); got.code != http.StatusBadGateway || strings.Contains(got.body, "data") {
 		t.Errorf("got %+v", got)
-	}
-}
-
-func TestLimits(t *testing.T) {
-	p := New(Options{})
-	for range maxOfNamespace {
-		if !p.enter("a") {
-			t.Fatal("refused")
-		}
-	}
-	if p.enter("a") || !p.enter("b") {
-		t.Error("the limit of a namespace is not its own")
-	}
-	p.leave("a")
-	if !p.enter("a") {
-		t.Error("a slot is lost")
-	}
-	p.total = maxDownloads
-	if p.enter("c") {
-		t.Error("there is no limit")
-	}
-}
-
-func TestAFewNamespacesDoNotTakeAll(t *testing.T) {
-	p := New(Options{})
-	for i := range maxDownloads / maxOfNamespace {
-		taken := 0
-		for p.enter(strconv.Itoa(i)) {
-			taken++
-		}
-		if taken == 0 {
-			t.Errorf("namespace %d is refused", i)
-		}
-	}
-	for range 4 {
-		if !p.enter("another") {
-			t.Errorf("another namespace is refused: %d downloads are forwarded", p.total)
-		}
 	}
 }
 

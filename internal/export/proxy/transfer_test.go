@@ -17,7 +17,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 )
 
-const downloadPath = readyPath + "/volumes/data/disk.img?x-kubevirt-export-token=secret"
+const downloadPath = readyPath + "/volumes/data/disk.img"
 
 // forever sends bytes until the connection is closed, one chunk per interval.
 func forever(interval time.Duration) http.HandlerFunc {

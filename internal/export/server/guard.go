@@ -98,7 +98,7 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 		match |= subtle.ConstantTimeCompare(sum[:], want[:])
 	}
 	if match != 1 {
-		http.Error(w, "the token of the export is needed, in the header or query parameter "+content.TokenHeader, http.StatusUnauthorized)
+		http.Error(w, content.TokenNeeded, http.StatusUnauthorized)
 		return false
 	}
 	return true

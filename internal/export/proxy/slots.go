@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package proxy
+
+import (
+	"context"
+	"sync"
+)
+
+// slots are a limit of what goes on at the same time. A namespace gets at most as many as are free, so that a few of them cannot take all.
+type slots struct {
+	all, ofNamespace int
+
+	mu    sync.Mutex
+	total int
+	of    map[string]int
+}
+
+func newSlots(all, ofNamespace int) *slots {
+	return &slots{all: all, ofNamespace: ofNamespace, of: map[string]int{}}
+}
+
+// enter takes a slot, or returns false.
+func (s *slots) enter(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[namespace] >= min(s.ofNamespace, s.all-s.total) {
+		return false
+	}
+	s.total++
+	s.of[namespace]++
+	return true
+}
+
+func (s *slots) leave(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total--
+	if s.of[namespace]--; s.of[namespace] == 0 {
+		delete(s.of, namespace)
+	}
+}
+
+// queues are a queue for each export, in which requests wait for one of its slots. The slots are free again after a moment, but anyone can
+// take them: if further requests were refused, a few clients with a wrong token could keep out those with the right one.
+type queues struct {
+	// each is how many slots an export has.
+	each int
+
+	mu sync.Mutex
+	of map[key]*queue
+}
+
+// key is the key of an export.
+type key struct{ namespace, name string }
+
+type queue struct {
+	// slots contains an element for each slot that is taken. Requests that wait get one in the order of their arrival.
+	slots chan struct{}
+	// requests is how many requests wait or have a slot. The mutex of the queues guards it.
+	requests int
+}
+
+func newQueues(each int) *queues { return &queues{each: each, of: map[key]*queue{}} }
+
+// enter takes a slot of an export, or returns false when the context ends. The caller calls leave if it returns true.
+func (q *queues) enter(ctx context.Context, of key) bool {
+	select {
+	case q.join(of).slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.quit(of)
+		return false
+	}
+}
+
+func (q *queues) leave(of key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	<-q.of[of].slots // does not wait: the caller has one
+	q.quit(of)
+}
+
+func (q *queues) join(of key) *queue {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	one := q.of[of]
+	if one == nil {
+		one = &queue{slots: make(chan struct{}, q.each)}
+		q.of[of] = one
+	}
+	one.requests++
+	return one
+}
+
+// quit counts one request less. The caller holds the mutex.
+func (q *queues) quit(of key) {
+	if q.of[of].requests--; q.of[of].requests == 0 {
+		delete(q.of, of)
+	}
+}
