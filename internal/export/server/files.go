@@ -51,10 +51,7 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 	}
 	if info.IsDir() {
 		if !isDirectory {
-			// Relative, so that it works behind a proxy, and without the query, which may have the token.
-			w.Header().Set("Location", url.PathEscape(path.Base(name))+"/")
-			w.WriteHeader(http.StatusMovedPermanently)
-			return nil
+			return toDirectory(w, r)
 		}
 		return list(w, r, root, name)
 	}
@@ -70,6 +67,14 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 	// What a tenant wrote is not to run in the browser of another, and is not read to guess its type.
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", info.ModTime(), io.NewSectionReader(file, 0, info.Size()))
+	return nil
+}
+
+// toDirectory redirects from a directory to the same path with a slash.
+func toDirectory(w http.ResponseWriter, r *http.Request) error {
+	// Relative, so that it works behind a proxy, and without the query, which may have the token.
+	w.Header().Set("Location", url.PathEscape(path.Base(r.URL.Path))+"/")
+	w.WriteHeader(http.StatusMovedPermanently)
 	return nil
 }
 

@@ -76,6 +76,7 @@ func New(o Options) (*Server, error) {
 		}
 		files := files{mount: mount, prefix: v.DirectoryPath()}
 		s.below[v.DirectoryPath()] = s.guard(files.browse)
+		s.handle(strings.TrimSuffix(v.DirectoryPath(), "/"), toDirectory)
 		s.handle(v.ArchivePath(), files.archive)
 	}
 	for _, side := range []string{content.InternalSide, content.ExternalSide} {

@@ -262,6 +262,11 @@ func TestBrowse(t *testing.T) {
 	if header.Get("Location") != "sub/" {
 		t.Errorf("redirected to %q", header.Get("Location"))
 	}
+	w.get(http.StatusUnauthorized, "/volumes/data/dir", content.TokenHeader, "")
+	_, header = w.get(http.StatusMovedPermanently, "/volumes/data/dir?x-kubevirt-export-token="+token)
+	if header.Get("Location") != "dir/" {
+		t.Errorf("redirected to %q", header.Get("Location"))
+	}
 	for _, path := range []string{"nothing", "a.txt/", "sub/nothing/else"} {
 		w.get(http.StatusNotFound, "/volumes/data/dir/"+path)
 	}
