@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/csi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -93,7 +94,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 	It("pauses while a Pod of others uses the claim", func() {
 		of := w.ready()
 		user := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "user"}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "c", Image: "i"}},
+			NodeName: "node", Containers: []corev1.Container{{Name: "c", Image: "i"}},
 			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
 			}}},
@@ -108,7 +109,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		w.expectReconciled(of)
 
 		ExpectGone(w.pod(of))
-		Expect(k8sClient.Delete(ctx, user)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
 	})

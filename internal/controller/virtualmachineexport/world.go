@@ -198,29 +198,6 @@ func sourceClaims(w *plan.World) []string {
 	}
 }
 
-// readUsers reads which claims unfinished Pods of others use. The cache has not all Pods. Exporters only read, and do not disturb each other.
-func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
-	if len(sourceClaims(w)) == 0 {
-		return nil
-	}
-	pods := &corev1.PodList{}
-	if err := s.APIReader.List(ctx, pods, client.InNamespace(s.export.Namespace)); err != nil {
-		return fmt.Errorf("list the Pods of namespace %s: %w", s.export.Namespace, err)
-	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if isExport(metav1.GetControllerOf(pod)) || hasEnded(pod) {
-			continue
-		}
-		for j := range pod.Spec.Volumes {
-			if claim := pod.Spec.Volumes[j].PersistentVolumeClaim; claim != nil {
-				w.Used[claim.ClaimName] = true
-			}
-		}
-	}
-	return nil
-}
-
 // readOwn reads the Service and the Pod of the export. A Pod that the cache does not show would be created again, which fails.
 func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
 	key := s.key(content.ServiceName(s.export.Name))

@@ -73,6 +73,20 @@ func (w *World) source() source {
 	}
 }
 
+// Contested returns the names of the source's claims whose users decide whether it can be exported now. There are none if something else
+// keeps it from that, or if the claims are made for the export.
+func (w *World) Contested() []string {
+	s := w.source()
+	if s.obstacle != nil || SourceKind(w.Export) == KindSnapshot {
+		return nil
+	}
+	names := make([]string, 0, len(s.volumes))
+	for i := range s.volumes {
+		names = append(names, s.volumes[i].claim.Name)
+	}
+	return names
+}
+
 func (w *World) claimSource() source {
 	s, name := source{}, w.Export.Spec.Source.Name
 	claim := w.Claims[name]

@@ -53,7 +53,7 @@ type World struct {
 	State  *corev1.PersistentVolumeClaim
 	// Unfilled are the claims that the importer still fills, by name.
 	Unfilled map[string]bool
-	// Used are the claims that unfinished Pods of others use, by name.
+	// Used are claims that Pods of others use, by name. There may be more: one keeps the export from being served.
 	Used map[string]bool
 	// Service and Pod are those of the export, or nil.
 	Service *corev1.Service

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineexport
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
+	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// podPages are the Pods of an API server that returns them in pages, and what it was asked for.
+type podPages struct {
+	client.Reader
+	pages [][]corev1.Pod
+	asked []string
+}
+
+func (p *podPages) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	options := (&client.ListOptions{}).ApplyOptions(opts)
+	p.asked = append(p.asked, fmt.Sprintf("%s %d %s %s", options.Namespace, options.Limit, options.Continue, options.FieldSelector))
+	pods, ok := list.(*corev1.PodList)
+	if !ok {
+		return fmt.Errorf("a list of %T", list)
+	}
+	page := 0
+	if options.Continue != "" {
+		var err error
+		if page, err = strconv.Atoi(options.Continue); err != nil {
+			return err
+		}
+	}
+	pods.Items = p.pages[page]
+	if page+1 < len(p.pages) {
+		pods.Continue = strconv.Itoa(page + 1)
+	}
+	return nil
+}
+
+func podWith(name string, claims ...string) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
+	for _, claim := range claims {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
+	}
+	return pod
+}
+
+// A namespace may have more Pods than fit into memory, and each of them may be large.
+func TestUsersAreReadInPages(t *testing.T) {
+	exporter := podWith("exporter", "data")
+	exporter.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(exportIn("a", "other", "", "PersistentVolumeClaim", "data"), exportv1.GroupVersion.WithKind("VirtualMachineExport")),
+	}
+	launcher := podWith("virt-launcher-x", "more")
+	pages := [][]corev1.Pod{{podWith("unrelated", "unrelated"), exporter}, {}, {podWith("user", "unrelated", "data")}, {podWith("another", "more")}}
+	const first, second, third = "a 50  SELECTOR", "a 50 1 SELECTOR", "a 50 2 SELECTOR"
+	for name, tc := range map[string]struct {
+		launchers []client.Object
+		change    func(*plan.World)
+		used      string
+		asked     []string
+	}{
+		"until one is found": {nil, func(*plan.World) {}, "data", []string{first, second, third}},
+		"of another claim": {nil, func(w *plan.World) {
+			delete(w.Claims, "data")
+			delete(w.Claims, "more")
+			w.Export.Spec.Source.Name = "unused"
+		}, "", []string{first, second, third, "a 50 3 SELECTOR"}},
+		"a claim that is not there":       {nil, func(w *plan.World) { delete(w.Claims, "data") }, "", nil},
+		"a claim that is not filled":      {nil, func(w *plan.World) { w.Unfilled["data"] = true }, "", nil},
+		"of a launcher in the cache":      {[]client.Object{&launcher}, func(w *plan.World) { w.Export.Spec.Source.Name = "more" }, "more", nil},
+		"a VM that runs":                  {nil, func(w *plan.World) { ofVM(w); w.Running = true }, "", nil},
+		"a VM whose volumes are not full": {nil, func(w *plan.World) { ofVM(w); w.Unfilled["data"] = true }, "", nil},
+		"a VM":                            {nil, ofVM, "data", []string{first, second, third}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := &podPages{pages: pages}
+			cached := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.launchers...).
+				WithIndex(&corev1.Pod{}, virtualmachinesnapshot.PodClaimIndex, func(o client.Object) []string {
+					pod, _ := o.(*corev1.Pod)
+					return virtualmachinesnapshot.ClaimsOfPod(pod)
+				}).Build()
+			w := &plan.World{
+				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]bool{}, Used: map[string]bool{},
+				Claims: map[string]*corev1.PersistentVolumeClaim{},
+			}
+			for _, claim := range []string{"data", "more", "unused"} {
+				w.Claims[claim] = builder.MakePVC(claim).Namespace("a").Bound("1Gi").Obj()
+			}
+			tc.change(w)
+			s := &scope{Reconciler: &Reconciler{Client: cached, APIReader: api}, export: w.Export}
+			if err := s.readUsers(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			var used []string
+			for claim := range w.Used {
+				used = append(used, claim)
+			}
+			for i := range tc.asked {
+				tc.asked[i] = strings.ReplaceAll(tc.asked[i], "SELECTOR", "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
+			}
+			if strings.Join(used, " ") != tc.used || !slices.Equal(api.asked, tc.asked) {
+				t.Errorf("got %v, asked for %q; want %s, %q", used, api.asked, tc.used, tc.asked)
+			}
+		})
+	}
+}
+
+// ofVM makes an export that of a VM.
+func ofVM(w *plan.World) {
+	w.Export = exportIn("a", "export", "kubevirt.io", "VirtualMachine", "vm")
+	w.VM = builder.MakeVM("vm").Namespace("a").Template(builder.MakeVMI("vm").PVC("root", "data").PVC("second", "unused")).Obj()
+}
