@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -267,6 +268,11 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 	bound = true
 	for i := range w.Content.Spec.VolumeBackups {
 		of := &w.Content.Spec.VolumeBackups[i]
+		// A content may be written by users, and the name becomes a part of paths. To be shortened may hide what is wrong with it.
+		if len(validation.IsDNS1123Subdomain(of.PersistentVolumeClaim.Name)) > 0 {
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is no name of a claim",
+				w.Content.Name, short(of.PersistentVolumeClaim.Name))
+		}
 		name := shortened(w.Export.Name + "-" + of.PersistentVolumeClaim.Name)
 		claim := w.Claims[name]
 		switch {
