@@ -185,6 +185,8 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		ExpectCreated(ingress, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: "export-tls"}, Data: map[string][]byte{
 			"tls.crt": w.ca.Bundle(), "tls.key": []byte("private"),
 		}})
+		w.expectReconciled(of) // What leads to virt-exportproxy is read every 30 seconds.
+		w.clock.SetTime(w.clock.Now().Add(30 * time.Second))
 		w.expectReconciled(of, patchExportStatus)
 		external := ExpectExists(of).Status.Links.External
 		Expect(external.Volumes[0].Formats[1].Url).To(Equal(

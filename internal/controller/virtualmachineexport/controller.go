@@ -49,6 +49,9 @@ type Reconciler struct {
 	Namespace string
 	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
+
+	// externals is what leads to virt-exportproxy.
+	externals externals
 }
 
 // +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports,verbs=list;watch;delete

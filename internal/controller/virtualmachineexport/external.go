@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -32,9 +34,48 @@ const (
 	rootCAKey       = "ca.crt"
 )
 
-// external returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or else by a Route. Nil if
-// there is none.
+// externalAge is for how long what leads to virt-exportproxy is believed not to change. It is the same for all exports.
+const externalAge = 30 * time.Second
+
+// externals remembers what leads to virt-exportproxy, also that there is nothing: to look for a kind that the cluster does not have, such as
+// Routes, reads the list of all kinds.
+type externals struct {
+	mu    sync.Mutex
+	found bool
+	at    time.Time
+	last  *plan.External
+}
+
+// recent returns what was found last, if that is not long ago.
+func (e *externals) recent(now time.Time) (last *plan.External, found bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	age := now.Sub(e.at)
+	return e.last, e.found && age >= 0 && age < externalAge
+}
+
+func (e *externals) keep(found *plan.External, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.found, e.last, e.at = true, found, now
+}
+
+// external returns where virt-exportproxy can be reached from outside, as it was at most externalAge ago. Nil if it cannot.
 func (s *scope) external(ctx context.Context) (*plan.External, error) {
+	if last, found := s.externals.recent(s.now); found {
+		return last, nil
+	}
+	found, err := s.findExternal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.externals.keep(found, s.now)
+	return found, nil
+}
+
+// findExternal returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or else by a Route. Nil if
+// there is none.
+func (s *scope) findExternal(ctx context.Context) (*plan.External, error) {
 	list := &networkingv1.IngressList{}
 	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 		return nil, fmt.Errorf("list Ingresses of namespace %s: %w", s.Namespace, err)

@@ -4,17 +4,22 @@
 package virtualmachineexport
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/test/pki"
@@ -92,6 +97,50 @@ func TestExternal(t *testing.T) {
 				t.Errorf("got %+v, %v, want %+v", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// All exports ask for the same, and a kind that the cluster does not have is looked for among all kinds.
+func TestExternalIsRemembered(t *testing.T) {
+	lists, failure := 0, errors.New("not now")
+	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			lists++
+			if failure != nil {
+				return failure
+			}
+			if _, is := list.(*networkingv1.IngressList); !is {
+				return &meta.NoKindMatchError{GroupKind: routeList.GroupKind()}
+			}
+			return c.List(ctx, list, opts...)
+		},
+	}).Build()
+	r, now := &Reconciler{APIReader: api, Namespace: "kubevirt"}, time.Now()
+	for _, step := range []struct {
+		after time.Duration
+		fails bool
+		lists int
+		host  string
+	}{
+		{0, true, 1, ""}, {0, false, 3, ""}, {29 * time.Second, false, 3, ""}, {time.Second, false, 5, ""}, {-time.Minute, false, 7, ""}, {time.Minute, false, 8, "a.example"},
+	} {
+		now = now.Add(step.after)
+		if !step.fails {
+			failure = nil
+		}
+		if step.host != "" {
+			if err := api.Create(t.Context(), ingress("i", step.host, "virt-exportproxy")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := (&scope{Reconciler: r, now: now}).external(t.Context())
+		host := ""
+		if got != nil {
+			host = got.Host
+		}
+		if (err != nil) != step.fails || lists != step.lists || host != step.host {
+			t.Errorf("%+v: got %q, %v after %d lists", step, host, err, lists)
+		}
 	}
 }
 

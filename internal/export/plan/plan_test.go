@@ -145,7 +145,12 @@ func TestSourcesThatWait(t *testing.T) {
 			if step.Pod != nil || step.Status.Links != nil {
 				t.Errorf("a Pod is made: %+v", step)
 			}
-			if step.Service == nil || step.RequeueAfter <= 0 || step.RequeueAfter > poll {
+			// What is watched is not polled: the export is planned again when its time is over.
+			again := poll
+			if strings.HasPrefix(tc.want, "Skipped") || strings.Contains(tc.want, "Initializing") || strings.Contains(tc.want, "VMSnapshotNotFound") {
+				again = 2*time.Hour - time.Minute
+			}
+			if step.Service == nil || step.RequeueAfter != again {
 				t.Errorf("got Service %v, again after %s", step.Service, step.RequeueAfter)
 			}
 			// A Pod of a source that cannot be exported any more is deleted.
@@ -156,6 +161,39 @@ func TestSourcesThatWait(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The longer an export waits for the same, the less often what is not watched is read.
+func TestPolling(t *testing.T) {
+	w := claimWorld(diskContent)
+	w.Service = serviceOf(w)
+	w.Used["data"] = true
+	var after []time.Duration
+	for range 8 {
+		step := next(t, w)
+		after = append(after, step.RequeueAfter)
+		w.Export.Status, w.Now = step.Status, w.Now.Add(step.RequeueAfter)
+	}
+	want := []time.Duration{10, 10, 20, 40, 80, 160, 300, 300}
+	for i := range want {
+		if after[i] != want[i]*time.Second {
+			t.Fatalf("got %v, want %v", after, want)
+		}
+	}
+	// Another reason begins anew, although the status is the same.
+	w.Used["data"], w.Unfilled["data"] = false, true
+	step := next(t, w)
+	if step.RequeueAfter != poll || !conditions.Find(step.Status.Conditions, exportv1.ConditionReady).LastTransitionTime.Time.Equal(w.Now) {
+		t.Errorf("got %+v", step)
+	}
+	// So it is with a Pod that does not start.
+	w.Unfilled["data"] = false
+	step = next(t, w)
+	w.Export.Status, w.Pod = step.Status, podOf(w, corev1.PodPending)
+	w.Now = w.Now.Add(2 * time.Minute)
+	if step := next(t, w); step.RequeueAfter != 2*time.Minute {
+		t.Errorf("got %+v", step)
 	}
 }
 

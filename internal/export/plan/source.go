@@ -44,6 +44,8 @@ type source struct {
 	condition *exportv1.Condition
 	// empty reports whether there is nothing that could be exported.
 	empty bool
+	// watched reports whether what the source waits for is only what virt-controller watches.
+	watched bool
 	// missing are the claims to create from a snapshot.
 	missing []*corev1.PersistentVolumeClaim
 }
@@ -67,7 +69,7 @@ func (w *World) source() source {
 	case KindSnapshot:
 		return w.snapshotSource()
 	default:
-		s := source{}
+		s := source{watched: true}
 		s.wait(export.InitializingReason, "sources of the kind %s are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
 			w.Export.Spec.Source.Kind)
 		return s
@@ -94,6 +96,7 @@ func (w *World) claimSource() source {
 	s.condition = w.bound(name)
 	if claim == nil {
 		s.wait(export.InitializingReason, "")
+		s.watched = true
 		return s
 	}
 	s.volumes = []volume{newVolume(name, claim, isDisk(claim))}
@@ -131,7 +134,7 @@ func (w *World) vmSource() source {
 	s := source{vm: w.VM, vmName: &name}
 	if w.VM == nil {
 		s.wait(export.VMNotFoundReason, "Virtual Machine %s/%s not found", namespace, name)
-		s.empty = true
+		s.empty, s.watched = true, true
 		return s
 	}
 	names, unfilled, used := []string{}, false, ""
@@ -152,7 +155,7 @@ func (w *World) vmSource() source {
 	switch {
 	case len(names) == 0:
 		s.wait(export.VMNoVolumesReason, "Virtual Machine %s/%s has no volumes", namespace, name)
-		s.empty = true
+		s.empty, s.watched = true, true
 		return s
 	case unfilled:
 		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated", namespace, name)
@@ -222,6 +225,7 @@ func (w *World) snapshotSource() source {
 	none := fmt.Sprintf("VirtualMachineSnapshot %s/%s does not contain any volume snapshots", namespace, name)
 	if w.Snapshot == nil {
 		s.wait(export.VMSnapshotNotFoundReason, "VirtualMachineSnapshot %s/%s not found", namespace, name)
+		s.watched = true
 		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
 		return s
 	}
@@ -236,7 +240,7 @@ func (w *World) snapshotSource() source {
 	if len(w.Content.Spec.VolumeBackups) == 0 {
 		s.wait(export.InitializingReason, "%s", none)
 		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
-		s.empty = true
+		s.empty, s.watched = true, true
 		return s
 	}
 	if text := capture.TooManyVolumes(w.Content); text != "" {

@@ -43,9 +43,14 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	return status
 }
 
-// set sets a condition.
+// set sets a condition. Its time is that of the last change of its status or its reason, as in KubeVirt, so that its age says how long the
+// export has been waiting for the same.
 func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
 	c.LastTransitionTime = metav1.NewTime(w.Now).Rfc3339Copy()
+	if known := conditions.Find(status.Conditions, c.Type); known != nil && known.Reason != c.Reason {
+		*known = c
+		return
+	}
 	conditions.Set(&status.Conditions, c)
 }
 

@@ -13,12 +13,15 @@ import (
 	"github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/component/printable"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 const (
-	// poll is when to read again what is not watched while an export waits: Pods of others, and routes to virt-exportproxy.
-	poll = 10 * time.Second
+	// poll is when to read again what is not watched while an export waits: Pods of others, and routes to virt-exportproxy. The longer it
+	// waits for the same, the later, up to maxPoll.
+	poll    = 10 * time.Second
+	maxPoll = 5 * time.Minute
 	// pollReady is the same for an export that is ready.
 	pollReady = time.Minute
 	// restart is how long after the end of a Pod the next one is made, so that one that fails does not do so all the time.
@@ -86,19 +89,39 @@ func (s *Step) requeue(after time.Duration) {
 	}
 }
 
+// pollWhile plans again later, as the cause of a condition Ready may go away without being noticed. The interval is as long as the condition
+// has had its reason: each is twice the last one.
+func (w *World) pollWhile(step *Step, ready *exportv1.Condition) *exportv1.Condition {
+	step.requeue(min(max(w.age(ready), poll), maxPoll))
+	return ready
+}
+
+// age returns how long the condition Ready has had its reason.
+func (w *World) age(ready *exportv1.Condition) time.Duration {
+	if w.Export.Status == nil {
+		return 0
+	}
+	known := conditions.Find(w.Export.Status.Conditions, ready.Type)
+	if known == nil || known.Status != ready.Status || known.Reason != ready.Reason {
+		return 0
+	}
+	return w.Now.Sub(known.LastTransitionTime.Time)
+}
+
 // ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of one whose source is in use.
 func (w *World) ready(step *Step, s *source) *exportv1.Condition {
 	pending := func(reason, message string) *exportv1.Condition {
-		step.requeue(poll)
-		return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message)
+		return w.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message))
 	}
 	switch {
 	case s.obstacle != nil:
-		step.requeue(poll)
 		if w.Pod != nil && w.Pod.DeletionTimestamp == nil && w.ownsPod() {
 			step.Delete, step.Paused = true, s.obstacle.Reason == export.InUseReason
 		}
-		return s.obstacle
+		if s.watched {
+			return s.obstacle
+		}
+		return w.pollWhile(step, s.obstacle)
 	case w.Config.Image == "":
 		return pending(export.PodPendingReason, "The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE")
 	case w.Config.CA == "":
@@ -122,9 +145,8 @@ func (w *World) planService(step *Step) *exportv1.Condition {
 	case w.Service == nil:
 		step.Service = w.service()
 	case !metav1.IsControlledBy(w.Service, w.Export):
-		step.requeue(poll)
-		return condition(exportv1.ConditionReady, corev1.ConditionFalse, export.InitializingReason,
-			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them", w.Service.Namespace, w.Service.Name))
+		return w.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, export.InitializingReason,
+			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them", w.Service.Namespace, w.Service.Name)))
 	}
 	return nil
 }
@@ -140,8 +162,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		step.Certificate = CertificateSecret(w.Export, step.CertificateEnd)
 		return waiting(podProblem(step.Pod))
 	case !w.ownsPod():
-		step.requeue(poll)
-		return waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name))
+		return w.pollWhile(step, waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name)))
 	case w.Pod.DeletionTimestamp != nil:
 		return waiting("The former Pod of the exporter terminates")
 	case w.Pod.Status.Phase == corev1.PodSucceeded, w.Pod.Status.Phase == corev1.PodFailed:
@@ -154,8 +175,10 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		step.Content = string(served)
 	}
 	if !podReady(w.Pod) {
-		step.requeue(restart)
-		return waiting(podProblem(w.Pod))
+		// The Pod is watched, and so only the Secret with the token may have to be made again.
+		problem := waiting(podProblem(w.Pod))
+		step.requeue(min(max(w.age(problem), restart), maxPoll))
+		return problem
 	}
 	step.requeue(pollReady)
 	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")
