@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&exportv1.VirtualMachineExport{}).
 		Watches(&v1.VirtualMachine{}, ofSource(kindVM)).
 		Watches(&v1.VirtualMachineInstance{}, ofSource(kindVM), builder.WithPredicates(startsOrEnds)).
-		Watches(&corev1.PersistentVolumeClaim{}, ofClaim).
+		Watches(&corev1.PersistentVolumeClaim{}, ofClaim, builder.WithPredicates(claimChanges)).
 		Watches(&corev1.Pod{}, ofLauncher, builder.WithPredicates(startsOrEnds)).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, ofSource(kindSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.ofContent)).

@@ -6,8 +6,10 @@ package virtualmachineexport
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -59,6 +62,36 @@ func hasEnded(object client.Object) bool {
 		return false
 	}
 }
+
+// claimState is what exports depend on of a claim that exists.
+type claimState struct {
+	phase      corev1.PersistentVolumeClaimPhase
+	deleted    bool
+	owner      types.UID
+	content    string
+	hasContent bool
+	stateOf    string
+	size       string
+}
+
+func claimStateOf(object client.Object) claimState {
+	claim, ok := object.(*corev1.PersistentVolumeClaim)
+	if !ok {
+		return claimState{}
+	}
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	state := claimState{
+		phase: claim.Status.Phase, deleted: claim.DeletionTimestamp != nil, stateOf: claim.Labels[v1.PersistentStateLabel], size: size.String(),
+	}
+	state.content, state.hasContent = claim.Annotations[cdi.ContentTypeAnnotation]
+	if owner := metav1.GetControllerOf(claim); owner != nil {
+		state.owner = owner.UID
+	}
+	return state
+}
+
+// claimChanges passes the creation and the deletion of a claim, and the changes on which exports depend.
+var claimChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return claimStateOf(e.ObjectOld) != claimStateOf(e.ObjectNew) }}
 
 // by returns the exports of a namespace with a value in the index.
 func (r *Reconciler) by(ctx context.Context, namespace, value string) []ctrl.Request {
@@ -100,13 +133,13 @@ func (r *Reconciler) ofLauncher(ctx context.Context, object client.Object) []ctr
 	if !ok {
 		return nil
 	}
-	var requests []ctrl.Request
+	var claims []string
 	for i := range pod.Spec.Volumes {
 		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			requests = append(requests, r.reading(ctx, pod.Namespace, claim.ClaimName)...)
+			claims = append(claims, claim.ClaimName)
 		}
 	}
-	return requests
+	return r.reading(ctx, pod.Namespace, claims...)
 }
 
 // withDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or removed.
@@ -117,9 +150,15 @@ func (r *Reconciler) withDataVolume(ctx context.Context, change datavolume.Chang
 	return r.reading(ctx, change.Namespace, change.Name)
 }
 
-// reading returns the exports of a claim, and of the VMs that have it in their templates.
-func (r *Reconciler) reading(ctx context.Context, namespace, claim string) []ctrl.Request {
-	requests := r.by(ctx, namespace, kindClaim+"/"+claim)
+// reading returns the exports of claims, and of the VMs that have one of them in their templates.
+func (r *Reconciler) reading(ctx context.Context, namespace string, claims ...string) []ctrl.Request {
+	if len(claims) == 0 {
+		return nil
+	}
+	var requests []ctrl.Request
+	for _, claim := range claims {
+		requests = append(requests, r.by(ctx, namespace, kindClaim+"/"+claim)...)
+	}
 	list := &exportv1.VirtualMachineExportList{}
 	err := r.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{sourceField: kindVM}, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -128,23 +167,32 @@ func (r *Reconciler) reading(ctx context.Context, namespace, claim string) []ctr
 		}
 		return requests
 	}
+	concerned := map[string]bool{} // by the name of the VM, which may have many exports
 	for i := range list.Items {
 		of := &list.Items[i]
-		vm, err := reconciler.Read(ctx, client.ObjectKey{Namespace: namespace, Name: of.Spec.Source.Name}, &v1.VirtualMachine{}, r.Client)
-		if err != nil || vm != nil && hasClaim(vm, claim) {
+		name := of.Spec.Source.Name
+		if _, known := concerned[name]; !known {
+			concerned[name] = r.mayHaveClaim(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claims)
+		}
+		if concerned[name] {
 			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
 		}
 	}
 	return requests
 }
 
-func hasClaim(vm *v1.VirtualMachine, name string) bool {
+// mayHaveClaim reports whether a VM has one of the claims in its template, or cannot be read.
+func (r *Reconciler) mayHaveClaim(ctx context.Context, key client.ObjectKey, claims []string) bool {
+	vm := &v1.VirtualMachine{}
+	if err := r.Client.Get(ctx, key, vm, client.UnsafeDisableDeepCopy); err != nil {
+		return !apierrors.IsNotFound(err)
+	}
 	if vm.Spec.Template == nil {
 		return false
 	}
 	volumes := vm.Spec.Template.Spec.Volumes
 	for i := range volumes {
-		if capture.ClaimName(&volumes[i]) == name {
+		if name := capture.ClaimName(&volumes[i]); name != "" && slices.Contains(claims, name) {
 			return true
 		}
 	}

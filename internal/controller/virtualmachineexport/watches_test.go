@@ -5,18 +5,24 @@ package virtualmachineexport
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -88,5 +94,77 @@ func TestWhatConcernsExports(t *testing.T) {
 				t.Errorf("got %s, want %s", text, tc.want)
 			}
 		})
+	}
+}
+
+// A VM may have many exports, and a launcher many claims.
+func TestEachVMIsReadOnce(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, exportv1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads := map[string]int{}
+	objects := []client.Object{builder.MakeVM("vm").Namespace("a").Template(builder.MakeVMI("vm").PVC("root", "data").PVC("more", "more")).Obj()}
+	for i := range 5 {
+		objects = append(objects, exportIn("a", fmt.Sprintf("of-vm-%d", i), "kubevirt.io", "VirtualMachine", "vm"),
+			exportIn("a", fmt.Sprintf("of-broken-%d", i), "kubevirt.io", "VirtualMachine", "broken"))
+	}
+	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(&exportv1.VirtualMachineExport{}, sourceField, func(o client.Object) []string {
+			of, _ := o.(*exportv1.VirtualMachineExport)
+			return sourceValues(of)
+		}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				reads[key.Name]++
+				if key.Name == "broken" {
+					return errors.New("not now")
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		}).Build()}
+	launcher := podWith("virt-launcher-x", "unrelated", "data", "more")
+	if got := r.ofLauncher(t.Context(), &launcher); len(got) != 10 || reads["vm"] != 1 || reads["broken"] != 1 {
+		t.Errorf("got %v by %v", got, reads)
+	}
+	unused := podWith("virt-launcher-y")
+	if got := r.ofLauncher(t.Context(), &unused); len(got) != 0 || len(reads) != 2 || reads["vm"] != 1 {
+		t.Errorf("got %v by %v", got, reads)
+	}
+}
+
+func TestWhatMattersOfAClaim(t *testing.T) {
+	of := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
+	for name, tc := range map[string]struct {
+		change func(*corev1.PersistentVolumeClaim)
+		want   bool
+	}{
+		"nothing":       {func(*corev1.PersistentVolumeClaim) {}, false},
+		"an annotation": {func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"mine": "1"} }, false},
+		"its version":   {func(c *corev1.PersistentVolumeClaim) { c.ResourceVersion = "2" }, false},
+		"its phase":     {func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost }, true},
+		"its end":       {func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
+		"its content": {func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = map[string]string{cdi.ContentTypeAnnotation: "kubevirt"}
+		}, true},
+		"an empty content": {func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = map[string]string{cdi.ContentTypeAnnotation: ""}
+		}, true},
+		"its owner": {func(c *corev1.PersistentVolumeClaim) {
+			c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(of, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+		}, true},
+		"its VM": {func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{v1.PersistentStateLabel: "vm"} }, true},
+		"its size": {func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
+		}, true},
+	} {
+		old := builder.MakePVC("data").Namespace("a").Bound("1Gi").Obj()
+		changed := old.DeepCopy()
+		tc.change(changed)
+		if got := claimChanges.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: changed}); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
 	}
 }
