@@ -137,9 +137,8 @@ func (w *World) link(s *source, side content.Side, name string) *exportv1.Virtua
 		out.Volumes = append(out.Volumes, exportv1.VirtualMachineExportVolume{Name: v.Name, Formats: formats})
 	}
 	if w.hasManifests(s) {
-		out.Manifests = []exportv1.VirtualMachineExportManifest{
-			{Type: exportv1.AllManifests, Url: base + name + content.AllPath}, {Type: exportv1.AuthHeader, Url: base + name + content.SecretPath},
-		}
+		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AllManifests, Url: base + name + content.AllPath})
 	}
+	out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader, Url: base + name + content.SecretPath})
 	return out
 }

@@ -266,9 +266,10 @@ func TestReadyExport(t *testing.T) {
 	links := step.Status.Links
 	formats := links.Internal.Volumes[0].Formats
 	if links.Internal.Cert != "CA" || len(formats) != 2 || formats[0].Url != "https://virt-export-export.default.svc/volumes/data/disk.img" ||
-		formats[1].Url != "https://virt-export-export.default.svc/volumes/data/disk.img.gz" || links.Internal.Manifests != nil {
+		formats[1].Url != "https://virt-export-export.default.svc/volumes/data/disk.img.gz" {
 		t.Errorf("got %+v", links.Internal)
 	}
+	expectOnlyToken(t, links.Internal)
 	want := "https://export.example/api/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/export/volumes/data/disk.img"
 	if links.External.Cert != "OUTER" || links.External.Volumes[0].Formats[0].Url != want {
 		t.Errorf("got %+v", links.External)
@@ -277,6 +278,15 @@ func TestReadyExport(t *testing.T) {
 	w.Now = w.Now.Add(time.Second)
 	if again := next(t, w); !conditionsEqual(again.Status, step.Status) || again.RequeueAfter != pollReady {
 		t.Errorf("got %+v", again)
+	}
+}
+
+// expectOnlyToken expects that of the manifests there is only the Secret with the token.
+func expectOnlyToken(t *testing.T, link *exportv1.VirtualMachineExportLink) {
+	t.Helper()
+	want := exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader, Url: "https://virt-export-export.default.svc/internal/manifests/secret"}
+	if len(link.Manifests) != 1 || link.Manifests[0] != want {
+		t.Errorf("the manifests are %+v", link.Manifests)
 	}
 }
 
@@ -391,15 +401,19 @@ func TestManifests(t *testing.T) {
 	}
 	// A VM that is too large, or that cannot be expanded, is exported without manifests, and the status says so.
 	w.VM.Spec.Template.ObjectMeta.Annotations = map[string]string{"large": strings.Repeat("x", content.MaxSize)}
-	if step := next(t, w); !strings.Contains(text(step.Status), "too large") || step.Content == "" || step.Status.Links.Internal.Manifests != nil {
+	step = next(t, w)
+	if !strings.Contains(text(step.Status), "too large") || step.Content == "" {
 		t.Errorf("got %s", text(step.Status))
 	}
+	expectOnlyToken(t, step.Status.Links.Internal)
 	w = vmWorld()
 	w.Problem = "VirtualMachineInstancetype small does not exist"
 	w.Service, w.Pod = serviceOf(w), podOf(w, corev1.PodRunning)
-	if step := next(t, w); !strings.Contains(text(step.Status), "There are no manifests. VirtualMachineInstancetype small") || step.Status.Links.Internal.Manifests != nil {
+	step = next(t, w)
+	if !strings.Contains(text(step.Status), "There are no manifests. VirtualMachineInstancetype small") {
 		t.Errorf("got %s", text(step.Status))
 	}
+	expectOnlyToken(t, step.Status.Links.Internal)
 }
 
 func TestPodOverItsLife(t *testing.T) {
