@@ -176,7 +176,7 @@ func TestVMExportDownload(t *testing.T) {
 	}
 	// To the standard output, compressed, after failures.
 	e.failures = 2
-	got = e.run("download export --service-url=ADDRESS --output=- --retry=2 --volume=root")
+	got = e.run("download export --service-url=ADDRESS --output=- --retry=2 --volume=another-name")
 	unpacked, err := gzip.NewReader(strings.NewReader(got.Out))
 	if err != nil || got.Code != 0 {
 		t.Fatalf("%v, %d, %s", err, got.Code, got.ErrOut)
@@ -256,5 +256,10 @@ func TestVMExportManifests(t *testing.T) {
 	got = e.run("download export --manifest --manifest-output-format=json --service-url=ADDRESS --output=" + name)
 	if data, err := os.ReadFile(name); got.Code != 0 || err != nil || string(data) != "application/json /internal/manifests/all\n" {
 		t.Errorf("%+v, %q, %v", got, data, err)
+	}
+	// Whoever applies them imports from the export.
+	got = e.run("download export --manifest --delete-vme --service-url=ADDRESS")
+	if writes := e.s.Writes(); got.Code != 0 || len(writes) > 0 {
+		t.Errorf("%+v, %v", got, writes)
 	}
 }

@@ -37,7 +37,8 @@ type temporary struct{ error }
 func (t temporary) Unwrap() error { return t.error }
 
 // download creates the export if the flags name a source, downloads, and deletes what it created. If the download fails, the export is kept,
-// so that it can be tried again: its lifetime is limited anyway.
+// so that it can be tried again: its lifetime is limited anyway. Manifests need an export that is kept: CDI imports from it. KubeVirt ignores
+// --delete-vme with them, too.
 func (e *export) download(ctx context.Context) (err error) {
 	created := false
 	if e.source() != nil {
@@ -49,7 +50,7 @@ func (e *export) download(ctx context.Context) (err error) {
 	}
 	defer func() {
 		switch {
-		case e.delete, created && !e.keep && !e.manifest && err == nil:
+		case !e.manifest && (e.delete || created && !e.keep && err == nil):
 			err = errors.Join(err, e.remove(context.WithoutCancel(ctx)))
 		case created && err != nil:
 			e.printf("VirtualMachineExport '%s' is kept, so that the download can be repeated", e.key)
@@ -154,7 +155,8 @@ func readError(err error) error {
 	return temporary{fmt.Errorf("the download was cut off: %w", err)}
 }
 
-// volumeAddress returns the address of the volume to download, and whether it is compressed.
+// volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, the only volume of an export is
+// downloaded whatever its name.
 func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
 	if len(links.Volumes) == 0 {
 		return "", false, fmt.Errorf("unable to access the volume info from '%s' VirtualMachineExport", e.key)
@@ -165,7 +167,7 @@ func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (addres
 	}
 	for i := range links.Volumes {
 		v := &links.Volumes[i]
-		if e.volume != "" && v.Name != e.volume {
+		if len(links.Volumes) > 1 && v.Name != e.volume {
 			continue
 		}
 		for _, format := range v.Formats {
