@@ -56,7 +56,7 @@ const (
 	ExporterManifestConfigMapCreatedEvent = "DataManifestCreated"
 	// ExportPausedEvent: the export waits, as its volumes are in use.
 	ExportPausedEvent = "ExportPaused"
-	// SecretCreatedEvent: the Secret with the exporter's certificate was made.
+	// SecretCreatedEvent: the Secret with the token or the one with the exporter's certificate was made.
 	SecretCreatedEvent = "SecretCreated"
 	// ServiceCreatedEvent: the Service in front of the exporter's Pod was made.
 	ServiceCreatedEvent = "ServiceCreated"

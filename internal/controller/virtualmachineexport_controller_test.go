@@ -35,7 +35,10 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		w.claim("data")
 		of := w.ofClaim("data")
 		w.expectReconciled(of, createSecret, createService, createSecret, createPod, patchExportStatus)
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal ServiceCreated: "), HavePrefix("Normal SecretCreated: "), HavePrefix("Normal ExporterPodCreated: ")))
+		Expect(w.events.take()).To(ConsistOf(
+			Equal("Normal SecretCreated: Created default secret "+w.ns+"/export-token-export"), HavePrefix("Normal ServiceCreated: "),
+			HavePrefix("Normal SecretCreated: Created exporter pod secret "), HavePrefix("Normal ExporterPodCreated: "),
+		))
 		Expect(describeExport(of)).To(Equal("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
 		Expect(of.Status.TokenSecretRef).To(HaveValue(Equal("export-token-export")))
 		Expect(of.Status.ServiceName).To(Equal("virt-export-export"))
@@ -105,7 +108,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
 		Expect(describeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("PersistentVolumeClaim " + w.ns + "/data is in use"))
-		Expect(of.Status.Links).To(BeNil())
+		Expect(of.Status.Links).To(HaveValue(BeZero()))
 		w.expectReconciled(of)
 
 		ExpectGone(w.pod(of))
@@ -123,7 +126,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		}}}}
 		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
 		w.expectReconciled(of, patchExportStatus)
-		Expect(describeExport(of)).To(HavePrefix("Terminated; Ready=False PodCompleted"))
+		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False Unknown"))
 		Expect(readyMessage(of)).To(ContainSubstring("out of luck"))
 		w.clock.SetTime(w.clock.Now().Add(time.Minute))
 		w.expectReconciled(of, "delete Pod")

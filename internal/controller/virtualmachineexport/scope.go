@@ -189,7 +189,7 @@ func (s *scope) createToken(ctx context.Context) error {
 	_, err = s.create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.export.Namespace, Name: name, OwnerReferences: s.owner()},
 		Type:       corev1.SecretTypeOpaque, StringData: map[string]string{content.TokenKey: token},
-	}, "", "")
+	}, export.SecretCreatedEvent, "Created default secret")
 	return err
 }
 

@@ -225,7 +225,7 @@ func (w *World) snapshotSource() source {
 	none := fmt.Sprintf("VirtualMachineSnapshot %s/%s does not contain any volume snapshots", namespace, name)
 	if w.Snapshot == nil {
 		s.wait(export.VMSnapshotNotFoundReason, "VirtualMachineSnapshot %s/%s not found", namespace, name)
-		s.watched = true
+		s.empty, s.watched = true, true
 		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
 		return s
 	}

@@ -25,7 +25,7 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	status.TTLExpirationTime = ptr.To(metav1.NewTime(Expiry(w.Export)).Rfc3339Copy())
 	status.ServiceName = content.ServiceName(w.Export.Name)
 	status.VirtualMachineName = s.vmName
-	status.Links = nil
+	status.Links = &exportv1.VirtualMachineExportLinks{} // KubeVirt's has no addresses while the export is not ready, but is there.
 	switch {
 	case ready.Status == corev1.ConditionTrue:
 		status.Phase, status.Links = exportv1.Ready, w.links(s)

@@ -177,6 +177,9 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	if !podReady(w.Pod) {
 		// The Pod is watched, and so only the Secret with the token may have to be made again.
 		problem := waiting(podProblem(w.Pod))
+		if w.Pod.Status.Phase != corev1.PodPending {
+			problem.Reason = export.UnknownReason
+		}
 		step.requeue(min(max(w.age(problem), restart), maxPoll))
 		return problem
 	}
@@ -184,14 +187,18 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")
 }
 
-// ended deletes a Pod that has ended, after some time.
+// ended deletes a Pod that has ended, after some time. As in KubeVirt, one that has failed counts as one whose state is not known.
 func (w *World) ended(step *Step) *exportv1.Condition {
 	if wait := finished(w.Pod).Add(restart).Sub(w.Now); wait > 0 {
 		step.requeue(wait)
 	} else {
 		step.Delete, step.Ended = true, true
 	}
-	return condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodCompletedReason, "The exporter's Pod has ended"+podEnd(w.Pod))
+	reason := export.UnknownReason
+	if w.Pod.Status.Phase == corev1.PodSucceeded {
+		reason = export.PodCompletedReason
+	}
+	return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, "The exporter's Pod has ended"+podEnd(w.Pod))
 }
 
 // renews reports whether the certificate of the Pod expires soon, and the export goes on.
