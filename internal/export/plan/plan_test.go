@@ -312,6 +312,9 @@ func TestFormats(t *testing.T) {
 		"an imported archive": {func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = map[string]string{cdi.ContentTypeAnnotation: "archive"}
 		}, content.Volume{Name: "data"}},
+		"an imported disk by default": {func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = map[string]string{cdi.ContentTypeAnnotation: ""}
+		}, content.Volume{Name: "data", Disk: true}},
 		"of a DataVolume": {func(c *corev1.PersistentVolumeClaim) {
 			dv := &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 			c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
@@ -325,11 +328,16 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func TestPodHasNoLabelsOfComponents(t *testing.T) {
+func TestLabelsOfComponentsAreNotCopied(t *testing.T) {
 	w := vmWorld()
 	w.Export.Labels = map[string]string{"mine": "1", "kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "other", "kubevirt.io.x": "y", ServiceLabel: "other"}
-	w.Export.Annotations = map[string]string{"mine": "2", "kubevirt.io/domain": "other"}
-	pod := next(t, w).Pod
+	w.Export.Annotations = map[string]string{"mine": "2", "kubevirt.io/domain": "other", corev1.LastAppliedConfigAnnotation: "{}"}
+	step := next(t, w)
+	service, pod := step.Service, step.Pod
+	if len(service.Labels) != 2 || service.Labels["mine"] != "1" || service.Labels["kubevirt.io"] != "virt-exporter" ||
+		len(service.Annotations) != 1 || service.Annotations["mine"] != "2" || service.Spec.Selector[ServiceLabel] != "export" {
+		t.Errorf("the Service is %v", service)
+	}
 	if len(pod.Labels) != 3 || pod.Labels["mine"] != "1" || pod.Labels["kubevirt.io"] != "virt-exporter" || pod.Labels[ServiceLabel] != "export" {
 		t.Errorf("the labels are %v", pod.Labels)
 	}

@@ -55,10 +55,7 @@ const (
 // service returns the export's Service.
 func (w *World) service() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
-			Labels: map[string]string{v1.AppLabel: exportv1.App},
-		},
+		ObjectMeta: w.meta(),
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{ServiceLabel: w.labelValue()},
 			Ports: []corev1.ServicePort{{
@@ -66,6 +63,27 @@ func (w *World) service() *corev1.Service {
 			}},
 		},
 	}
+}
+
+// meta returns the metadata that the Service and the Pod share. An export's labels and annotations are for them too, as in KubeVirt. Those of
+// components must not come from a user: Pods with them are trusted.
+func (w *World) meta() metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{
+		Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+		Labels: map[string]string{}, Annotations: map[string]string{},
+	}
+	for key, value := range w.Export.Labels {
+		if !reserved(key) {
+			meta.Labels[key] = value
+		}
+	}
+	for key, value := range w.Export.Annotations {
+		if !reserved(key) && key != corev1.LastAppliedConfigAnnotation {
+			meta.Annotations[key] = value
+		}
+	}
+	meta.Labels[v1.AppLabel] = exportv1.App
+	return meta
 }
 
 // labelValue returns the value of ServiceLabel. KubeVirt's is the name of the export, which may be too long.
@@ -96,10 +114,7 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 	token, _ := TokenName(w.Export)
 	end := w.CertificateEnd()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
-			Labels: map[string]string{}, Annotations: map[string]string{},
-		},
+		ObjectMeta: w.meta(),
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](grace),
@@ -122,19 +137,7 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 			},
 		},
 	}
-	// An export's labels and annotations are for its Pod too, as in KubeVirt. Those of components must not come from a user: Pods with them
-	// are trusted.
-	for key, value := range w.Export.Labels {
-		if !reserved(key) {
-			pod.Labels[key] = value
-		}
-	}
-	for key, value := range w.Export.Annotations {
-		if !reserved(key) && key != corev1.LastAppliedConfigAnnotation {
-			pod.Annotations[key] = value
-		}
-	}
-	pod.Labels[ServiceLabel], pod.Labels[v1.AppLabel] = w.labelValue(), exportv1.App
+	pod.Labels[ServiceLabel] = w.labelValue()
 	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served), end.Format(time.RFC3339)
 	for i := range s.volumes {
 		mount(&pod.Spec, fmt.Sprintf("volume-%d", i), &s.volumes[i])

@@ -202,7 +202,7 @@ func isDisk(claim *corev1.PersistentVolumeClaim) bool {
 		return true
 	}
 	if kind, found := claim.Annotations[cdi.ContentTypeAnnotation]; found {
-		return kind == contentDisk
+		return kind == contentDisk || kind == "" // KubeVirt's default
 	}
 	owner := metav1.GetControllerOf(claim)
 	return owner != nil && owner.Kind == "DataVolume" && strings.HasPrefix(owner.APIVersion, cdi.GroupVersion.Group+"/")
