@@ -6,6 +6,7 @@ package plan
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,11 +176,9 @@ func TestPolling(t *testing.T) {
 		after = append(after, step.RequeueAfter)
 		w.Export.Status, w.Now = step.Status, w.Now.Add(step.RequeueAfter)
 	}
-	want := []time.Duration{10, 10, 20, 40, 80, 160, 300, 300}
-	for i := range want {
-		if after[i] != want[i]*time.Second {
-			t.Fatalf("got %v, want %v", after, want)
-		}
+	const s = time.Second
+	if want := []time.Duration{10 * s, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s}; !slices.Equal(after, want) {
+		t.Fatalf("got %v, want %v", after, want)
 	}
 	// Another reason begins anew, although the status is the same.
 	w.Used["data"], w.Unfilled["data"] = false, true

@@ -76,7 +76,7 @@ func New(o Options) *Proxy {
 	}
 	return &Proxy{
 		options: o, pace: defaultPace, patience: maxWait,
-		downloads: newSlots(maxDownloads, maxOfNamespace), connecting: newSlots(maxDownloads, maxOfNamespace), undecided: newQueues(maxUndecided),
+		downloads: newSlots(), connecting: newSlots(), undecided: newQueues(maxUndecided),
 	}
 }
 

@@ -8,24 +8,21 @@ import (
 	"sync"
 )
 
-// slots are a limit of what goes on at the same time. A namespace gets at most as many as are free, so that a few of them cannot take all.
+// slots are maxDownloads of what goes on at the same time, and maxOfNamespace of a namespace, which gets at most as many as are free, so that a
+// few of them cannot take all.
 type slots struct {
-	all, ofNamespace int
-
 	mu    sync.Mutex
 	total int
 	of    map[string]int
 }
 
-func newSlots(all, ofNamespace int) *slots {
-	return &slots{all: all, ofNamespace: ofNamespace, of: map[string]int{}}
-}
+func newSlots() *slots { return &slots{of: map[string]int{}} }
 
 // enter takes a slot, or returns false.
 func (s *slots) enter(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of[namespace] >= min(s.ofNamespace, s.all-s.total) {
+	if s.of[namespace] >= min(maxOfNamespace, maxDownloads-s.total) {
 		return false
 	}
 	s.total++

@@ -16,7 +16,7 @@ import (
 )
 
 func TestLimits(t *testing.T) {
-	s := newSlots(maxDownloads, maxOfNamespace)
+	s := newSlots()
 	for range maxOfNamespace {
 		if !s.enter("a") {
 			t.Fatal("refused")
@@ -36,7 +36,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestAFewNamespacesDoNotTakeAll(t *testing.T) {
-	s := newSlots(maxDownloads, maxOfNamespace)
+	s := newSlots()
 	for i := range maxDownloads / maxOfNamespace {
 		taken := 0
 		for s.enter(strconv.Itoa(i)) {
