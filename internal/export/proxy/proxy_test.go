@@ -360,7 +360,8 @@ func TestProtocolsAreNotSwitched(t *testing.T) {
 			return
 		}
 		defer func() { _ = conn.Close() }()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 4\r\n\r\ndata")
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"+
+			"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 4\r\n\r\ndata")
 	})
 	if got := w.get(readyPath + "/x"); got.code != http.StatusBadGateway || strings.Contains(got.body, "data") {
 		t.Errorf("got %+v", got)
