@@ -130,6 +130,7 @@ func (e *exported) expectDownload() {
 	w.g.Eventually(func(g Gomega) {
 		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, address, nil)
 		g.Expect(err).NotTo(HaveOccurred())
+		request.Header.Set(content.TokenHeader, "token")
 		response, err := outside.Do(request)
 		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = response.Body.Close() }()
