@@ -15,6 +15,8 @@ import (
 const (
 	// startTimeout bounds the start of etcd and the API server, which takes seconds on an idle machine.
 	startTimeout = 3 * time.Minute
+	// stopTimeout bounds the graceful stop of each of the two.
+	stopTimeout = 2 * time.Minute
 	// installTimeout bounds the time until CustomResourceDefinitions are served.
 	installTimeout = 2 * time.Minute
 )
@@ -26,6 +28,7 @@ func New(crds ...string) *envtest.Environment {
 		ErrorIfCRDPathMissing:    true,
 		CRDInstallOptions:        Install(),
 		ControlPlaneStartTimeout: startTimeout,
+		ControlPlaneStopTimeout:  stopTimeout,
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	soon  = 20 * time.Second
+	soon  = time.Minute
 	never = time.Second
 )
 
