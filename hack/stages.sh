@@ -27,8 +27,9 @@ stage() {
 	[ $status = 0 ] || exit $status
 }
 
+# print_stages [STATUS]: prints the tables, and exits with the status, by default that of the last command.
 print_stages() {
-	local status=$?
+	local status=${1:-$?}
 	printf '=== stages\n'
 	[ ${#stage_rows[@]} = 0 ] || printf '%s\n' "${stage_rows[@]}"
 	printf '%5ds  in all\n' $((SECONDS - stages_began))
