@@ -32,9 +32,9 @@ type DataVolume struct {
 	Status DataVolumeStatus `json:"status,omitempty"`
 }
 
-// DataVolumeSpec is the spec of a DataVolume. Only source and sourceRef are decoded, which is all that is read: whoever may create
-// DataVolumes could otherwise stop those who read them. The importer's schema admits quantities such as 1e-1000000000, which
-// Kubernetes' parser needs hours for.
+// DataVolumeSpec is the spec of a DataVolume. Only source and sourceRef are decoded, because nothing else is read: a user who may create
+// DataVolumes could otherwise block the components that read them. The importer's schema admits quantities such as 1e-1000000000,
+// for which Kubernetes' parser needs hours.
 type DataVolumeSpec struct {
 	v1beta1.DataVolumeSpec `json:",inline"`
 }

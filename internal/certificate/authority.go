@@ -184,9 +184,9 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates, 
 	return a, changed, again, nil
 }
 
-// signsFrom returns when the successor signs in place of the current CA. That is before the current one has less than half of the time
-// left that it had when the successor was created: its certificates would expire before they can be renewed. After an increase of
-// the lifetimes, that may be earlier than what they say.
+// signsFrom returns when the successor signs in place of the current CA. At that time, the current CA has at least half of the time
+// left that it had when the successor was created. Otherwise its certificates would expire before they can be renewed. After an increase
+// of the lifetimes, that may be earlier than the configured time.
 func (a Authority) signsFrom(lifetimes clusterconfig.Certificates) time.Time {
 	created := a.next.created()
 	return created.Add(min(settling, lifetimes.CARenewBefore/2, a.current.certificate.NotAfter.Sub(created)/2))

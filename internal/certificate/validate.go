@@ -92,7 +92,7 @@ func (r Role) validateUsages(usages []certificatesv1.KeyUsage) error {
 	}
 	for _, purpose := range r.usageNames {
 		if !slices.Contains(usages, purpose) {
-			return deny(ReasonWrongUsages, "certificates of %s are for %q, which the request does not ask for", r.Signer(), purpose)
+			return deny(ReasonWrongUsages, "certificates of %s are for %q, which the request does not contain", r.Signer(), purpose)
 		}
 	}
 	return nil

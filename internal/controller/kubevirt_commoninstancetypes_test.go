@@ -133,7 +133,7 @@ var _ = Describe("Common instance types", func() {
 		Expect(after).To(Equal(before), "the others are not written")
 	})
 
-	It("never replace an object of somebody else, which a condition names", func() {
+	It("never replace an object of another client, which a condition names", func() {
 		user, copied, owned := of("u1.small", nil), of("u1.medium", marks), of("u1.large", marks)
 		owner := ExpectExists(kv)
 		applyAs(operator.FieldManager, owned)

@@ -159,7 +159,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		Expect(ExpectExists(object("PrometheusRule", namespace)).Object["spec"]).To(HaveKey("groups"))
 	})
 
-	It("leaves a ServiceMonitor of the same name alone that somebody else made", func() {
+	It("does not touch a ServiceMonitor of the same name that another client created", func() {
 		elsewhere := NewNamespace()
 		foreign := object("ServiceMonitor", elsewhere)
 		foreign.Object["spec"] = map[string]any{"selector": map[string]any{}, "endpoints": []any{}}

@@ -118,7 +118,7 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		Expect(c.writes.Take()).NotTo(ContainElement(deleteClone))
 	})
 
-	It("fails when somebody deletes its snapshot or its restore", func() {
+	It("fails when a user deletes its snapshot or its restore", func() {
 		for phase, deleted := range map[clonev1beta1.VirtualMachineClonePhase]func(*vmClone) client.Object{
 			clonev1beta1.SnapshotInProgress: func(of *vmClone) client.Object { return snapshotOfClone(of) },
 			clonev1beta1.RestoreInProgress:  func(of *vmClone) client.Object { return restoreOfClone(of) },

@@ -221,7 +221,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			freezes()
 		})
 
-		It("freezes the guest when the migration has had its turn", func() {
+		It("freezes the guest when it has waited long enough for the migration", func() {
 			ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: waits.UID}
 			Expect(k8sClient.Status().Update(ctx, vmi)).To(Succeed())
 			freezes()

@@ -239,7 +239,7 @@ func compareGolden(t *testing.T, name string, pod *corev1.Pod) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v: run the test with -update and look at what it wrote", err)
+		t.Fatalf("%v: run the test with -update and check what it wrote", err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Error(diff)

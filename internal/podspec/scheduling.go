@@ -119,7 +119,7 @@ func checkAffinity(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	}
 	terms := vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if unwanted := unwantedLabels(vmi, cfg); len(terms)*len(unwanted) > maxUnwanted {
-		return fmt.Errorf("each of %d nodeSelectorTerms of spec.affinity would name %d labels that forbidden CPU features ask for, which is too "+
+		return fmt.Errorf("each of %d nodeSelectorTerms of spec.affinity would name %d labels that forbidden CPU features require, which is too "+
 			"large for a Pod: shorten one of the lists", len(terms), len(unwanted))
 	}
 	return nil

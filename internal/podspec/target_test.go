@@ -46,7 +46,7 @@ func TestTargetDiffersFromTheLauncherPod(t *testing.T) {
 	})
 
 	if got.Name == want.Name || got.Name != podspec.TargetPodName(vmi, migrationUID) || got.Name == podspec.TargetPodName(vmi, "another") {
-		t.Errorf("name %q does not tell migrations apart", got.Name)
+		t.Errorf("name %q does not distinguish migrations", got.Name)
 	}
 	want.Name = got.Name
 	want.Labels[v1.MigrationJobLabel] = migrationUID

@@ -257,7 +257,7 @@ func TestVMExportManifests(t *testing.T) {
 	if data, err := os.ReadFile(name); got.Code != 0 || err != nil || string(data) != "application/json /internal/manifests/all\n" {
 		t.Errorf("%+v, %q, %v", got, data, err)
 	}
-	// Whoever applies them imports from the export.
+	// The cluster in which they are applied imports from the export.
 	got = e.run("download export --manifest --delete-vme --service-url=ADDRESS")
 	if writes := e.s.Writes(); got.Code != 0 || len(writes) > 0 {
 		t.Errorf("%+v, %v", got, writes)

@@ -60,7 +60,7 @@ var _ = Describe("A VM that cannot start reports the reason", func() {
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Type", v1.VirtualMachineInstanceSynchronized), HaveField("Status", corev1.ConditionFalse),
 				HaveField("Message", ContainSubstring("userdata"))),
-			`! The VM cannot be run as its spec asks: InvalidCloudInit. - volume "cloudinit": Secret "without-userdata" has neither the key "userdata" nor "userData"`),
+			`! The VM cannot be run as its spec requires: InvalidCloudInit. - volume "cloudinit": Secret "without-userdata" has neither the key "userdata" nor "userData"`),
 	)
 })
 

@@ -156,9 +156,9 @@ func CacheOptions(o *Options) cache.Options {
 	}
 }
 
-// slimVMI removes from a VMI what the agent does not read, because a tenant determines the size: what is for the scheduler, most of
-// its labels, and after the VMI's end all that is not needed for its cleanup, since its owner may keep it for long. Such an object must not be
-// written: the agent writes statuses only.
+// slimVMI removes from a VMI in the cache what the agent does not read, because a tenant determines the size of a VMI: the fields for the
+// scheduler and most labels. Of a VMI that has ended, which its owner may keep for long, it keeps only what the cleanup needs. The
+// result must not be written back; the agent writes only statuses.
 func slimVMI(object any) (any, error) {
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
 		keepLabels(vmi)

@@ -23,8 +23,8 @@ const (
 	ResponseBudgetBytes = 256 << 20
 	// ResponseBudgetPerNamespace is how much of it the launchers of one namespace may use.
 	ResponseBudgetPerNamespace = ResponseBudgetBytes / 2
-	// ConversationBytes is what a conversation with responses that are not small reserves: for a message of at most 4 MiB at a
-	// time, what is parsed from it, and what the caller derives from that.
+	// ConversationBytes is what a series of calls reserves if their responses are not small. It is for one message of at most 4 MiB at
+	// a time, the parsed message, and what the caller derives from it.
 	ConversationBytes = 16 << 20
 )
 

@@ -60,8 +60,8 @@ func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now
 	}
 }
 
-// setReady sets whether the guest runs in a Pod that is ready itself. It does nothing as long as virt-controller considers the
-// node lost and reports the VMI as not ready, which virt-controller ends soon after this agent has renewed its Lease.
+// setReady sets whether the guest runs in a Pod that is ready itself. It does nothing while virt-controller considers the node
+// lost and reports the VMI as not ready, until shortly after this agent has renewed its Lease.
 func setReady(s *scope, now metav1.Time) {
 	if vmistatus.Lost(&s.vmi.Status) {
 		return

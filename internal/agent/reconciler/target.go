@@ -239,7 +239,7 @@ func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, ph
 // errNotComplete is the error of a release before the target's guest is complete.
 var errNotComplete = errors.New("the guest is not transferred completely")
 
-// RunReleased lets a guest run that the source's agent has released, without waiting for a reconciliation, which it triggers to do the rest.
+// RunReleased lets a guest that the source's agent has released run at once, and triggers a reconciliation for the rest.
 // It returns for how long the guest has run: in a post-copy, libvirt resumes it earlier.
 func (r *Reconciler) RunReleased(ctx context.Context, key types.NamespacedName, uid types.UID) (time.Duration, error) {
 	defer r.Enqueue(key)

@@ -85,7 +85,7 @@ func execute(ctx context.Context, clock clock.PassiveClock, guest Guest, s *Stat
 	return e.changed, nil
 }
 
-// observe queries the guest agent, unless it is known what it would report or of no concern.
+// observe queries the guest agent, unless the result is known or does not matter.
 func (e *execution) observe(ctx context.Context) error {
 	v := &e.view
 	if v.Record.Ended() || v.Guest != freeze.GuestUnknown {
@@ -144,7 +144,7 @@ func (e *execution) thaw(ctx context.Context, next freeze.Record) error {
 	case err == nil:
 		e.view.Guest = freeze.GuestThawed
 	case errors.Is(err, hypervisor.ErrGuestRefused):
-		// By this, Windows reports that it has thawed by itself.
+		// Windows reports with this error that it has thawed by itself.
 		e.view.Guest, e.view.Problem = freeze.GuestUnknown, problem(err)
 	default:
 		return err
@@ -164,8 +164,8 @@ func explain(r freeze.Record) freeze.Record {
 	return r
 }
 
-// current returns the record, given that in the domain's metadata. If that is missing or cannot be read although there has been one,
-// only a launcher can have done that: what it was for is over, and the guest, which may be frozen, is to be thawed.
+// current returns the record, given the one in the domain's metadata. If that is missing or unreadable although one was written, the
+// launcher has changed it. Then the result is a record that has expired, so that the guest is thawed.
 func current(noted *freeze.Record, err error, s *State) freeze.Record {
 	reported := s.Reported
 	switch {

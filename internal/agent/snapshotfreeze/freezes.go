@@ -19,8 +19,8 @@ import (
 const (
 	// retryPause is the time between two attempts if the guest does not respond, or if the launcher does not keep what was written.
 	retryPause = 10 * time.Second
-	// maxRuns is how many runs for an intent may fail or change the record without a pause. Each triggers the next one, and the launcher
-	// decides what that finds. A guest that is silent at first, is frozen, and is thawed by a user needs three.
+	// maxRuns is how many runs for an intent may fail or change the record without a pause. Each triggers the next one, whose input the
+	// launcher controls. A guest that does not respond at first, is frozen, and is thawed by a user needs three.
 	maxRuns = 4
 	// runTimeout bounds a run. Each call has a shorter limit, but may wait for another freeze or thaw of the guest.
 	runTimeout = 10 * time.Minute
@@ -66,21 +66,21 @@ type State struct {
 	Observed *hypervisor.Domain
 }
 
-// Keeper keeps one guest frozen or thawed, as the VMI's intent demands. Its zero value is ready for use. What it stores saves work.
+// Keeper keeps one guest frozen or thawed, as the VMI's intent demands. Its zero value is ready for use. Its fields only avoid work.
 type Keeper struct {
 	mu sync.Mutex
 	// running reports whether a run is in progress, and again whether the VMI is to be enqueued after it.
 	running, again bool
-	// intent is that of the last run, failed its input if it failed, and replaced the record that it found if it wrote another one.
+	// The last run was for intent. failed is its input if it failed, and replaced the record that it found if it wrote another one.
 	intent   freeze.Intent
 	failed   *input
 	replaced *freeze.Record
-	// spent is how many runs for the intent have failed or changed the record. retryAt is until when that, failed and replaced count.
+	// spent is how many runs for the intent have failed or changed the record. It, failed and replaced are valid until retryAt.
 	spent   int
 	retryAt time.Time
 }
 
-// waits reports whether another run is to wait until retryAt: it would most likely end as an earlier one.
+// waits reports whether the next run has to wait until retryAt, because it would most likely fail like an earlier one.
 func (k *Keeper) waits(now time.Time, in input, record freeze.Record) bool {
 	if !now.Before(k.retryAt) || in.intent != k.intent {
 		return false

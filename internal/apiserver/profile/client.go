@@ -135,7 +135,7 @@ func (c *Client) collect(ctx context.Context, request v1.ClusterProfilerRequest)
 				total += len(content)
 			}
 			if total > maxPageBytes {
-				return fmt.Errorf("the profiles of a page have more than %d bytes: ask for a smaller pageSize", maxPageBytes)
+				return fmt.Errorf("the profiles of a page have more than %d bytes: request a smaller pageSize", maxPageBytes)
 			}
 			results.ComponentResults[pod.Name] = result
 			return nil

@@ -139,7 +139,7 @@ func checkUpgrade(r *http.Request) error {
 	}
 	if r.ProtoMajor != 1 || !has("Connection", "upgrade") || !has("Upgrade", "websocket") || !has("Sec-WebSocket-Version", "13") ||
 		r.Header.Get("Sec-WebSocket-Key") == "" {
-		return apierrors.NewBadRequest("this takes a websocket: ask with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
+		return apierrors.NewBadRequest("this takes a websocket: send the request with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	// maxDuration ends a CPU profile that nobody stops.
+	// maxDuration ends a CPU profile that no client stops.
 	maxDuration = time.Hour
 	// maxProfiles bounds the profiles of a response, in bytes.
 	maxProfiles = 11 << 20

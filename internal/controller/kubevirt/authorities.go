@@ -80,8 +80,8 @@ func publishedBundle(ctx context.Context, s *Scope, role certificate.Role) ([]by
 	return []byte(published.Data[role.Name]), nil
 }
 
-// publishedBundles returns the certificates with which a role's certificates are verified: those that are published for the components
-// and, for virt-api, those that the API server has. It reads them only if they matter.
+// publishedBundles returns the CA certificates that verifiers of a role have: those that are published for the components and, for
+// virt-api, those that the API server has. It reads them only while there is a successor.
 func publishedBundles(ctx context.Context, s *Scope, role certificate.Role, authority certificate.Authority) ([][]byte, error) {
 	if !authority.HasSuccessor() {
 		return nil, nil

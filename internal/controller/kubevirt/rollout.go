@@ -141,8 +141,8 @@ func observeProxy(ctx context.Context, s *Scope, desired *unstructured.Unstructu
 	return s.observeCrash(ctx, w.Proxy, live)
 }
 
-// observeAgents reads the DaemonSet of the agents, and its Pods unless all are updated and ready. The cache may not have yet what was just
-// applied: then it is applied again, which changes nothing, and its event triggers the next reconciliation.
+// observeAgents reads the DaemonSet of the agents, and its Pods unless all are updated and ready. The cache may not have the
+// DaemonSet yet that was just applied. Then it is applied again without a change, and its event triggers the next reconciliation.
 func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *unstructured.Unstructured, w *operator.World) error {
 	live := &appsv1.DaemonSet{}
 	var err error

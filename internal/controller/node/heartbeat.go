@@ -12,7 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Timeout is how long an agent may be silent if it released its Lease, as it does when it is replaced, or if the Lease has no duration.
+// Timeout is how long an agent may be silent if its Lease has no duration, or if it released the Lease, as it does when it is replaced.
 // KubeVirt's value.
 const Timeout = 5 * time.Minute
 
@@ -45,8 +45,8 @@ type Pulse struct {
 }
 
 // Observe returns the state of an agent from its Lease. An agent that stops releases its Lease. It still counts as alive until Timeout,
-// because its successor usually follows at once: a Node whose labels changed meanwhile could lose its guests (ADR 18). The devices,
-// which end with the agent, keep new guests off.
+// because its successor usually follows at once: a Node whose labels changed meanwhile could lose its guests (ADR 18). Without
+// the agent there are no devices, so that the node gets no new guests.
 func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.Time) Pulse {
 	h.mu.Lock()
 	defer h.mu.Unlock()

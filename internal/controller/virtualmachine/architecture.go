@@ -42,8 +42,8 @@ func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (str
 	return "", nil
 }
 
-// architecture returns that of the VM's next instance: the expanded template's, or that of the first disk whose DataSource has one.
-// Empty means the cluster's default.
+// architecture returns the architecture of the VM's next instance: the one in the expanded template, or else the first one that the
+// DataSource of a disk has. Empty means the cluster's default.
 func (s *Scope) architecture(template *v1.VirtualMachineInstanceTemplateSpec) string {
 	if named := template.Spec.Architecture; named != "" {
 		return named

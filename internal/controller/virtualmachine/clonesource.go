@@ -63,7 +63,7 @@ func (s *Scope) conceal(ctx context.Context, namespace string, err error) error 
 	return err
 }
 
-// namedNamespace returns the namespace of a source that the VM names: that of the DataSource, which may be nil, or else that of the source.
+// namedNamespace returns the namespace that the VM names for a source: that of the DataSource if there is one, or else that of the source.
 func (s *Scope) namedNamespace(named *cdi.DataSource, source *cdiv1beta1.DataVolumeSource) string {
 	if named != nil && named.Namespace != s.VM.Namespace {
 		return named.Namespace

@@ -31,8 +31,8 @@ type inferenceError struct{ text string }
 
 func (e *inferenceError) Error() string { return e.text }
 
-// inferred returns a matcher that names an object: the given one, one whose object was inferred before, or an inferred one. The name is
-// empty if the volume names none and the matcher's policy is to ignore that.
+// inferred returns a matcher that names an object: the given matcher if it names one, or else one with the name that was inferred before or
+// is inferred now. The name is empty if the volume names no object and the matcher's policy is to ignore that.
 func (s *Scope) inferred(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (*v1.InstancetypeMatcher, error) {
 	if matcher.InferFromVolume == "" {
 		return matcher, nil

@@ -148,8 +148,8 @@ func refOf(matcher *v1.InstancetypeMatcher, kind, revision string) *v1.Instancet
 	return ref
 }
 
-// findUnstored returns the object that a matcher refers to if it is to be stored: because the VM refers to it for the first time, or
-// because its ControllerRevision has an old form.
+// findUnstored returns the object that a matcher refers to if it has to be stored: the VM refers to it for the first time, or its
+// ControllerRevision has an old form.
 func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (client.Object, error) {
 	name := class.RevisionOf(s.VM)
 	if name == "" {
@@ -285,8 +285,8 @@ func (s *Scope) storeReference(ctx context.Context, object client.Object) error 
 	return nil
 }
 
-// upgradeRevision gives a ControllerRevision that KubeVirt created the labels and the form of today's, so that it is in the cache and
-// can be orphaned. It returns the object in one of an earlier version of KubeVirt, which has another name and is to be stored anew.
+// upgradeRevision gives a ControllerRevision that KubeVirt created today's labels and form, so that it is in the cache and can be
+// orphaned. If an earlier version of KubeVirt created it, it has another name: then its object is returned, to be stored again.
 func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, name string) (client.Object, error) {
 	listed, err := listRevisions(ctx, s)
 	if err != nil {

@@ -101,8 +101,8 @@ func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMe
 	return slices.DeleteFunc(revisions, func(r metav1.PartialObjectMetadata) bool { return reference.IsRevision(r.Labels) }), err
 }
 
-// listRevisions lists the VM's revisions, those of its starts and those of what it refers to, without their data, so that the cache
-// does not store it.
+// listRevisions lists the metadata of the VM's revisions: those of its starts, and those of its instance type and preference. The cache
+// does not store their data.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))

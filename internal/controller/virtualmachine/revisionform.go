@@ -53,8 +53,8 @@ func sortRevisions(ctx context.Context, s *Scope) error {
 	return failed
 }
 
-// sortRevision replaces a revision if its keys are not sorted, and gives it the label and the annotation of one that is in the cache
-// and has sorted keys.
+// sortRevision replaces a revision if its keys are not sorted. In any case it sets the label by which the cache selects revisions, and the
+// annotation of sorted keys.
 func (s *Scope) sortRevision(ctx context.Context, key client.ObjectKey) error {
 	revision := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, key, revision); err != nil {

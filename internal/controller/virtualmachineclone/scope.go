@@ -58,8 +58,8 @@ func Run(ctx context.Context, s *Scope) error {
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a clone")
 		step = clone.Failed(world, step, err)
 	}
-	// 1. The status is written last, once. It names the snapshot and the restore when they exist: a name in the status of an object that
-	// does not exist means that somebody has deleted it.
+	// 1. The status is written last, once. It names the snapshot and the restore only once they exist. So if the status names an
+	// object that does not exist, a client has deleted it.
 	if err := s.writeStatus(ctx, &step); err != nil {
 		return err
 	}

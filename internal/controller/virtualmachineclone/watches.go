@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
 
-// Indexes by which clones are found. One that is underway is found by everything that it waits for; another one by its target, or by its
-// restore while it has one.
+// Indexes of clones. A clone that is underway is found by everything that it waits for, a finished one by its target, and by its restore
+// while it has one.
 const (
 	awaitedField = "awaited"
 	targetField  = "target"

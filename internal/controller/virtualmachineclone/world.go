@@ -60,7 +60,7 @@ func (s *Scope) readWorld(ctx context.Context) (world clone.World, err error) {
 	return world, err
 }
 
-// readClaims reads the claims that the restore has made. Somebody may have deleted the restore: then their annotation names it.
+// readClaims reads the claims that the restore has made. If the restore was deleted, their annotation names it.
 func (s *Scope) readClaims(ctx context.Context, of *snapshotv1beta1.VirtualMachineRestore) ([]*corev1.PersistentVolumeClaim, error) {
 	if of != nil && of.Status != nil && ptr.Deref(of.Status.Complete, false) {
 		var out []*corev1.PersistentVolumeClaim

@@ -34,11 +34,11 @@ const (
 	rootCAKey       = "ca.crt"
 )
 
-// externalAge is for how long what leads to virt-exportproxy is believed not to change. It is the same for all exports.
+// externalAge is how long the external address of virt-exportproxy, which is the same for all exports, is cached.
 const externalAge = 30 * time.Second
 
-// externals remembers what leads to virt-exportproxy, also that there is nothing: to look for a kind that the cluster does not have, such as
-// Routes, reads the list of all kinds.
+// externals caches the external address of virt-exportproxy, or that there is none: a request for a kind that the cluster does not have, such
+// as Route, reads the list of all kinds.
 type externals struct {
 	mu    sync.Mutex
 	found bool
@@ -46,7 +46,7 @@ type externals struct {
 	last  *plan.External
 }
 
-// recent returns what was found last, if that is not long ago.
+// recent returns the cached address unless it is too old.
 func (e *externals) recent(now time.Time) (last *plan.External, found bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

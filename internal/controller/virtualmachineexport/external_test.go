@@ -100,7 +100,7 @@ func TestExternal(t *testing.T) {
 	}
 }
 
-// All exports ask for the same, and a kind that the cluster does not have is looked for among all kinds.
+// All exports need the same address, and a request for a kind that the cluster does not have reads the list of all kinds.
 func TestExternalIsRemembered(t *testing.T) {
 	lists, failure := 0, errors.New("not now")
 	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{

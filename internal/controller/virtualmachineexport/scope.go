@@ -68,7 +68,7 @@ func (s *scope) run(ctx context.Context) error {
 			status.TokenSecretRef = nil // It may not exist.
 		}
 	}
-	// The status is written last, whether the step was done or not: what was refused, as by a quota, is to be seen there.
+	// The status is written last, and also if the step failed: then it contains the reason, such as a quota.
 	return errors.Join(failure, s.writeStatus(ctx, status))
 }
 
@@ -82,7 +82,7 @@ func (s *scope) expire(ctx context.Context) error {
 	return nil
 }
 
-// apply does a step, in this order: the Pod needs all that is before it.
+// apply applies a step. The Pod is last, because it needs the other objects.
 func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) error {
 	if step.Token {
 		if err := s.createToken(ctx); err != nil {
@@ -118,8 +118,8 @@ func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) e
 	return nil
 }
 
-// create creates an object. One that exists already is left as it is: the cache was behind, or the next reconciliation reports that it
-// belongs to another.
+// create creates an object. If it exists already, the cache was stale, or the next reconciliation reports that the object does not belong to
+// the export.
 func (s *scope) create(ctx context.Context, object client.Object, reason, text string) (created bool, err error) {
 	switch err := s.Client.Create(ctx, object); {
 	case apierrors.IsAlreadyExists(err):
@@ -146,7 +146,7 @@ func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// cutOff is the grace period, in seconds, of a Pod whose source is in use. A download must not go on, and look complete, while a guest writes.
+// cutOff is the grace period, in seconds, of a Pod whose source is in use. A download must not be completed while a guest writes.
 const cutOff = 1
 
 // deletePod deletes the Pod that was read.
@@ -179,7 +179,8 @@ const (
 	tokenCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 )
 
-// createToken creates the Secret with a random token. One that exists is used, as in KubeVirt: nobody reads Secrets of tenants.
+// createToken creates the Secret with a random token. As in KubeVirt, an existing Secret is used: virt-controller reads no Secrets of
+// tenants.
 func (s *scope) createToken(ctx context.Context) error {
 	name, _ := plan.TokenName(s.export)
 	token, err := newToken()
@@ -212,8 +213,8 @@ func newToken() (string, error) {
 	}
 }
 
-// createCertificate creates the Secret with the certificate of the exporter. Its name stands for the export and the time at which it expires, so
-// one that exists is the same.
+// createCertificate creates the Secret with the certificate of the exporter. Its name is derived from the export and the time at which the
+// certificate expires, so a Secret that exists is the right one.
 func (s *scope) createCertificate(ctx context.Context, step *plan.Step) error {
 	subject := certificate.Subject{DNSNames: []string{content.ServerName(s.export.Namespace, s.export.Name)}}
 	crt, key, err := s.authority.Issue(subject, s.now, step.CertificateEnd)

@@ -27,8 +27,8 @@ var onNode = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )}
 
-// readUsers reads which claims of the source Pods of others use. One is enough: the export waits then. The Pods are only read if nothing else
-// keeps the export from being served. Launchers come from the cache, also those without a node: their guests are about to start.
+// readUsers reads which claims of the source other Pods use, until it finds one, for which the export waits. It reads no Pods if the export
+// waits for something else. Launcher Pods are in the cache; those without a node count too, because their guests are about to start.
 func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
 	contested := w.Contested()
 	for _, name := range contested {
@@ -49,7 +49,7 @@ func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
 	return s.readOtherUsers(ctx, w, contested)
 }
 
-// isUser reports whether a Pod is no exporter's. Exporters only read, and do not disturb each other.
+// isUser reports whether a Pod is not an exporter's. Exporters only read, and do not exclude each other.
 func isUser(pod corev1.Pod) bool { return !isExport(metav1.GetControllerOf(&pod)) }
 
 // readOtherUsers reads which of the claims other Pods use. The cache does not have them.

@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// podPages are the Pods of an API server that returns them in pages, and what it was asked for.
+// podPages are the Pods of an API server that returns them in pages, and the requests that it received.
 type podPages struct {
 	client.Reader
 	pages [][]corev1.Pod

@@ -49,7 +49,7 @@ func sourceValues(of *exportv1.VirtualMachineExport) []string {
 	return []string{kind, kind + "/" + of.Spec.Source.Name}
 }
 
-// startsOrEnds passes the creation, the end and the deletion of a VMI or of a Pod.
+// startsOrEnds accepts the creation, the end and the deletion of a VMI or of a Pod.
 var startsOrEnds = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return hasEnded(e.ObjectOld) != hasEnded(e.ObjectNew) }}
 
 func hasEnded(object client.Object) bool {
@@ -90,7 +90,7 @@ func claimStateOf(object client.Object) claimState {
 	return state
 }
 
-// claimChanges passes the creation and the deletion of a claim, and the changes on which exports depend.
+// claimChanges accepts the creation and the deletion of a claim, and the changes on which exports depend.
 var claimChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return claimStateOf(e.ObjectOld) != claimStateOf(e.ObjectNew) }}
 
 // by returns the exports of a namespace with a value in the index.

@@ -62,8 +62,8 @@ func (s *scope) assignPod(ctx context.Context) error {
 	return nil
 }
 
-// syncAssignedPod writes in one patch what depends on the guest: the readiness gate, which is False while the guest is
-// paused, so that Services send it no requests, and the labels about node and launcher.
+// syncAssignedPod patches the labels of the Pod, and its readiness gate. The gate is False while the guest is paused, so that
+// Services send it no requests.
 func (s *scope) syncAssignedPod(ctx context.Context, lock ...client.MergeFromOption) error {
 	pod := s.pod.DeepCopy()
 	podspec.CopyLiveLabels(&pod.ObjectMeta, s.vmi.Labels)

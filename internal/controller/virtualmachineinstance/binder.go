@@ -22,7 +22,7 @@ import (
 // binderPause is the least age of a failed Pod that binds volumes before it is replaced.
 const binderPause = 10 * time.Second
 
-// bindVolumes has claims that are filled only once a Pod uses them used by a Pod of their own, which it deletes when it is
+// bindVolumes creates a Pod that uses the claims that are bound or filled only when a Pod uses them, and deletes it when it is
 // no longer needed. It reports whether the launcher Pod has to wait.
 func (s *scope) bindVolumes(ctx context.Context) (bool, error) {
 	binder := &corev1.Pod{}

@@ -92,9 +92,9 @@ func (s *scope) decideFinalState(_ context.Context) error {
 // ReasonLivenessProbeFailed is status.reason of a VMI whose guest was stopped because its livenessProbe failed.
 const ReasonLivenessProbeFailed = "LivenessProbeFailed"
 
-// stoppedByKubelet reports whether the kubelet stopped the launcher, as it does when a liveness probe fails: the launcher
-// was requested to stop, its Pod was not deleted, and its status has no reason for the end of the whole Pod, such as an
-// eviction by the kubelet.
+// stoppedByKubelet reports whether the kubelet stopped only the launcher's container, as it does when a liveness probe fails:
+// the launcher was requested to stop, but its Pod was neither deleted nor, for example, evicted by the kubelet, which would be
+// the reason in the Pod's status.
 func stoppedByKubelet(pod *corev1.Pod) bool {
 	outcome, ok := outcomeOf(pod)
 	return ok && outcome.Stopped && pod.DeletionTimestamp == nil && pod.Status.Reason == ""

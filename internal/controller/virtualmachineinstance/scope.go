@@ -182,8 +182,8 @@ func (s *scope) load(ctx context.Context) error {
 	return s.loadOtherPod(ctx)
 }
 
-// loadPod reads the launcher Pod, from the API server if its absence would end the VMI or remove its finalizer: with a stale
-// cache that would end a running guest, or start a second one on the same disks.
+// loadPod reads the launcher Pod. If the cache does not have the Pod and its absence would end the VMI or remove the finalizer,
+// it reads the API server: with a stale cache, a running guest would be stopped, or a second one started on the same disks.
 func (s *scope) loadPod(ctx context.Context) error {
 	key := client.ObjectKey{Namespace: s.vmi.Namespace, Name: podspec.OwnPodName(s.vmi)}
 	for _, reader := range []client.Reader{s.client, s.apiReader} {

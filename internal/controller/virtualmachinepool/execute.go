@@ -107,8 +107,8 @@ func (n *numbers) take() int {
 	return n.next - 1
 }
 
-// remove deletes the VMs that are too many, those that fail and those that get other disks. In the foreground, a VM's disks are
-// deleted before the VM is gone, and so before there is another one of its name.
+// remove deletes the VMs that are too many, those that fail and those that get other disks. The deletion is in
+// the foreground: a VM's disks are deleted before the VM is gone, and so before a new VM gets its name.
 func remove(ctx context.Context, s *Scope, p *plan) error {
 	deletes := func(members []*member, action string, options ...client.DeleteOption) error {
 		return reconciler.InBatches(len(members), func(i int) error { return removeOne(ctx, s, members[i].vm, action, options...) })

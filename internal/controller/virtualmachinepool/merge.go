@@ -13,8 +13,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// applyTemplate changes a VM by what changed between two renderings of it: base, from which it was made, and next. What its user
-// changed since, such as a stopped run strategy, a hotplugged volume or a label, stays, unless the template changed the same.
+// applyTemplate applies the differences between two renderings of a VM: base, from which it was created, and next. Changes by users,
+// such as a stopped run strategy, a hotplugged volume or a label, stay, unless the template has changed the same field.
 func applyTemplate(vm *v1.VirtualMachine, base, next rendered) error {
 	merged := v1.VirtualMachineSpec{}
 	if err := mergeInto(&merged, base.spec, next.spec, vm.Spec); err != nil {

@@ -20,9 +20,9 @@ const defaultReplicas = 1
 // burst is how many VMs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
 const burst = 250
 
-// At most healBurst VMs of a pool are replaced within healPause, and none while as many are new or being deleted. A limit that its
-// owner sets cannot replace this one: a template that never starts, with a minFailingToStartDuration of 0, would otherwise keep
-// virt-controller busy with nothing else.
+// At most healBurst VMs of a pool are replaced within healPause, and none while as many are new or being deleted. The
+// owner's settings cannot lift this limit: a template that never starts, with a minFailingToStartDuration of 0, would otherwise
+// keep virt-controller busy.
 const (
 	healBurst = 10
 	healPause = time.Minute

@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// templateHashAnnotation of a revision is a hash of what VMs are made from, by which a revision is found again without reading its
-// data: scaling a pool changes its generation and not its VMs. The annotation is Vireo's own.
+// templateHashAnnotation of a revision is a hash of the template of VMs, by which the revision is found without reading its data. The
+// generation does not identify it, because scaling the pool changes the generation. The annotation is Vireo's own.
 const templateHashAnnotation = "pool.kubevirt.io/template-hash"
 
 // revisions are the ControllerRevisions of a pool, each with a spec as its data.

@@ -124,8 +124,8 @@ func unlock(ctx context.Context, s *Scope) error {
 	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
 }
 
-// unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them: one that was removed by force, and that may
-// have been created again for another VM. of is nil if the cache does not show the restore.
+// unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them, because it was deleted by force and perhaps
+// created again for another VM. of is nil if the cache does not have the restore.
 func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, of *v1beta1.VirtualMachineRestore) error {
 	vms := &v1.VirtualMachineList{}
 	if err := r.Client.List(ctx, vms, client.InNamespace(key.Namespace), client.MatchingFields{LockIndex: key.Name}); err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
-// Indexes by which restores are found that have not finished: by the name of their target, by everything else that they wait for, and all
-// of them by the value underway. There are few of them.
+// Indexes of the restores that have not finished, which are few: by the name of their target, by everything else that they wait for, and by
+// the value underway, which all of them have.
 const (
 	targetField             = "target"
 	awaitedField            = "awaited"
@@ -83,7 +83,7 @@ func LockOf(vm *v1.VirtualMachine) []string {
 	return []string{*vm.Status.RestoreInProgress}
 }
 
-// ofVM returns the restores underway to a VM, and the one for which it is locked, which may be gone.
+// ofVM returns the unfinished restores of a VM, and the one for which it is locked, even if that is gone.
 func (r *Reconciler) ofVM(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.ofTarget(ctx, object)
 	if vm, ok := object.(*v1.VirtualMachine); ok {

@@ -37,8 +37,8 @@ var notEnded = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )}
 
-// podLists are the last lists of Pods, by namespace. Many snapshots may wait for one Pod of a user's: a Pod that used a claim just now is
-// believed to use it still, until lockRetry has passed. That no Pod uses a claim is never believed.
+// podLists are the last lists of Pods, by namespace. Many snapshots may wait for the same Pod of a user. So for lockRetry the list is used
+// to find that a Pod uses a claim, but never to find that no Pod does.
 type podLists struct {
 	mu     sync.Mutex
 	recent map[string]podList

@@ -53,7 +53,7 @@ type scope struct {
 
 	// snapshot is the snapshot as read. Writes of metadata refresh it; its status changes only when the status is written.
 	snapshot *v1beta1.VirtualMachineSnapshot
-	// vmi is the VM's VMI, or nil. Another one of its name is not: its guest is not the VM's, and anybody may have created it.
+	// vmi is the VM's VMI, or nil. A VMI of the same name that the VM does not control does not count: any user may have created it.
 	vmi *v1.VirtualMachineInstance
 	// seen is what was observed, and changes with each write.
 	seen capture.Observed

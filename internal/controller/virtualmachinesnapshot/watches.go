@@ -44,7 +44,7 @@ func snapshotOf(_ context.Context, object client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: content.Namespace, Name: *content.Spec.VirtualMachineSnapshotName}}}
 }
 
-// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, which may be gone.
+// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, even if that is gone.
 func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.unfinishedOf(ctx, object)
 	if vm, ok := object.(*v1.VirtualMachine); ok && vm.Status.SnapshotInProgress != nil {
@@ -59,8 +59,8 @@ func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []c
 		client.MatchingFields{unfinishedIndex: object.GetName()})
 }
 
-// guestChanged passes the VMIs whose guest a snapshot describes differently than before, or whose VM is another one: an adopted one.
-// Agents update many other fields.
+// guestChanged accepts an update of a VMI if a snapshot describes its guest differently than before, or if its owner has changed. Agents
+// update many other fields.
 var guestChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)

@@ -132,9 +132,9 @@ func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.Virtual
 	return nil
 }
 
-// readVMI reads the VMI of the VM from the API server. It returns nil if there is none, or if it has ended. A VMI of the VM's name that
-// is not the VM's is none. Only one that has this snapshot's intent is the VM's for sure, though it may have lost its owner since: its
-// guest has to be thawed.
+// readVMI reads the VMI of the VM from the API server. It returns nil if there is none, if it has ended, or if the VMI
+// of that name does not belong to the VM. A VMI with this snapshot's intent does belong to the VM, even if it has lost its owner
+// since: its guest has to be thawed.
 func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error) {
 	if s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil

@@ -58,8 +58,8 @@ func (s *scope) take(ctx context.Context, abandoned bool) error {
 	return s.storeGuest(ctx, guest)
 }
 
-// plan returns the VolumeSnapshots that are missing. If one of them cannot be requested, it returns none and sets the problem: the
-// guest is not frozen before all can be.
+// plan returns the VolumeSnapshots that are missing. If one of them cannot be requested, it returns none and sets the problem, because
+// the guest is frozen only when all can be requested.
 func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 	if s.taken.Problem != "" || s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil

@@ -19,14 +19,14 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// migrationTurn is how long a freeze gives way to a migration at most. A migration waits for a freeze; without its turn, it would wait for
-// ever while snapshots of the guest are taken in a loop. It may itself wait for other things, for which a snapshot does not wait.
+// migrationTurn is how long a freeze waits at most for a migration. A migration waits for a freeze, and would never start while snapshots of
+// the guest are taken in a loop. The time is limited because the migration may wait for something else.
 const migrationTurn = 30 * time.Second
 
 // vmiField is the field by which the API server selects migrations.
 const vmiField = "spec.vmiName"
 
-// givesWay reports whether the guest is not frozen yet, because one of its migrations waits since before the VM was locked.
+// givesWay reports whether the freeze has to wait, because a migration of the guest has been waiting since before the VM was locked.
 func (s *scope) givesWay(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
 	turn := migrationTurn
 	if deadline := capture.Deadline(s.snapshot); !deadline.IsZero() {

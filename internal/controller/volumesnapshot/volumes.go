@@ -108,7 +108,7 @@ func StateClaim(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine
 	return found, nil
 }
 
-// rankOf returns how well a claim suits; 0 if it is that of another VM, as of an earlier one of the name.
+// rankOf returns how well a claim suits a VM; 0 if it belongs to another VM, such as an earlier one of the same name.
 func rankOf(claim *corev1.PersistentVolumeClaim, vm *v1.VirtualMachine) int {
 	owned, foreign := false, false
 	for _, owner := range claim.OwnerReferences {

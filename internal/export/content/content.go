@@ -62,7 +62,7 @@ type Content struct {
 	Export string `json:"export"`
 	// Volumes are the exported claims.
 	Volumes []Volume `json:"volumes"`
-	// Manifests are what the VM can be made of elsewhere, or nil if no VM is exported.
+	// Manifests are the manifests with which the VM can be created elsewhere, or nil if no VM is exported.
 	Manifests *Manifests `json:"manifests,omitempty"`
 }
 
@@ -76,20 +76,21 @@ type Volume struct {
 	Disk bool `json:"disk,omitempty"`
 }
 
-// Manifests are what a VM can be made of elsewhere.
+// Manifests are the manifests with which a VM can be created elsewhere.
 type Manifests struct {
 	// VirtualMachine is the VM. Its dataVolumeTemplates have no source.
 	VirtualMachine map[string]any `json:"virtualMachine"`
 	// Templates are the names of the volumes that fill the VM's dataVolumeTemplates, by the name of the template.
 	Templates map[string]string `json:"templates,omitempty"`
-	// DataVolumes are those that the VM needs besides.
+	// DataVolumes are the other DataVolumes that the VM needs.
 	DataVolumes []DataVolume `json:"dataVolumes,omitempty"`
-	// Internal and External are the two sides from which the volumes can be downloaded; External is nil if there is no such side.
+	// Internal and External are where the volumes can be downloaded from inside and outside of the cluster. External is nil if that is not
+	// possible.
 	Internal *Side `json:"internal,omitempty"`
 	External *Side `json:"external,omitempty"`
 }
 
-// DataVolume is a DataVolume that makes a claim of the VM.
+// DataVolume is a DataVolume that creates a claim of the VM.
 type DataVolume struct {
 	// Name is its name and that of the claim.
 	Name string `json:"name"`

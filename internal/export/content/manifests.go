@@ -22,8 +22,8 @@ func (c *Content) SecretManifest(token string) map[string]any {
 	}
 }
 
-// AllManifests returns what the VM can be made of elsewhere by downloads from a side, except for the Secret: the ConfigMap of the
-// certificates, the VM and its DataVolumes.
+// AllManifests returns the manifests with which the VM can be created elsewhere by downloads from a side, without the Secret: the ConfigMap
+// of the certificates, the VM and its DataVolumes.
 func (c *Content) AllManifests(side Side) []map[string]any {
 	out := make([]map[string]any, 0, len(c.Manifests.DataVolumes)+2)
 	if side.CA != "" {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package plan decides what a VirtualMachineExport consists of and what has to be done for it next: which claims are exported, in which
-// formats, by which Pod, and what its status is. It is pure: the reconciler reads a World, applies the Step and writes the status.
+// Package plan decides the next step of a VirtualMachineExport: which claims are exported in which formats, what its Pod, Service and Secrets
+// are, and its status. It is pure: the reconciler reads a World, applies the Step and writes the status.
 package plan

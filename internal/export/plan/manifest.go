@@ -40,12 +40,12 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 	return raw, fmt.Sprintf("The VM is too large for a manifest: at most %d bytes are possible", content.MaxSize), err
 }
 
-// hasManifests reports whether the VM can be made of manifests elsewhere.
+// hasManifests reports whether the export has manifests, from which the VM can be created elsewhere.
 func (w *World) hasManifests(s *source) bool {
 	return s.vm != nil && s.vm.Spec.Template != nil && w.Problem == ""
 }
 
-// manifests returns what the VM can be made of elsewhere: the VM that was exported, which for a snapshot is the one in it.
+// manifests returns the manifests of the exported VM. For a snapshot, this is the VM in the snapshot.
 func (w *World) manifests(s *source) (*content.Manifests, error) {
 	exported := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: s.vm.Name, Labels: s.vm.Labels, Annotations: map[string]string{}}, Spec: *s.vm.Spec.DeepCopy()}
 	for key, value := range s.vm.Annotations {
@@ -53,7 +53,7 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 			exported.Annotations[key] = value
 		}
 	}
-	// They have been applied.
+	// Instance type and preference have been applied.
 	exported.Spec.Instancetype, exported.Spec.Preference = nil, nil
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(exported)
 	if err != nil {
@@ -92,7 +92,7 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 	return out, nil
 }
 
-// reserved reports whether a label or an annotation belongs to KubeVirt's components. Users must not set them by way of an export.
+// reserved reports whether a label or an annotation belongs to KubeVirt's components. Users must not set them through an export.
 func reserved(key string) bool {
 	domain, _, found := strings.Cut(key, "/")
 	if !found {

@@ -26,7 +26,7 @@ import (
 const (
 	// ServiceLabel selects the Pod of an export. KubeVirt's.
 	ServiceLabel = "kubevirt.io.virt-export-service"
-	// ContentAnnotation of the Pod has what it serves. The kubelet gives it to the exporter as a file, and updates that.
+	// ContentAnnotation of the Pod has what it serves. The kubelet makes it available to the exporter as a file, and updates the file.
 	ContentAnnotation = "export.vireo.io/content"
 	// CertificateEndAnnotation of the Pod is when its certificate expires.
 	CertificateEndAnnotation = "export.vireo.io/certificate-end"
@@ -36,7 +36,7 @@ const (
 	grace = 30
 	// certificateMargin is how much longer than the export its certificate is valid.
 	certificateMargin = 5 * time.Minute
-	// renewal is how long before the end of its certificate a Pod is replaced.
+	// renewal is how long before its certificate expires a Pod is replaced.
 	renewal = 10 * time.Minute
 	// maxDeadline is the greatest deadline of a Pod in seconds. Source: k8s.io/kubernetes pkg/apis/core/validation, ValidatePodSpec.
 	maxDeadline = math.MaxInt32
@@ -65,8 +65,8 @@ func (w *World) service() *corev1.Service {
 	}
 }
 
-// meta returns the metadata that the Service and the Pod share. An export's labels and annotations are for them too, as in KubeVirt. Those of
-// components must not come from a user: Pods with them are trusted.
+// meta returns the metadata that the Service and the Pod share. Both get the labels and annotations of the export, as in KubeVirt. Those of
+// KubeVirt's components are left out, because Pods with them are trusted.
 func (w *World) meta() metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
 		Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
@@ -103,7 +103,7 @@ func (w *World) CertificateEnd() time.Time {
 	return end.UTC().Truncate(time.Second)
 }
 
-// CertificateSecret returns the name of the Secret of a certificate. Nobody reads Secrets of tenants, so the name says which one it is.
+// CertificateSecret returns the name of the Secret of a certificate. virt-controller reads no Secrets of tenants, and identifies them by name.
 func CertificateSecret(of *exportv1.VirtualMachineExport, end time.Time) string {
 	sum := sha256.Sum256([]byte(string(of.UID) + "/" + end.Format(time.RFC3339)))
 	return "secret-" + hex.EncodeToString(sum[:])[:20]
@@ -118,7 +118,7 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](grace),
-			// Should virt-controller be away, the volumes are not served for longer.
+			// Without virt-controller, the kubelet stops the Pod when the time of the export is over.
 			ActiveDeadlineSeconds: ptr.To(min(max(1, int64(Expiry(w.Export).Sub(w.Now)/time.Second)), maxDeadline)),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser), RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
@@ -153,7 +153,7 @@ func (w *World) exporter() corev1.Container {
 		Env: []corev1.EnvVar{{Name: memorylimit.Env, ValueFrom: &corev1.EnvVarSource{
 			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: container, Resource: "limits.memory"},
 		}}},
-		// KubeVirt's. Files that are read are counted as memory too, but are given up first.
+		// KubeVirt's. The page cache of the files counts as memory too, but the kernel reclaims it first.
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
 			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},

@@ -32,7 +32,7 @@ type volume struct {
 	claim *corev1.PersistentVolumeClaim
 }
 
-// source is what is exported, as far as it is there.
+// source is what is exported, as far as it exists.
 type source struct {
 	volumes []volume
 	// vm is the VM, for the manifests, and vmName its name. An export of a claim has none.
@@ -44,7 +44,7 @@ type source struct {
 	condition *exportv1.Condition
 	// empty reports whether there is nothing that could be exported.
 	empty bool
-	// watched reports whether what the source waits for is only what virt-controller watches.
+	// watched reports whether virt-controller watches everything that the source waits for.
 	watched bool
 	// missing are the claims to create from a snapshot.
 	missing []*corev1.PersistentVolumeClaim
@@ -76,8 +76,8 @@ func (w *World) source() source {
 	}
 }
 
-// Contested returns the names of the source's claims whose users decide whether it can be exported now. There are none if something else
-// keeps it from that, or if the claims are made for the export.
+// Contested returns the names of the claims that other Pods must not use during the export. There are none if the source cannot be exported
+// for another reason, or if the claims are made for the export.
 func (w *World) Contested() []string {
 	s := w.source()
 	if s.obstacle != nil || SourceKind(w.Export) == KindSnapshot {
@@ -144,7 +144,7 @@ func (w *World) vmSource() source {
 		}
 		names = append(names, v.ClaimName)
 		if v.Claim == nil || w.Unfilled[v.ClaimName] {
-			unfilled = true // A volume is never left out in silence.
+			unfilled = true // A volume is never left out silently.
 			continue
 		}
 		s.volumes = append(s.volumes, newVolume(v.ClaimName, v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
@@ -272,7 +272,7 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 	bound = true
 	for i := range w.Content.Spec.VolumeBackups {
 		of := &w.Content.Spec.VolumeBackups[i]
-		// A content may be written by users, and the name becomes a part of paths. To be shortened may hide what is wrong with it.
+		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which could hide an error.
 		if len(validation.IsDNS1123Subdomain(of.PersistentVolumeClaim.Name)) > 0 {
 			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is no name of a claim",
 				w.Content.Name, short(of.PersistentVolumeClaim.Name))
@@ -298,8 +298,8 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 	return bound, ""
 }
 
-// restored returns the claim of a name that is made of a snapshot of a volume. A content may be written by users, and virt-controller has
-// more rights than they have: the claim can only be made of a VolumeSnapshot of its namespace.
+// restored returns a claim that is made of the snapshot of a volume. Users may write contents, and virt-controller has more rights than
+// they have, so the claim can only be made of a VolumeSnapshot of its namespace.
 func (w *World) restored(of *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
 	taken := w.VolumeSnapshots[ptr.Deref(of.VolumeSnapshotName, "")]
 	if taken == nil {

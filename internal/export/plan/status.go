@@ -25,7 +25,7 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	status.TTLExpirationTime = ptr.To(metav1.NewTime(Expiry(w.Export)).Rfc3339Copy())
 	status.ServiceName = content.ServiceName(w.Export.Name)
 	status.VirtualMachineName = s.vmName
-	status.Links = &exportv1.VirtualMachineExportLinks{} // KubeVirt's has no addresses while the export is not ready, but is there.
+	status.Links = &exportv1.VirtualMachineExportLinks{} // As in KubeVirt, it is set but empty while the export is not ready.
 	switch {
 	case ready.Status == corev1.ConditionTrue:
 		status.Phase, status.Links = exportv1.Ready, w.links(s)
@@ -43,8 +43,8 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	return status
 }
 
-// set sets a condition. Its time is that of the last change of its status or its reason, as in KubeVirt, so that its age says how long the
-// export has been waiting for the same.
+// set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so is the time since when the export has been
+// waiting for the same.
 func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
 	c.LastTransitionTime = metav1.NewTime(w.Now).Rfc3339Copy()
 	if known := conditions.Find(status.Conditions, c.Type); known != nil && known.Reason != c.Reason {
@@ -54,7 +54,7 @@ func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Cond
 	conditions.Set(&status.Conditions, c)
 }
 
-// Failed returns the status of an export for which a step could not be done.
+// Failed returns the status of an export whose step failed.
 func Failed(of *World, err error) *exportv1.VirtualMachineExportStatus {
 	s := of.source()
 	return of.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))

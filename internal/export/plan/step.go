@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// poll is when to read again what is not watched while an export waits: Pods of others, and routes to virt-exportproxy. The longer it
-	// waits for the same, the later, up to maxPoll.
+	// poll is the first interval at which an export that waits reads what is not watched: other Pods, and routes to virt-exportproxy. The
+	// longer it waits for the same reason, the longer is the interval, up to maxPoll.
 	poll    = 10 * time.Second
 	maxPoll = 5 * time.Minute
 	// pollReady is the same for an export that is ready.
 	pollReady = time.Minute
-	// restart is how long after the end of a Pod the next one is made, so that one that fails does not do so all the time.
+	// restart is the time between the end of a Pod and its replacement, which limits how often a failing Pod is replaced.
 	restart = 30 * time.Second
 )
 
 // Step is what to do for an export now, and its status if that succeeds.
 type Step struct {
-	// Expired reports whether the time of the export is over: it is to be deleted, and nothing else is done.
+	// Expired reports whether the time of the export is over: then it is deleted, and nothing else is done.
 	Expired bool
 	// Token reports whether the Secret with the token is to be created.
 	Token bool
@@ -44,9 +44,9 @@ type Step struct {
 	CertificateEnd time.Time
 	// Delete reports whether the existing Pod is to be deleted, and Paused whether that is because the source is in use.
 	Delete, Paused bool
-	// Ended reports whether that Pod had ended.
+	// Ended reports whether the Pod to delete has ended.
 	Ended bool
-	// Content is what the existing Pod is to serve from now on, or empty if it does already.
+	// Content is what the existing Pod has to serve from now on. It is empty if the Pod does so already.
 	Content string
 	// Status is the status to write.
 	Status *exportv1.VirtualMachineExportStatus
@@ -89,8 +89,8 @@ func (s *Step) requeue(after time.Duration) {
 	}
 }
 
-// pollWhile plans again later, as the cause of a condition Ready may go away without being noticed. The interval is as long as the condition
-// has had its reason: each is twice the last one.
+// pollWhile requeues the export, because the cause of its condition Ready may not be watched. The interval is the time for which the condition
+// has had its reason, so that it doubles each time.
 func (w *World) pollWhile(step *Step, ready *exportv1.Condition) *exportv1.Condition {
 	step.requeue(min(max(w.age(ready), poll), maxPoll))
 	return ready
@@ -133,13 +133,13 @@ func (w *World) ready(step *Step, s *source) *exportv1.Condition {
 
 func (w *World) ownsPod() bool { return metav1.IsControlledBy(w.Pod, w.Export) }
 
-// waitsLong reports whether the Pod has not started for some time. The Secret with the token may be missing: one that existed already may
-// have been that of an earlier export of the name, and have been deleted after it.
+// waitsLong reports whether the Pod has not started for some time. The Secret with the token may be missing: if it existed before, it may
+// have belonged to an earlier export of the same name, and have been deleted after it.
 func (w *World) waitsLong() bool {
 	return w.Pod != nil && w.Pod.Status.Phase == corev1.PodPending && w.Now.Sub(w.Pod.CreationTimestamp.Time) >= restart
 }
 
-// planService creates the Service. It returns the condition Ready if there is another of its name.
+// planService creates the Service. It returns the condition Ready if another Service has its name.
 func (w *World) planService(step *Step) *exportv1.Condition {
 	switch {
 	case w.Service == nil:
@@ -175,7 +175,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		step.Content = string(served)
 	}
 	if !podReady(w.Pod) {
-		// The Pod is watched, and so only the Secret with the token may have to be made again.
+		// Only the Secret with the token is not watched, and may have to be created again.
 		problem := waiting(podProblem(w.Pod))
 		if w.Pod.Status.Phase != corev1.PodPending {
 			problem.Reason = export.UnknownReason
@@ -187,7 +187,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")
 }
 
-// ended deletes a Pod that has ended, after some time. As in KubeVirt, one that has failed counts as one whose state is not known.
+// ended deletes a Pod some time after it has ended. As in KubeVirt, the reason is Unknown for a Pod that has failed.
 func (w *World) ended(step *Step) *exportv1.Condition {
 	if wait := finished(w.Pod).Add(restart).Sub(w.Now); wait > 0 {
 		step.requeue(wait)
@@ -217,7 +217,7 @@ func (w *World) renews(step *Step) bool {
 
 // hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format: the VM has changed.
 func (w *World) hasOtherVolumes(s *source) bool {
-	// What the exporter serves is renewed without a new Pod, except for its volumes. A content that cannot be read is replaced.
+	// A running exporter gets new content, but no other volumes. A content that cannot be read is replaced.
 	if served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation])); err == nil {
 		for i := range s.volumes {
 			if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
@@ -278,7 +278,7 @@ func podProblem(pod *corev1.Pod) string {
 	return "The exporter's Pod waits for its volumes" + token
 }
 
-// podEnd returns how a Pod has ended, in words that follow others.
+// podEnd returns how a Pod has ended, as the end of a sentence.
 func podEnd(pod *corev1.Pod) string {
 	for i := range pod.Status.ContainerStatuses {
 		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && t.ExitCode != 0 {

@@ -53,7 +53,7 @@ type World struct {
 	State  *corev1.PersistentVolumeClaim
 	// Unfilled are the claims that the importer still fills, by name.
 	Unfilled map[string]bool
-	// Used are claims that Pods of others use, by name. There may be more: one keeps the export from being served.
+	// Used are claims that other Pods use, by name. The list may be incomplete: one such claim prevents the export.
 	Used map[string]bool
 	// Service and Pod are those of the export, or nil.
 	Service *corev1.Service
@@ -70,8 +70,8 @@ type Config struct {
 	PullPolicy corev1.PullPolicy
 	// Verbosity is the exporter's log verbosity.
 	Verbosity uint
-	// CA are the certificates by which exporters are verified, as PEM, and CAEnd is when that which signs now expires. CA is empty while
-	// there is none.
+	// CA are the certificates by which exporters are verified, as PEM, and CAEnd is when the signing one expires. CA is empty if there is
+	// none yet.
 	CA    string
 	CAEnd time.Time
 	// External is where virt-exportproxy can be reached from outside, or nil.

@@ -17,7 +17,7 @@ var forwarded = []string{
 	content.TokenHeader, "Accept", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "User-Agent",
 }
 
-// returned are the headers of a response that a client gets. Others, as those of cookies, would be for the host of the proxy.
+// returned are the headers of a response that a client gets. Others, such as cookies, would affect the host of the proxy.
 var returned = []string{
 	"Content-Length", "Content-Range", "Accept-Ranges", "Etag", "Last-Modified", "Retry-After", "Allow", "Cache-Control",
 }
@@ -28,7 +28,7 @@ var returnedTypes = map[string]bool{
 	"multipart/byteranges": true,
 }
 
-// protect sets the headers by which a browser runs nothing of a response, and does not guess its type.
+// protect sets the headers that keep a browser from running a response and from guessing its type.
 func protect(header http.Header) {
 	header.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	header.Set("X-Content-Type-Options", "nosniff")

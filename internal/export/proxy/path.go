@@ -4,8 +4,8 @@
 // Package proxy forwards downloads from outside the cluster to the Pods of exports. It does not know the tokens: the exporters check them.
 // It connects to nothing but the Services of exports that are ready, whose names it derives itself and whose certificates it verifies.
 //
-// The key of an exporter is in a Secret of a tenant, who can answer in its place. So requests carry only the headers that a download needs,
-// and no credentials of another site; and responses are sanitized, since the downloads of all tenants have the same origin in a browser.
+// The key of an exporter is in a Secret of a tenant, who can impersonate the exporter. So requests contain only the headers that a download
+// needs, and no credentials of another site; and responses are sanitized, since all downloads have the same origin in a browser.
 package proxy
 
 import (

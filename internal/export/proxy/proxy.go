@@ -61,7 +61,7 @@ type Options struct {
 type Proxy struct {
 	options Options
 	pace    pace
-	// patience is how long a request waits for its turn to be checked.
+	// patience is how long a request waits for the slot in which its token is checked.
 	patience time.Duration
 	// downloads are the requests to which an exporter has responded, and connecting those to which it has not.
 	downloads, connecting *slots
@@ -92,7 +92,7 @@ func (p *Proxy) HTTP() *http.Server {
 	}
 }
 
-// onlyServices refuses addresses that no Service has. A tenant can change where the Service of an export leads.
+// onlyServices refuses addresses that no Service has. A tenant can change the address of the Service of an export.
 func onlyServices(_, address string, _ syscall.RawConn) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -145,7 +145,7 @@ func busy(w http.ResponseWriter, text string) {
 	http.Error(w, text+" at the same time: try again later", http.StatusServiceUnavailable)
 }
 
-// find returns the UID of an export, and why it cannot be downloaded, or 0.
+// find returns the UID of an export. If it cannot be downloaded, code and text are the response; otherwise code is 0.
 func (p *Proxy) find(ctx context.Context, t target) (uid types.UID, code int, text string) {
 	of := &exportv1.VirtualMachineExport{}
 	err := p.options.Exports.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: t.name}, of)
@@ -185,7 +185,8 @@ func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, er
 	return promptConn{Conn: conn, stall: p.pace.stall}, nil
 }
 
-// forward forwards a request, and the response if the exporter accepts the token. Only then it is a download: anyone can send requests.
+// forward forwards a request, and the response if the exporter accepts the token. Only then does the request count as a download, because
+// anyone can send requests.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
 	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
 	start, out := time.Now(), &response{ResponseWriter: w, stall: p.pace.stall}
@@ -212,15 +213,15 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 	to := newTransfer(out, p.pace, func() error { return p.changed(r.Context(), t, uid) })
 	if _, err := io.CopyBuffer(to, answer.Body, make([]byte, copyBuffer)); err != nil {
 		log.Info("A download was cut off", "error", err.Error())
-		panic(http.ErrAbortHandler) // so that the client does not take what it got for the whole
+		panic(http.ErrAbortHandler) // so that the client does not regard the partial download as complete
 	}
 }
 
-// request requests what is to be downloaded, over a connection of its own: none is shared between exports. It returns the header of the
-// response, or responds itself and returns nil.
+// request sends the request to the exporter, over a new connection: exports do not share connections. It returns the response, or responds
+// to the client itself and returns nil.
 //
-// httputil.ReverseProxy is not used. It passes on what a download does not need, but a hostile exporter can use: informational responses
-// and trailers, whose headers it does not filter, and the raw connection after 101 Switching Protocols.
+// httputil.ReverseProxy is not used, because it forwards what no download needs and a hostile exporter can misuse: informational responses
+// and trailers with any headers, and the raw connection after 101 Switching Protocols.
 func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log logr.Logger) *http.Response {
 	name := content.ServerName(t.namespace, t.name)
 	config, err := p.options.TLS(name)
@@ -229,12 +230,12 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 		http.Error(w, "exporters cannot be verified yet: try again later", http.StatusServiceUnavailable)
 		return nil
 	}
-	leave := p.turn(r.Context(), t)
-	if leave == nil {
+	release := p.reserve(r.Context(), t)
+	if release == nil {
 		busy(w, "too many requests")
 		return nil
 	}
-	defer leave()
+	defer release()
 	transport := &http.Transport{
 		DialContext: p.dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
@@ -257,9 +258,9 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 	return answer
 }
 
-// turn waits for the slots of a request whose token is not checked yet. It returns what releases them, or nil if there are too many
-// requests.
-func (p *Proxy) turn(ctx context.Context, t target) (leave func()) {
+// reserve waits for the slots of a request whose token is not checked yet. It returns a function that releases them, or nil if there are
+// too many requests.
+func (p *Proxy) reserve(ctx context.Context, t target) (release func()) {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	export := key{t.namespace, t.name}
@@ -276,5 +277,5 @@ func (p *Proxy) turn(ctx context.Context, t target) (leave func()) {
 	}
 }
 
-// isFinal reports whether a response with a status is one to a request: after 101 the exporter would speak with the client itself.
+// isFinal reports whether a status is that of a final response. After 101, the exporter would be connected to the client directly.
 func isFinal(status int) bool { return status >= http.StatusOK && status <= 599 }

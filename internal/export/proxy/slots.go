@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// slots are maxDownloads of what goes on at the same time, and maxOfNamespace of a namespace, which gets at most as many as are free, so that a
-// few of them cannot take all.
+// slots limit concurrent requests to maxDownloads, and to maxOfNamespace in a namespace. A namespace gets no slot if it has as many as are
+// free, so that a few namespaces cannot take all.
 type slots struct {
 	mu    sync.Mutex
 	total int
@@ -39,8 +39,8 @@ func (s *slots) leave(namespace string) {
 	}
 }
 
-// queues are a queue for each export, in which requests wait for one of its slots. The slots are free again after a moment, but anyone can
-// take them: if further requests were refused, a few clients with a wrong token could keep out those with the right one.
+// queues contain a queue for each export, in which requests wait for one of its slots. Anyone can take a slot, for a moment. If further
+// requests were refused, a few clients with a wrong token could keep out those with the right one.
 type queues struct {
 	// each is how many slots an export has.
 	each int
@@ -93,7 +93,7 @@ func (q *queues) join(of key) *queue {
 	return one
 }
 
-// quit counts one request less. The caller holds the mutex.
+// quit removes a request. The caller holds the mutex.
 func (q *queues) quit(of key) {
 	if q.of[of].requests--; q.of[of].requests == 0 {
 		delete(q.of, of)

@@ -91,7 +91,7 @@ func TestRequestsWithoutATokenAreNotForwarded(t *testing.T) {
 	}
 }
 
-// untilTheTokenIsRight refuses requests without the right token, as an exporter does, but for those with a slow one only when it is told to.
+// untilTheTokenIsRight refuses requests without the right token, as an exporter does, but those with a slow one only after a signal.
 func untilTheTokenIsRight(arrived chan<- struct{}, refuse <-chan struct{}) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get(content.TokenHeader) {

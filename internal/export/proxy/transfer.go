@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// pace is how slow a download may be. Without it a client or an exporter could keep a slot for as long as it likes.
+// pace limits how slow a download may be. Otherwise a client or an exporter could keep a slot for any time.
 type pace struct {
-	// stall is how long a client may accept, and an exporter send, no byte.
+	// stall is how long a client may accept no byte, and an exporter send none.
 	stall time.Duration
-	// patience is the time after which averages count.
+	// patience is how long a download may take before the averages are checked.
 	patience time.Duration
-	// client is how many bytes per second a client must accept on average, of the time that it takes for that.
+	// client is how many bytes per second a client must accept on average, not counting the time in which it waits for the exporter.
 	client int64
 	// exporter is how many bytes per second must be sent on average. An exporter that compresses an empty disk reads a thousand bytes for
 	// each that it sends.
 	exporter int64
-	// check is how often it is checked that the export is still ready, and absence how long it may be not ready: its Pod may be ready again
-	// soon.
+	// check is the interval at which the export is read again, and absence how long it may be not ready: its Pod may become ready again.
 	check, absence time.Duration
 }
 

@@ -64,7 +64,7 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer closeAll(file)
 	w.Header().Set("Etag", fmt.Sprintf(`"%x-%x-%x"`, inode(info), info.Size(), info.ModTime().UnixNano()))
-	// What a tenant wrote is not to run in the browser of another, and is not read to guess its type.
+	// A browser must not run what another tenant wrote, and its type is not guessed from its content.
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", info.ModTime(), io.NewSectionReader(file, 0, info.Size()))
 	return nil
@@ -93,9 +93,9 @@ func relative(requested string) (name string, isDirectory bool, err error) {
 
 // absent returns the error for what does not exist, or is out of the volume.
 func absent(err error) error {
-	var told *problem
+	var known *problem
 	switch {
-	case errors.As(err, &told):
+	case errors.As(err, &known):
 		return err
 	case errors.Is(err, fs.ErrNotExist):
 		return &problem{http.StatusNotFound, "there is no such file"}
@@ -182,7 +182,7 @@ func openDirectory(root *os.Root, name string) (*os.File, error) {
 	return dir, nil
 }
 
-// archive serves all files as a compressed tar archive. Files that cannot be archived fail it: an archive never looks complete if it is not.
+// archive serves all files as a compressed tar archive. It fails if a file cannot be archived, so that an incomplete archive is recognized.
 func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 	root, err := os.OpenRoot(f.mount)
 	if err != nil {

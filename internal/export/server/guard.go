@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
-// problem is an error that a client is told.
+// problem is an error that is sent to the client.
 type problem struct {
 	code int
 	text string
@@ -53,8 +53,8 @@ func (s *Server) guard(serve func(http.ResponseWriter, *http.Request) error) htt
 	})
 }
 
-// serve serves a request and logs it, without its query. An error after the start of the response cuts the connection, so that the client
-// does not take what it got for the whole.
+// serve serves a request and logs it, without its query. An error after the start of the response closes the connection, so that the
+// client does not regard the partial response as complete.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) error) {
 	start, out := time.Now(), &response{ResponseWriter: w, control: http.NewResponseController(w)}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -68,12 +68,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, serve func(http.R
 		return
 	}
 	log.Info("A request failed", "error", errors.Join(err, out.failed).Error())
-	var told *problem
+	var known *problem
 	switch {
 	case out.code != 0:
 		panic(http.ErrAbortHandler)
-	case errors.As(err, &told):
-		http.Error(w, told.text, told.code)
+	case errors.As(err, &known):
+		http.Error(w, known.text, known.code)
 	default:
 		http.Error(w, "the volume cannot be read: the log of the exporter's Pod has the reason", http.StatusInternalServerError)
 	}

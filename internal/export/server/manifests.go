@@ -21,7 +21,7 @@ func (s *Server) all(name string) func(http.ResponseWriter, *http.Request) error
 			return err
 		}
 		if exported.Manifests == nil {
-			return &problem{http.StatusNotFound, "the export has no manifests: the condition Ready of the VirtualMachineExport says why if it is one of a VM"}
+			return &problem{http.StatusNotFound, "the export has no manifests. If it exports a VM, the condition Ready of the VirtualMachineExport has the reason"}
 		}
 		side := exported.Manifests.Internal
 		if name == content.ExternalSide {

@@ -49,7 +49,7 @@ type Server struct {
 	// the query, which may have the token.
 	exact, below map[string]http.Handler
 	slots        chan struct{}
-	// version tells contents of different runs of the server apart: between them, a guest may have written to a device.
+	// version distinguishes the runs of the server in ETags: between them, a guest may have written to a device.
 	version string
 }
 

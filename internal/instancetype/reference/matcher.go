@@ -56,9 +56,9 @@ func (c *Class) validate(at *field.Path, matcher *v1.InstancetypeMatcher) field.
 	return errs
 }
 
-// RevisionOf returns the name of the ControllerRevision that a VM uses: the one that its matcher names, or the one in its status if
-// that is for what the matcher refers to. It is empty if the VM has no matcher of the class or refers to the object for the first
-// time.
+// RevisionOf returns the name of the ControllerRevision that a VM uses: the one that its matcher names, or else the one in its status
+// if that contains the object of the matcher. It is empty if the VM has no matcher of the class or refers to the object for the
+// first time.
 func (c *Class) RevisionOf(vm *v1.VirtualMachine) string {
 	matcher, ref := c.MatcherOf(&vm.Spec), c.RefOf(&vm.Status)
 	switch {

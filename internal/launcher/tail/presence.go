@@ -32,7 +32,7 @@ func Announce(path string) (*Presence, error) {
 	return p, nil
 }
 
-// listen renames the socket to its name once it listens: a socket that does not listen is that of a process that has exited.
+// listen renames the socket to its final name once it listens. So if a socket of that name does not listen, its process has exited.
 func (p *Presence) listen(name string) error {
 	unfinished := name + ".new"
 	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {

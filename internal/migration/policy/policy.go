@@ -15,8 +15,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Choose returns the policy that applies to a VMI, or nil. It is the one with the most labels in its selectors among those that
-// select the VMI and its namespace; of several, the one with the most labels for the VMI; of those, the first by name.
+// Choose returns the policy that applies to a VMI, or nil. Of the policies that select the VMI and its namespace, it is the one with
+// the most labels in its selectors. Ties are broken by the number of labels for the VMI, and then by name.
 func Choose(policies []v1alpha1.MigrationPolicy, vmi, namespace map[string]string) *v1alpha1.MigrationPolicy {
 	var best *v1alpha1.MigrationPolicy
 	for i := range policies {

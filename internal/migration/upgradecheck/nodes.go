@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// filter is one requirement of a guest for its node. The problem reports the nodes that pass the most filters: for a guest that is pinned to
-// its node, it does not matter that another node is cordoned.
+// filter is one requirement of a guest for its node. The problem names the nodes that pass the most filters: if a guest is pinned to its node,
+// that another node is cordoned is not the cause.
 type filter struct {
 	passes func(*corev1.Node) bool
 	reason string

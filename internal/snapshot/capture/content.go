@@ -119,8 +119,8 @@ func (s Stored) spec() *v1.VirtualMachineSpec {
 }
 
 // storeReferences lets the matchers of a stored spec name copies of the ControllerRevisions that the VM uses. The VM's status
-// names them, or the spec of a start revision. KubeVirt reads the spec only: there, a VM that does not run is restored with
-// what its instance type has become.
+// or the spec of a start revision names the latter. KubeVirt reads only the spec: there, a VM that does not run is restored
+// with the current state of its instance type.
 func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachineSpec) []RevisionCopy {
 	var copies []RevisionCopy
 	for _, class := range reference.Classes {
@@ -144,8 +144,7 @@ func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachine
 	return copies
 }
 
-// Rename returns the name of the copy of a ControllerRevision: it begins with the name of the new owner instead of that of the
-// old one.
+// Rename returns the name of the copy of a ControllerRevision, in which the name of the new owner replaces that of the old one.
 func Rename(revision, from, to string) string {
 	return to + "-" + strings.TrimPrefix(revision, from+"-")
 }

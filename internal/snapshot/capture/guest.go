@@ -89,7 +89,7 @@ type storedGuest struct {
 	Problem string        `json:"problem,omitempty"`
 }
 
-// GuestOf returns the guest that is stored in a content; one that is not online if none is, or if it cannot be read.
+// GuestOf returns the guest that is stored in a content. If there is none or it cannot be read, the result is not online.
 func GuestOf(content *v1beta1.VirtualMachineSnapshotContent) Guest {
 	var stored storedGuest
 	if json.Unmarshal([]byte(content.Annotations[snapshot.GuestAnnotation]), &stored) != nil {

@@ -79,7 +79,7 @@ func Status(of *v1beta1.VirtualMachineSnapshot, seen Observed) *v1beta1.VirtualM
 	deadline := Deadline(of)
 	switch {
 	case status.Phase == v1beta1.Succeeded, status.Phase != v1beta1.Failed && status.CreationTime != nil:
-		// What has been taken in time does not fail because it is reported late.
+		// A snapshot that was taken in time does not fail because it is reported late.
 		s.succeed(seen)
 	case status.Phase == v1beta1.Failed, !deadline.IsZero() && seen.Now.After(deadline):
 		s.fail()
@@ -247,7 +247,7 @@ func summary(all []v1beta1.VolumeSnapshotStatus) (ready bool, latest metav1.Time
 	return ready, latest, problem
 }
 
-// missingProblem returns the error about VolumeSnapshots that do not exist, or nothing. created reports whether all of them had been taken.
+// missingProblem returns the error about missing VolumeSnapshots, or nothing. created reports whether all of them had been taken.
 func missingProblem(missing []string, created bool, taken Taken) string {
 	slices.Sort(missing)
 	names := strings.Join(missing, ",")

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Storage is what decides whether a snapshot can include a volume, besides the volume itself.
+// Storage is what determines, besides a volume itself, whether a snapshot can include it.
 type Storage struct {
 	// Claims are the claims of the VM's namespace by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
@@ -104,8 +104,8 @@ func (v *Volume) choose(storage Storage) {
 	}
 }
 
-// SnapshotClass returns the VolumeSnapshotClass for a storage class, or "". A profile that names one that does not exist leaves the
-// storage class without one: the administrator wants no other.
+// SnapshotClass returns the VolumeSnapshotClass for a storage class, or "". If the storage profile names a class that does not exist, the
+// result is empty, because the administrator wants no other.
 func (s Storage) SnapshotClass(storageClass string) (string, error) {
 	driver := s.Drivers[storageClass]
 	if driver == "" {
@@ -149,8 +149,8 @@ func Statuses(volumes []Volume) []v1.VolumeSnapshotStatus {
 	return out
 }
 
-// lists returns the volumes that are in a content and those that are not. partial reports whether one is missing that is of a type
-// that snapshots include.
+// lists returns the volumes that are in a content and those that are not. partial reports whether a volume is missing although
+// snapshots include volumes of its type.
 func lists(content *v1beta1.VirtualMachineSnapshotContent) (out *v1beta1.SnapshotVolumesLists, partial bool) {
 	if content == nil {
 		return nil, false
@@ -202,8 +202,8 @@ func shorten(name string) string {
 	return name[:maxName-len(suffix)] + suffix
 }
 
-// SetSourceName sets a label that names the VM whose volume it was. The name of a VM may be longer than a label: then, a hash replaces its
-// end, and an annotation of the label's key has all of it.
+// SetSourceName sets a label that names the VM whose volume it was. If the VM's name is too long for a label, a hash replaces its end,
+// and an annotation with the same key has the whole name.
 func SetSourceName(meta *metav1.ObjectMeta, label, vm string) {
 	metav1.SetMetaDataLabel(meta, label, shorten(vm))
 	delete(meta.Annotations, label)

@@ -95,7 +95,7 @@ func isTemporary(of *v1beta1.VirtualMachineClone) bool {
 	return of.Spec.Source != nil && of.Spec.Source.Kind == kindVM
 }
 
-// IsUnderway reports whether a clone has not got its target yet.
+// IsUnderway reports whether a clone has neither succeeded nor failed.
 func IsUnderway(of *v1beta1.VirtualMachineClone) bool {
 	return of.Status.Phase != v1beta1.Succeeded && of.Status.Phase != v1beta1.Failed
 }
@@ -128,7 +128,7 @@ type Event struct {
 	Reason, Note string
 }
 
-// retry is when a clone that reports an error tries again. Not all that it waits for is watched.
+// retry is when a clone that reports an error tries again, because not everything that it waits for is watched.
 const retry = 15 * time.Second
 
 // scope is what the phases work on.
@@ -162,7 +162,7 @@ func Next(w World) Step {
 	return *s.step
 }
 
-// isOurs reports whether an object belongs to the clone. Others may have created one of its name, which is never deleted.
+// isOurs reports whether an object belongs to the clone. An object of the same name that another client created is never deleted.
 func (s *scope) isOurs(object metav1.Object) bool { return metav1.IsControlledBy(object, s.Clone) }
 
 // meta returns the metadata of an object that belongs to the clone and is deleted with it.

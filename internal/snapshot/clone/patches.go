@@ -27,7 +27,7 @@ const (
 	// maxInstructions is how large the expressions of a list may be once their repetitions are expanded. A short expression can become
 	// millions of instructions.
 	maxInstructions = 8192
-	// maxKeys is how many bytes the keys may have to which a list is applied.
+	// maxKeys is how many bytes all keys together may have to which a list is applied.
 	maxKeys = 64 << 10
 )
 
@@ -53,7 +53,7 @@ func patches(of *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMac
 		identity(template.Spec.Domain.Firmware, spec.NewSMBiosSerial, target == source.Name),
 	)
 	annotations := maps.Clone(source.Annotations)
-	delete(annotations, snapshot.LastRestoreAnnotation) // The restore marks the target with it.
+	delete(annotations, snapshot.LastRestoreAnnotation) // The restore sets it on the target.
 	for _, list := range []struct {
 		path    string
 		keys    map[string]string
@@ -93,8 +93,8 @@ func addresses(interfaces []v1.Interface, chosen map[string]string) []operation 
 }
 
 // identity removes UUID and serial number, and sets a new serial number. Without them, they are derived from the UID of the VM.
-// KubeVirt ignores a new serial number if the source's template says nothing about the firmware. again reports whether the target has the
-// name of the source, which was deleted: the restore would set the UUID and serial number that the source had.
+// KubeVirt ignores a new serial number if the source's template has no firmware. again reports whether the target has the name of the
+// source, which was deleted: otherwise the restore would set the UUID and serial number of the source.
 func identity(source *v1.Firmware, serial *string, again bool) []operation {
 	if source == nil && serial == nil && !again {
 		return nil

@@ -100,7 +100,7 @@ func IsReady(of *snapshotv1beta1.VirtualMachineSnapshot) bool {
 	return of.Status != nil && ptr.Deref(of.Status.ReadyToUse, false)
 }
 
-// lacksSnapshot reports whether the snapshot is gone, and what that means. A source may come back; a temporary snapshot does not.
+// lacksSnapshot reports whether there is no usable snapshot, and sets the status then. A snapshot that is the source may be created again.
 func (s *scope) lacksSnapshot() bool {
 	switch {
 	case s.Snapshot == nil && !isTemporary(s.Clone):
@@ -169,7 +169,7 @@ func (s *scope) restoring() {
 	s.record(clone.RestoreCreatedEvent, fmt.Sprintf("created restore %s for clone %s", name, s.Clone.Name))
 }
 
-// awaitTarget ends the clone when there is the target, which the restore has created. As in KubeVirt, it waits without one: only a clone
+// awaitTarget ends the clone when the target exists, which the restore has created. As in KubeVirt, it waits for the target: only a clone
 // that has succeeded is deleted with its target.
 func (s *scope) awaitTarget() {
 	name := TargetName(s.Clone)
@@ -184,7 +184,7 @@ func (s *scope) awaitTarget() {
 	s.cleanUp()
 }
 
-// finish deletes what the clone does not need any more: the snapshot and the restore, and the clone itself with its target.
+// finish deletes the snapshot and the restore when they are no longer needed, and the clone itself when its target is gone.
 func (s *scope) finish() {
 	switch {
 	case s.Target == nil:

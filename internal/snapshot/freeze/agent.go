@@ -52,8 +52,8 @@ const (
 	Thaw
 )
 
-// DecideAgent returns what the agent does next, and for Write and Thaw the record. The guest of a record that has ended is not
-// its concern: it may have been frozen on a user's request.
+// DecideAgent returns what the agent does next, and for Write and Thaw the record. After the record has ended it
+// does nothing: the guest may have been frozen on a user's request.
 func DecideAgent(v AgentView) (AgentAction, Record) {
 	switch {
 	case v.Record.Ended():

@@ -47,8 +47,8 @@ const (
 	WriteIntent
 	// Take requests the snapshots that are missing.
 	Take
-	// Done means that the guest is not to be frozen any more. The decision needs a VMI that was just read from the API server:
-	// a cache may not show an intent that has not ended.
+	// Done means that the freeze is over. The decision needs a VMI that was just read from the API server: a stale cache may not
+	// have an intent that has not ended.
 	Done
 )
 
@@ -98,7 +98,7 @@ func (v ControllerView) end(how End) (ControllerAction, *Intent) {
 	return WriteIntent, &next
 }
 
-// ended continues after the guest was to be thawed. It waits for the agent's last record, but not for an agent that is away.
+// ended continues after the thaw was requested. It waits for the agent's last record, but not for an agent that does not respond.
 func (v ControllerView) ended() (ControllerAction, *Intent) {
 	last := v.Record.ID == v.ID && (v.Record.Stage == Thawed || v.Record.Stage == Failed)
 	switch {

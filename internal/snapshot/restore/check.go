@@ -33,7 +33,7 @@ func checkPlan(s *scope) (bool, error) {
 			// Nothing would own the copy, and it would not be recognized.
 			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot contains no instance type and no preference", s.Restore.Namespace, names.From)
 		}
-		// KubeVirt replaces it, whoever it belongs to.
+		// KubeVirt replaces it, whatever its owner is.
 		if live := s.Revisions[names.To]; live != nil && !s.mayOwn(live) {
 			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object", s.Restore.Namespace, names.To)
 		}
@@ -80,8 +80,8 @@ func (s *scope) checkVolume(v *volume) error {
 	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind, v.claim, v.VolumeName)
 }
 
-// mayOwn reports whether a revision is the target's, or one that this restore has made for a target that did not exist. One that nothing
-// owns and that is of another kind is somebody's: it is neither adopted nor replaced.
+// mayOwn reports whether a revision is the target's, or one that this restore has created for a target that did not exist. Any other
+// revision without an owner belongs to a user: it is neither adopted nor replaced.
 func (s *scope) mayOwn(revision metav1.Object) bool {
 	if owner := metav1.GetControllerOf(revision); owner != nil {
 		return s.Target != nil && owner.UID == s.Target.UID

@@ -24,7 +24,7 @@ import (
 
 // Annotations of the importer. Source: containerized-data-importer pkg/controller/common.
 const (
-	// populatedFor of a claim names the DataVolume that may own it as filled.
+	// populatedFor of a claim names the DataVolume that may adopt it, as one that is filled.
 	populatedFor = "cdi.kubevirt.io/storage.populatedFor"
 	// prePopulated of a DataVolume keeps the importer from making a claim for it.
 	prePopulated = "cdi.kubevirt.io/storage.prePopulated"

@@ -70,8 +70,8 @@ func deleteObsolete(s *scope) (bool, error) {
 	return s.updatingTarget(done)
 }
 
-// isObsolete reports whether a DataVolume is the target's, and the target does not refer to it again: a user may have changed
-// it since.
+// isObsolete reports whether a DataVolume belongs to the target and the target does not refer to it. It may do so again, because a
+// user may have changed the target since.
 func (s *scope) isObsolete(dv metav1.Object, name string) bool {
 	if owner := metav1.GetControllerOf(dv); owner != nil && owner.UID != s.Target.UID {
 		return false

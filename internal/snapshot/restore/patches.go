@@ -111,7 +111,7 @@ func checkOperation(operation jsonpatch.Operation, shown string) error {
 	return nil
 }
 
-// patched returns a VM with the patches applied. An error is impossible to get over.
+// patched returns a VM with the patches applied. Its errors are permanent.
 func patched(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
 	if len(patches) == 0 {
 		return vm, nil
@@ -136,11 +136,11 @@ func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, 
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}
 	out := &v1.VirtualMachine{}
-	// The schema of a restore does not see what is in the texts.
+	// The schema of a restore does not validate the content of patches.
 	if err := quantity.Check(raw, out); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}
-	// As the API server: a field whose name has other letter case is unknown.
+	// As in the API server, names of fields are case-sensitive.
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, out); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}

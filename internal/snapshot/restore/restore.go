@@ -83,8 +83,8 @@ type Object interface {
 
 // Step is what a restore does next. Its changes are independent of each other: they may be applied in any order, or only in part.
 type Step struct {
-	// Check is a VM that a later step creates. The API server must find it valid before the changes are applied, which could not be of use
-	// otherwise; see Refused. Nil if nothing is to be checked.
+	// Check is a VM that a later step creates. The changes are applied only if the API server accepts it in a dry run; see Refused. Nil if
+	// there is nothing to check.
 	Check *v1.VirtualMachine
 	// Create are objects to create. One that exists already is not an error: a cache was behind.
 	Create []Object
@@ -97,8 +97,8 @@ type Step struct {
 	Lock, Unlock bool
 	// Stop stops the target, for good.
 	Stop bool
-	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes what is
-	// planned there has no other changes.
+	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes the plan in
+	// the status has no other changes.
 	Status *v1beta1.VirtualMachineRestoreStatus
 	// Event is to be recorded if the status changes.
 	Event *Event
@@ -114,7 +114,7 @@ type Event struct {
 	Reason, Note string
 }
 
-// retry is when a restore that reports an error tries again. Not all that it waits for is watched.
+// retry is when a restore that reports an error tries again, because not everything that it waits for is watched.
 const retry = 15 * time.Second
 
 // stages of a restore. Each returns false, or an error, until it is done.
@@ -217,8 +217,8 @@ type scope struct {
 // impossibleError is an error that another attempt does not change: a restore and its snapshot are immutable.
 type impossibleError struct{ error }
 
-// Finished reports whether a restore with this status has finished. Only a target that runs, patches that cannot be applied, and a new VM
-// that is not valid, make it fail for good.
+// Finished reports whether a restore with this status has finished. It fails for good only if its target runs, if patches cannot be
+// applied, or if a new VM is not valid.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }

@@ -23,7 +23,7 @@ const (
 	defaultPerNode    uint32 = 2
 )
 
-// evacuation reports that the guest is to be evacuated, that a drain waits for it, or that it migrates.
+// evacuation reports whether the guest has to be evacuated, whether a drain waits for it, and whether it migrates.
 func evacuation(s *Snapshot) []Finding {
 	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil {
 		return nil

@@ -56,7 +56,7 @@ func failedSync(s *Snapshot) []Finding {
 	if sync.Status != corev1.ConditionFalse || handledElsewhere[sync.Reason] {
 		return found
 	}
-	f := Finding{What: fmt.Sprintf("The VM cannot be run as its spec asks: %s.", sync.Reason), Why: []string{short(sync.Message)}, Do: remedies[sync.Reason]}
+	f := Finding{What: fmt.Sprintf("The VM cannot be run as its spec requires: %s.", sync.Reason), Why: []string{short(sync.Message)}, Do: remedies[sync.Reason]}
 	if f.Do == "" {
 		f.Do = "Fix what the message names. It is retried automatically."
 	}

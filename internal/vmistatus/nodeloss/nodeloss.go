@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package nodeloss judges a Node whose agent does not respond: what is known about its guests, and the commands by which an
-// administrator who knows more takes the Node out of service. docs/adr/0031-a-lost-node.md has the reasons.
+// Package nodeloss decides what a Node whose agent does not respond means for its guests, and has the commands with which an
+// administrator takes the Node out of service. docs/adr/0031-a-lost-node.md has the reasons.
 package nodeloss
 
 import (
@@ -25,8 +25,8 @@ const (
 	Fenced
 )
 
-// Judge judges a Node whose agent is silent. The taint counts as for Kubernetes, which releases the Pods and volumes of such
-// a Node: whatever its value and effect, and only while the kubelet does not respond.
+// Judge returns the verdict about a Node whose agent is silent. As in Kubernetes, which releases the Pods and volumes of such a
+// Node, the taint counts with any value and effect, but only while the kubelet does not respond.
 func Judge(node *corev1.Node) Verdict {
 	switch {
 	case Responds(node):

@@ -194,8 +194,8 @@ func (r renderer) kubeletConfig(n plan.Node) any {
 		"makeIPTablesUtilChains":      false,
 	}
 	if r.facts.hasDriver() {
-		// A kubelet mounts an attached volume after the next write of its node's status, and expands a filesystem when it next looks at the
-		// Pod. The defaults are 10 s and more than a minute.
+		// A kubelet mounts an attached volume after the next write of its node's status, and expands a filesystem when it next synchronizes
+		// the Pod. The defaults are 10 s and more than a minute.
 		settings["nodeStatusUpdateFrequency"] = "1s"
 		settings["nodeStatusReportFrequency"] = "5m"
 		settings["syncFrequency"] = "10s"

@@ -116,8 +116,8 @@ const (
 	stallDowntime = 300 * time.Millisecond
 )
 
-// observe records the progress. If a pass has started since the last call, it returns the remaining bytes at that start: what remains now,
-// and what was sent beyond the end of the previous pass.
+// observe records the progress. If a pass has started since the last call, it returns the bytes that remained at its start: those
+// that remain now, and those that were sent since then.
 func (s *stall) observe(p *hypervisor.TransferProgress) (left uint64, began bool) {
 	sent, rest := min(p.Memory.Processed, maxBytes)+min(p.Disk.Processed, maxBytes), min(p.Memory.Remaining, maxBytes)+min(p.Disk.Remaining, maxBytes)
 	left, began = rest, s.pass > 0 && p.Iteration > s.pass

@@ -56,8 +56,8 @@ func Rejected(m *v1.VirtualMachineInstanceMigration) bool {
 }
 
 // Share returns the guests that get a migration now, and how many others wait. waiting is in the order of urgency. One guest for each slot
-// gets a migration, and also the first guest of each namespace that has no migration yet. That migration waits for its slot in the queue,
-// which is fair only to namespaces that are in it: otherwise a namespace with many guests would keep others out.
+// gets a migration, and also the first guest of each namespace that has no migration yet. That migration waits for a slot in the queue.
+// The queue is fair only among the namespaces in it, so that a namespace with many guests would otherwise keep others out.
 func Share[G any](waiting []G, namespace func(*G) string, slots int, hasMigration map[string]bool) (now []G, later int) {
 	served := map[string]bool{}
 	for i := range waiting {

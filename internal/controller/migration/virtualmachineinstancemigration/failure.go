@@ -153,8 +153,8 @@ func withReason(what, why string) string {
 }
 
 // removeTarget deletes the target's Pod of a migration that is not assigned. A Pod all of whose containers have ended is kept for its
-// logs. One in which only the launcher has ended is deleted: if the launcher was killed before it announced itself, the container
-// guest-console-log would wait for it, and the Pod occupy its node, for minutes.
+// logs. A Pod in which only the launcher has ended is deleted: if the launcher was killed early, the container guest-console-log
+// would still wait for it, and the Pod would occupy its node for minutes.
 func (s *Scope) removeTarget(ctx context.Context, why string) error {
 	if s.Target == nil && s.Migration.Status.Phase != v1.MigrationPhaseUnset {
 		pod, err := s.pod(ctx, s.APIReader, podspec.TargetPodName(s.VMI, s.Migration.UID))

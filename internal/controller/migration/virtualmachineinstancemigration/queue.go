@@ -223,8 +223,8 @@ func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// mayFreeSlot reports whether a change of a migration may let another one start: it has ended, lost its finalizer as its VMI is gone, or has
-// started, after which the next slot goes to another namespace.
+// mayFreeSlot reports whether a change of a migration may let another one start: the migration has ended, has lost its finalizer because its
+// VMI is gone, or has started, after which the next slot goes to another namespace.
 func mayFreeSlot(before, after *v1.VirtualMachineInstanceMigration) bool {
 	rejected := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
 	return before.IsFinal() != after.IsFinal() || before.IsQueued() != after.IsQueued() || hasFinalizer(before) && !hasFinalizer(after) ||

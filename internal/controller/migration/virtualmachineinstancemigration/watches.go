@@ -55,7 +55,7 @@ func (r *Reconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Reques
 	return requests
 }
 
-// OfState returns the migrations of the VMI whose state is in a claim: the next one starts once the claims of the last one are settled.
+// OfState returns the migrations of the VMI whose state is in a claim: the next one starts once the claims of the previous one are settled.
 func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Request {
 	vmi, state := claim.GetLabels()[v1.PersistentStateLabel]
 	if !state {

@@ -31,8 +31,8 @@ const (
 	defaultBatchInterval = time.Minute
 )
 
-// How long a guest is not retried after failed migrations: firstBackoff after one, and then twice the time between the last two, so that
-// it doubles without a counter. KubeVirt retries every few minutes for ever, as it keeps no more than five migrations.
+// How long a guest is not retried after failed migrations: firstBackoff after the first one, and then twice the time between the last two, so
+// that it doubles without a counter. KubeVirt keeps only five migrations, and retries every few minutes for ever.
 const (
 	firstBackoff = 20 * time.Second
 	maxBackoff   = time.Hour

@@ -17,7 +17,7 @@ const filesystem = "xfs"
 // format makes a filesystem in a disk.
 func format(disk *os.File, size int64) error {
 	// Volumes are cloned by the pool, not inside. Below 300 MiB, and with a log of less than 64 MiB, which would be a sixteenth of 1 GiB,
-	// mkfs.xfs wants to be told that performance does not matter.
+	// mkfs.xfs needs an option that confirms that performance does not matter.
 	arguments := []string{"-q", "-K", "--unsupported", "-m", "reflink=0"}
 	if size > 256*mib {
 		arguments = append(arguments, "-l", "size=16m")

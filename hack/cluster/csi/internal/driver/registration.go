@@ -10,7 +10,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Registration is the service that tells a kubelet, which watches a directory of sockets for it, where the node's service is.
+// Registration is the service from which a kubelet learns the address of the node's service. Kubelets watch a directory for its socket.
 type Registration struct {
 	registration.UnimplementedRegistrationServer
 
