@@ -45,7 +45,9 @@ func trace() (stop func()) {
 	go func() {
 		done <- (&tracing.Watcher{Cache: objects, Exporter: exporter, Clock: clock.RealClock{}}).Start(running)
 	}()
-	time.Sleep(1100 * time.Millisecond) // Stamps have a precision of a second, and what ended before is not exported.
+	// Stamps have a precision of a second, and what ended before is not exported.
+	second := time.Now().Truncate(time.Second)
+	Eventually(time.Now).Should(BeTemporally(">=", second.Add(time.Second)))
 	return func() {
 		cancel()
 		for range 2 {

@@ -29,6 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -57,7 +58,7 @@ func hasEnded(object client.Object) bool {
 	case *v1.VirtualMachineInstance:
 		return o.IsFinal()
 	case *corev1.Pod:
-		return o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
+		return podstate.Terminal(o)
 	default:
 		return false
 	}

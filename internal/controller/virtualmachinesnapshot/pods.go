@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // PodClaimIndex finds the launcher Pods that have not ended by the claims that they use. The cache has no other Pods.
@@ -19,7 +21,7 @@ const PodClaimIndex = "spec.volumes.persistentVolumeClaim.claimName"
 
 // ClaimsOfPod returns the values of PodClaimIndex.
 func ClaimsOfPod(pod *corev1.Pod) []string {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if podstate.Terminal(pod) {
 		return nil
 	}
 	var claims []string

@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/printable"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 const (
@@ -165,7 +166,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		return w.pollWhile(step, waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name)))
 	case w.Pod.DeletionTimestamp != nil:
 		return waiting("The former Pod of the exporter terminates")
-	case w.Pod.Status.Phase == corev1.PodSucceeded, w.Pod.Status.Phase == corev1.PodFailed:
+	case podstate.Terminal(w.Pod):
 		return w.ended(step)
 	case w.renews(step), w.hasOtherVolumes(s):
 		step.Delete = true
@@ -174,7 +175,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	if w.Pod.Annotations[ContentAnnotation] != string(served) {
 		step.Content = string(served)
 	}
-	if !podReady(w.Pod) {
+	if w.Pod.Status.Phase != corev1.PodRunning || !podstate.Ready(w.Pod) {
 		// Only the Secret with the token is not watched, and may have to be created again.
 		problem := waiting(podProblem(w.Pod))
 		if w.Pod.Status.Phase != corev1.PodPending {
@@ -239,27 +240,13 @@ func (w *World) hasOtherVolumes(s *source) bool {
 	return len(mounted) != len(s.volumes)
 }
 
-func podReady(pod *corev1.Pod) bool {
-	if pod.Status.Phase != corev1.PodRunning {
-		return false
-	}
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == corev1.PodReady {
-			return pod.Status.Conditions[i].Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // maxText is how many characters are taken from a Pod's status or from an error. An exporter writes a part of the status.
 const maxText = 512
 
 // podProblem returns why a Pod is not ready yet.
 func podProblem(pod *corev1.Pod) string {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return "The exporter's Pod is not scheduled: " + short(c.Message)
-		}
+	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return "The exporter's Pod is not scheduled: " + short(c.Message)
 	}
 	for i := range pod.Status.ContainerStatuses {
 		if waiting := pod.Status.ContainerStatuses[i].State.Waiting; waiting != nil && waiting.Message != "" {
