@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clonev1beta1 "kubevirt.io/api/clone/v1beta1"
 	v1 "kubevirt.io/api/core/v1"
+	exportv1beta1 "kubevirt.io/api/export/v1beta1"
 	instancetypev1beta1 "kubevirt.io/api/instancetype/v1beta1"
 	poolv1 "kubevirt.io/api/pool/v1beta1"
 	snapshotv1beta1 "kubevirt.io/api/snapshot/v1beta1"
@@ -179,6 +180,22 @@ func TestSnapshotsRestoresAndClones(t *testing.T) {
 			t.Errorf("got %+v", got)
 		}
 	})
+}
+
+func TestExports(t *testing.T) {
+	group, secret, ttl := "", "token", metav1.Duration{Duration: time.Hour}
+	claim := corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "PersistentVolumeClaim", Name: "data"}
+	client := kubevirt.VirtualMachineExport(namespace)
+	of := &exportv1beta1.VirtualMachineExport{ObjectMeta: meta1("kind"), Spec: exportv1beta1.VirtualMachineExportSpec{
+		Source: claim, TokenSecretRef: &secret, TTLDuration: &ttl,
+	}}
+	testKind(t, client, of)
+	got := testStatus(t, client, of, func(of *exportv1beta1.VirtualMachineExport) {
+		of.Status = &exportv1beta1.VirtualMachineExportStatus{Phase: exportv1beta1.Ready}
+	})
+	if got.Status != nil || got.Spec.Source.Name != "data" || *got.Spec.TokenSecretRef != secret || got.Spec.TTLDuration.Duration != time.Hour {
+		t.Errorf("got %+v", got)
+	}
 }
 
 // testStatus expects that only the components write the status of an object, and returns the object.

@@ -366,6 +366,11 @@ func TestPodHasNoPrivileges(t *testing.T) {
 	if len(c.VolumeDevices) != 1 || c.VolumeDevices[0].DevicePath != "/dev/export-volumes/more" {
 		t.Errorf("got %+v", c.VolumeDevices)
 	}
+	for _, v := range spec.Volumes {
+		if claim := v.PersistentVolumeClaim; claim != nil && claim.ReadOnly != (claim.ClaimName == "more") {
+			t.Errorf("read-only of %s is %t", claim.ClaimName, claim.ReadOnly)
+		}
+	}
 	if *spec.ActiveDeadlineSeconds != 2*60*60-60 {
 		t.Errorf("the deadline is %d", *spec.ActiveDeadlineSeconds)
 	}

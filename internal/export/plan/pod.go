@@ -177,8 +177,9 @@ func (w *World) exporter() corev1.Container {
 }
 
 func mount(spec *corev1.PodSpec, name string, v *volume) {
+	// A device has no mount that could be read-only. With a file system, the volume's own read-only would leave out fsGroup.
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.claim.Name},
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.claim.Name, ReadOnly: v.Block},
 	}})
 	c := &spec.Containers[0]
 	if v.Block {
