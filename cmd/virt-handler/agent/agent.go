@@ -50,6 +50,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/component/requestlimit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -145,8 +146,7 @@ func CacheOptions(o *Options) cache.Options {
 				// The reconciler handles a Pod that has finished like one that was deleted.
 				Field: fields.AndSelectors(
 					fields.OneTermEqualSelector("spec.nodeName", o.Node),
-					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+					podstate.NotTerminal,
 				),
 				Label:     labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}),
 				Transform: slimPod,

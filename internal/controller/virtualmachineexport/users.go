@@ -15,6 +15,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // podPage is how many Pods are read at a time. A Pod may have megabytes, and a namespace as many Pods as its users like.
@@ -23,8 +24,7 @@ const podPage = 50
 // onNode selects the Pods that may use a volume: they have a node, and have not ended.
 var onNode = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 	fields.OneTermNotEqualSelector("spec.nodeName", ""),
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	podstate.NotTerminal,
 )}
 
 // readUsers reads which claims of the source other Pods use, until it finds one, for which the export waits. It reads no Pods if the export

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
@@ -32,12 +31,6 @@ func ClaimsOfPod(pod *corev1.Pod) []string {
 	}
 	return claims
 }
-
-// notEnded selects the Pods that have not ended.
-var notEnded = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
-)}
 
 // podLists are the last lists of Pods, by namespace. Many snapshots may wait for the same Pod of a user. So for lockRetry the list is used
 // to find that a Pod uses a claim, but never to find that no Pod does.
@@ -115,7 +108,8 @@ func (s *scope) countPods(ctx context.Context) (int, error) {
 		return count, nil
 	}
 	pods := &corev1.PodList{}
-	if err := s.apiReader.List(ctx, pods, client.InNamespace(s.snapshot.Namespace), notEnded); err != nil {
+	notTerminal := client.MatchingFieldsSelector{Selector: podstate.NotTerminal}
+	if err := s.apiReader.List(ctx, pods, client.InNamespace(s.snapshot.Namespace), notTerminal); err != nil {
 		return 0, fmt.Errorf("list the Pods of namespace %s: %w", s.snapshot.Namespace, err)
 	}
 	all := podList{at: s.now, byClaim: map[string][]string{}}

@@ -8,6 +8,7 @@ package podstate
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -28,6 +29,12 @@ func Finished(pod *corev1.Pod) bool {
 func Terminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
+
+// NotTerminal selects the Pods that are not Terminal.
+var NotTerminal = fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+)
 
 // TerminalOrDeleted reports whether an eviction of the Pod changes nothing: the Pod is Terminal, or the kubelet is stopping
 // it already. Only an eviction may count a deleted Pod as ended: its guest may still run and write to its disks.

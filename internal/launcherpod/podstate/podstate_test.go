@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -77,6 +78,7 @@ func TestStates(t *testing.T) {
 				pod.DeletionTimestamp = deletion
 				expect(t, "Finished", Finished(pod), c.finished)
 				expect(t, "Terminal", Terminal(pod), c.terminal)
+				expect(t, "NotTerminal", NotTerminal.Matches(fields.Set{"status.phase": string(pod.Status.Phase)}), !c.terminal)
 				expect(t, "TerminalOrDeleted", TerminalOrDeleted(pod), c.deleted || deletion != nil)
 				expect(t, "Running", Running(pod), c.running)
 			}
