@@ -235,10 +235,10 @@ func (c *controllerDeployment) matches() bool {
 		c.desired.Annotations[CustomizedAnnotation] == c.live.Annotations[CustomizedAnnotation]
 }
 
-// applyController changes the Deployment if it is its turn. The leader that does so is one of the Pods that will be replaced. The optimistic
-// lock keeps changes that a user makes meanwhile.
-func (s *Scope) applyController(ctx context.Context, c *controllerDeployment, turn bool) error {
-	if c == nil || !turn {
+// applyController changes the Deployment if the order of the rollout allows it now. The leader that does so is one of the Pods that will be
+// replaced. The optimistic lock keeps changes that a user makes meanwhile.
+func (s *Scope) applyController(ctx context.Context, c *controllerDeployment, allowed bool) error {
+	if c == nil || !allowed {
 		return nil
 	}
 	err := s.Client.Patch(ctx, c.desired, optimistic.MergeFrom(c.live))

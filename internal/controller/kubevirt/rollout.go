@@ -72,12 +72,13 @@ func (s *Scope) wasChanged(read client.Object) bool {
 	})
 }
 
-// applyComponent applies an object if it is its turn, and records its generation. A nil object could not be patched and stays as it is.
-func (s *Scope) applyComponent(ctx context.Context, desired *unstructured.Unstructured, live client.Object, turn bool) error {
+// applyComponent applies an object if the order of the rollout allows it now, and records its generation. A nil object could not be patched
+// and stays as it is.
+func (s *Scope) applyComponent(ctx context.Context, desired *unstructured.Unstructured, live client.Object, allowed bool) error {
 	if desired == nil {
 		return nil
 	}
-	if turn {
+	if allowed {
 		records, err := s.installer().Apply(ctx, desired)
 		s.Generations = append(s.Generations, records...)
 		return err

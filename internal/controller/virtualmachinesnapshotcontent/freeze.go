@@ -47,7 +47,7 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 		}
 		if !freezes {
 			action = freeze.Take
-		} else if waits, err := s.givesWay(ctx, vmi); err != nil || waits {
+		} else if waits, err := s.waitsForMigration(ctx, vmi); err != nil || waits {
 			return err
 		}
 	}

@@ -60,9 +60,9 @@ type Options struct {
 // Proxy forwards requests to exporters.
 type Proxy struct {
 	options Options
-	pace    pace
-	// patience is how long a request waits for the slot in which its token is checked.
-	patience time.Duration
+	limits  limits
+	// slotWait is how long a request waits for the slot in which its token is checked.
+	slotWait time.Duration
 	// downloads are the requests to which an exporter has responded, and connecting those to which it has not.
 	downloads, connecting *slots
 	// undecided are those of connecting by export.
@@ -75,7 +75,7 @@ func New(o Options) *Proxy {
 		o.Dial = (&net.Dialer{Timeout: connectTimeout, Control: onlyServices}).DialContext
 	}
 	return &Proxy{
-		options: o, pace: defaultPace, patience: maxWait,
+		options: o, limits: defaultLimits, slotWait: maxWait,
 		downloads: newSlots(), connecting: newSlots(), undecided: newQueues(maxUndecided),
 	}
 }
@@ -182,14 +182,14 @@ func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	return promptConn{Conn: conn, stall: p.pace.stall}, nil
+	return promptConn{Conn: conn, stall: p.limits.stall}, nil
 }
 
 // forward forwards a request, and the response if the exporter accepts the token. Only then does the request count as a download, because
 // anyone can send requests.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
 	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
-	start, out := time.Now(), &response{ResponseWriter: w, stall: p.pace.stall}
+	start, out := time.Now(), &response{ResponseWriter: w, stall: p.limits.stall}
 	defer func() {
 		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
 	}()
@@ -202,15 +202,15 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 		unauthorized(out) // the rest of the response may have no end
 		return
 	}
-	if !p.downloads.enter(t.namespace) {
+	if !p.downloads.acquire(t.namespace) {
 		busy(out, "too many downloads")
 		return
 	}
-	defer p.downloads.leave(t.namespace)
+	defer p.downloads.release(t.namespace)
 	defer connectionlimit.Protect(r.Context())()
 	maps.Copy(out.Header(), responseHeader(answer.Header))
 	out.WriteHeader(answer.StatusCode)
-	to := newTransfer(out, p.pace, func() error { return p.changed(r.Context(), t, uid) })
+	to := newTransfer(out, p.limits, func() error { return p.changed(r.Context(), t, uid) })
 	if _, err := io.CopyBuffer(to, answer.Body, make([]byte, copyBuffer)); err != nil {
 		log.Info("A download was cut off", "error", err.Error())
 		panic(http.ErrAbortHandler) // so that the client does not regard the partial download as complete
@@ -261,19 +261,19 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 // reserve waits for the slots of a request whose token is not checked yet. It returns a function that releases them, or nil if there are
 // too many requests.
 func (p *Proxy) reserve(ctx context.Context, t target) (release func()) {
-	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	ctx, cancel := context.WithTimeout(ctx, p.slotWait)
 	defer cancel()
 	export := key{t.namespace, t.name}
-	if !p.undecided.enter(ctx, export) {
+	if !p.undecided.acquire(ctx, export) {
 		return nil
 	}
-	if !p.connecting.enter(t.namespace) {
-		p.undecided.leave(export)
+	if !p.connecting.acquire(t.namespace) {
+		p.undecided.release(export)
 		return nil
 	}
 	return func() {
-		p.connecting.leave(t.namespace)
-		p.undecided.leave(export)
+		p.connecting.release(t.namespace)
+		p.undecided.release(export)
 	}
 }
 

@@ -18,8 +18,8 @@ type slots struct {
 
 func newSlots() *slots { return &slots{of: map[string]int{}} }
 
-// enter takes a slot, or returns false.
-func (s *slots) enter(namespace string) bool {
+// acquire takes a slot, or returns false.
+func (s *slots) acquire(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of[namespace] >= min(maxOfNamespace, maxDownloads-s.total) {
@@ -30,7 +30,8 @@ func (s *slots) enter(namespace string) bool {
 	return true
 }
 
-func (s *slots) leave(namespace string) {
+// release gives a slot back.
+func (s *slots) release(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
@@ -61,27 +62,29 @@ type queue struct {
 
 func newQueues(each int) *queues { return &queues{each: each, of: map[key]*queue{}} }
 
-// enter takes a slot of an export, or returns false when the context ends. The caller calls leave if it returns true.
-func (q *queues) enter(ctx context.Context, of key) bool {
+// acquire takes a slot of an export, or returns false when the context ends. The caller calls release if it returns true.
+func (q *queues) acquire(ctx context.Context, of key) bool {
 	select {
-	case q.join(of).slots <- struct{}{}:
+	case q.add(of).slots <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.quit(of)
+		q.remove(of)
 		return false
 	}
 }
 
-func (q *queues) leave(of key) {
+// release gives a slot back.
+func (q *queues) release(of key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	<-q.of[of].slots // does not wait: the caller has one
-	q.quit(of)
+	q.remove(of)
 }
 
-func (q *queues) join(of key) *queue {
+// add adds a request, which waits for a slot.
+func (q *queues) add(of key) *queue {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	one := q.of[of]
@@ -93,8 +96,8 @@ func (q *queues) join(of key) *queue {
 	return one
 }
 
-// quit removes a request. The caller holds the mutex.
-func (q *queues) quit(of key) {
+// remove removes a request. The caller holds the mutex.
+func (q *queues) remove(of key) {
 	if q.of[of].requests--; q.of[of].requests == 0 {
 		delete(q.of, of)
 	}

@@ -18,19 +18,19 @@ import (
 func TestLimits(t *testing.T) {
 	s := newSlots()
 	for range maxOfNamespace {
-		if !s.enter("a") {
+		if !s.acquire("a") {
 			t.Fatal("refused")
 		}
 	}
-	if s.enter("a") || !s.enter("b") {
+	if s.acquire("a") || !s.acquire("b") {
 		t.Error("the limit of a namespace is not its own")
 	}
-	s.leave("a")
-	if !s.enter("a") {
+	s.release("a")
+	if !s.acquire("a") {
 		t.Error("a slot is lost")
 	}
 	s.total = maxDownloads
-	if s.enter("c") {
+	if s.acquire("c") {
 		t.Error("there is no limit")
 	}
 }
@@ -39,7 +39,7 @@ func TestAFewNamespacesDoNotTakeAll(t *testing.T) {
 	s := newSlots()
 	for i := range maxDownloads / maxOfNamespace {
 		taken := 0
-		for s.enter(strconv.Itoa(i)) {
+		for s.acquire(strconv.Itoa(i)) {
 			taken++
 		}
 		if taken == 0 {
@@ -47,7 +47,7 @@ func TestAFewNamespacesDoNotTakeAll(t *testing.T) {
 		}
 	}
 	for range 4 {
-		if !s.enter("another") {
+		if !s.acquire("another") {
 			t.Errorf("another namespace is refused: %d downloads are forwarded", s.total)
 		}
 	}
@@ -58,21 +58,21 @@ func TestQueuesOfExports(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for _, of := range []key{a, a, b} {
-		if !q.enter(t.Context(), of) {
+		if !q.acquire(t.Context(), of) {
 			t.Fatal("refused")
 		}
 	}
-	if q.enter(ended, a) {
+	if q.acquire(ended, a) {
 		t.Error("there is no limit")
 	}
-	entered := make(chan bool)
-	go func() { entered <- q.enter(t.Context(), a) }()
-	q.leave(a)
-	if !<-entered {
+	acquired := make(chan bool)
+	go func() { acquired <- q.acquire(t.Context(), a) }()
+	q.release(a)
+	if !<-acquired {
 		t.Error("a request that waited is refused")
 	}
 	for _, of := range []key{a, a, b} {
-		q.leave(of)
+		q.release(of)
 	}
 	if len(q.of) != 0 {
 		t.Errorf("queues are left: %v", q.of)
@@ -165,7 +165,7 @@ func TestRequestsThatTheExporterRefusesTakeNoSlot(t *testing.T) {
 func TestTooManyDownloads(t *testing.T) {
 	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "data") }, func(p *Proxy) {
 		for range maxOfNamespace {
-			p.downloads.enter("default")
+			p.downloads.acquire("default")
 		}
 	})
 	got := w.get(readyPath + "/x?x-kubevirt-export-token=right")
@@ -176,9 +176,9 @@ func TestTooManyDownloads(t *testing.T) {
 
 func TestTooManyRequestsOfAnExport(t *testing.T) {
 	w := start(t, readyServer, func(http.ResponseWriter, *http.Request) {}, func(p *Proxy) {
-		p.patience = time.Millisecond
+		p.slotWait = time.Millisecond
 		for range maxUndecided {
-			p.undecided.enter(t.Context(), key{"default", "ready"})
+			p.undecided.acquire(t.Context(), key{"default", "ready"})
 		}
 	})
 	if got := w.get(readyPath + "/x?x-kubevirt-export-token=right"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {

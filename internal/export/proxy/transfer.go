@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// pace limits how slow a download may be. Otherwise a client or an exporter could keep a slot for any time.
-type pace struct {
+// limits are how slow a download may be. Otherwise a client or an exporter could keep a slot for any time.
+type limits struct {
 	// stall is how long a client may accept no byte, and an exporter send none.
 	stall time.Duration
-	// patience is how long a download may take before the averages are checked.
-	patience time.Duration
+	// grace is how long a download may take before the averages are checked.
+	grace time.Duration
 	// client is how many bytes per second a client must accept on average, not counting the time in which it waits for the exporter.
 	client int64
 	// exporter is how many bytes per second must be sent on average. An exporter that compresses an empty disk reads a thousand bytes for
@@ -25,9 +25,9 @@ type pace struct {
 	check, absence time.Duration
 }
 
-// defaultPace is the pace of a proxy.
-var defaultPace = pace{
-	stall: 2 * time.Minute, patience: 5 * time.Minute, client: 64 << 10, exporter: 1 << 10, check: 10 * time.Second, absence: 2 * time.Minute,
+// defaultLimits are the limits of a proxy.
+var defaultLimits = limits{
+	stall: 2 * time.Minute, grace: 5 * time.Minute, client: 64 << 10, exporter: 1 << 10, check: 10 * time.Second, absence: 2 * time.Minute,
 }
 
 var (
@@ -78,8 +78,8 @@ func (r *response) Write(p []byte) (int, error) {
 
 // transfer writes the body of a response, and fails if the download is too slow or its export is gone.
 type transfer struct {
-	out  *response
-	pace pace
+	out    *response
+	limits limits
 	// export returns nil, errNotReady or errGone.
 	export func() error
 
@@ -88,9 +88,9 @@ type transfer struct {
 	accepting time.Duration
 }
 
-func newTransfer(out *response, pace pace, export func() error) *transfer {
+func newTransfer(out *response, limits limits, export func() error) *transfer {
 	now := time.Now()
-	return &transfer{out: out, pace: pace, export: export, start: now, checked: now, ready: now}
+	return &transfer{out: out, limits: limits, export: export, start: now, checked: now, ready: now}
 }
 
 // Write implements io.Writer.
@@ -107,11 +107,11 @@ func (t *transfer) Write(p []byte) (int, error) {
 // verify returns why the download ends now, or nil.
 func (t *transfer) verify(now time.Time) error {
 	switch {
-	case t.tooSlow(t.accepting, t.pace.client):
+	case t.tooSlow(t.accepting, t.limits.client):
 		return errSlowClient
-	case t.tooSlow(now.Sub(t.start), t.pace.exporter):
+	case t.tooSlow(now.Sub(t.start), t.limits.exporter):
 		return errSlowExporter
-	case now.Sub(t.checked) < t.pace.check:
+	case now.Sub(t.checked) < t.limits.check:
 		return nil
 	}
 	t.checked = now
@@ -119,12 +119,12 @@ func (t *transfer) verify(now time.Time) error {
 	switch {
 	case err == nil:
 		t.ready = now
-	case errors.Is(err, errNotReady) && now.Sub(t.ready) <= t.pace.absence:
+	case errors.Is(err, errNotReady) && now.Sub(t.ready) <= t.limits.absence:
 		return nil
 	}
 	return err
 }
 
 func (t *transfer) tooSlow(took time.Duration, least int64) bool {
-	return took > t.pace.patience && float64(t.out.sent) < float64(least)*took.Seconds()
+	return took > t.limits.grace && float64(t.out.sent) < float64(least)*took.Seconds()
 }

@@ -48,7 +48,7 @@ func (w *world) expectCut(download io.Reader, reason string) {
 }
 
 func TestSilentExporters(t *testing.T) {
-	w := start(t, readyServer, forever(time.Hour), func(p *Proxy) { p.pace.stall = 2 * time.Second })
+	w := start(t, readyServer, forever(time.Hour), func(p *Proxy) { p.limits.stall = 2 * time.Second })
 	w.expectCut(w.open(downloadPath), "i/o timeout")
 }
 
@@ -71,7 +71,7 @@ func TestDownloadsEndWithTheirExport(t *testing.T) {
 		}, errNotReady},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, readyServer, forever(time.Millisecond), func(p *Proxy) { p.pace.check, p.pace.absence = 0, 10*time.Millisecond })
+			w := start(t, readyServer, forever(time.Millisecond), func(p *Proxy) { p.limits.check, p.limits.absence = 0, 10*time.Millisecond })
 			download := w.open(downloadPath)
 			if _, err := io.CopyN(io.Discard, download, 1<<20); err != nil {
 				t.Fatal(err)
@@ -89,22 +89,22 @@ func TestDownloadsEndWithTheirExport(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
-	const patience = 5 * time.Minute
+	const grace = 5 * time.Minute
 	for name, tc := range map[string]struct {
 		sent               int64
 		elapsed, accepting time.Duration
 		want               error
 	}{
-		"a slow client":                     {18 << 20, 10 * time.Minute, patience + time.Second, errSlowClient},
-		"a client that is fast enough":      {19 << 20, 10 * time.Minute, patience + time.Second, nil},
-		"a slow client at first":            {1, patience, patience, nil},
+		"a slow client":                     {18 << 20, 10 * time.Minute, grace + time.Second, errSlowClient},
+		"a client that is fast enough":      {19 << 20, 10 * time.Minute, grace + time.Second, nil},
+		"a slow client at first":            {1, grace, grace, nil},
 		"an exporter that compresses":       {700 << 10, 11 * time.Minute, time.Second, nil},
 		"a slow exporter":                   {600 << 10, 11 * time.Minute, time.Second, errSlowExporter},
-		"an exporter that sends nothing":    {0, patience + time.Second, 0, errSlowExporter},
-		"an exporter that is slow at first": {0, patience, 0, nil},
+		"an exporter that sends nothing":    {0, grace + time.Second, 0, errSlowExporter},
+		"an exporter that is slow at first": {0, grace, 0, nil},
 	} {
 		now := time.Now()
-		to := &transfer{out: &response{sent: tc.sent}, pace: defaultPace, start: now.Add(-tc.elapsed), accepting: tc.accepting, checked: now}
+		to := &transfer{out: &response{sent: tc.sent}, limits: defaultLimits, start: now.Add(-tc.elapsed), accepting: tc.accepting, checked: now}
 		if err := to.verify(now); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
@@ -113,7 +113,7 @@ func TestPace(t *testing.T) {
 
 func TestTheTimeOfTheClientIsMeasured(t *testing.T) {
 	const takes = 20 * time.Millisecond
-	to := newTransfer(&response{ResponseWriter: slowWriter{httptest.NewRecorder(), takes}}, defaultPace, nil)
+	to := newTransfer(&response{ResponseWriter: slowWriter{httptest.NewRecorder(), takes}}, defaultLimits, nil)
 	for range 2 {
 		if n, err := to.Write(make([]byte, 100)); n != 100 || err != nil {
 			t.Fatalf("got %d, %v", n, err)
@@ -138,7 +138,7 @@ func (w slowWriter) Write(p []byte) (int, error) {
 func TestAnExportMayBeNotReadyForAWhile(t *testing.T) {
 	now := time.Now()
 	var is error
-	to := newTransfer(&response{}, pace{patience: time.Hour, check: time.Second, absence: time.Minute}, func() error { return is })
+	to := newTransfer(&response{}, limits{grace: time.Hour, check: time.Second, absence: time.Minute}, func() error { return is })
 	after := func(d time.Duration, export, want error) {
 		t.Helper()
 		is = export

@@ -43,7 +43,7 @@ func TestNext(t *testing.T) {
 		{"back: then virt-controller", false, old, old, done, "controller"},
 		{"back: the agents last", false, old, done, done, "agents"},
 		{"a new virt-controller waits until no old one runs", true, old, rolling, old, ""},
-		{"a virt-controller that crashes is replaced when it is its turn", false, old, Component{Name: "c", Exists: true, Crash: "y"}, done, "controller crash"},
+		{"a virt-controller that crashes is replaced when the order allows it", false, old, Component{Name: "c", Exists: true, Crash: "y"}, done, "controller crash"},
 	} {
 		p := Next(World{First: strings.HasPrefix(c.name, "first"), Agents: c.agents, Controller: c.controller, API: c.api, Forward: c.forward, Nodes: 2, Updated: 1})
 		var got []string

@@ -19,20 +19,20 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// migrationTurn is how long a freeze waits at most for a migration. A migration waits for a freeze, and would never start while snapshots of
+// migrationWait is how long a freeze waits at most for a migration. A migration waits for a freeze, and would never start while snapshots of
 // the guest are taken in a loop. The time is limited because the migration may wait for something else.
-const migrationTurn = 30 * time.Second
+const migrationWait = 30 * time.Second
 
 // vmiField is the field by which the API server selects migrations.
 const vmiField = "spec.vmiName"
 
-// givesWay reports whether the freeze has to wait, because a migration of the guest has been waiting since before the VM was locked.
-func (s *scope) givesWay(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
-	turn := migrationTurn
+// waitsForMigration reports whether the freeze has to wait because a migration of the guest has been waiting since before the VM was locked.
+func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
+	wait := migrationWait
 	if deadline := capture.Deadline(s.snapshot); !deadline.IsZero() {
-		turn = min(turn, deadline.Sub(s.content.CreationTimestamp.Time)/4)
+		wait = min(wait, deadline.Sub(s.content.CreationTimestamp.Time)/4)
 	}
-	left := s.content.CreationTimestamp.Add(turn).Sub(s.now)
+	left := s.content.CreationTimestamp.Add(wait).Sub(s.now)
 	if left <= 0 {
 		return false, nil
 	}
