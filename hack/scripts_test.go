@@ -36,6 +36,57 @@ func TestStages(t *testing.T) {
 	}
 }
 
+// The output of a stage that runs beside others is printed after them, and the script exits with its status.
+func TestStageBesideOthers(t *testing.T) {
+	for command, want := range map[string]struct {
+		status int
+		row    string
+	}{"true": {0, "ok"}, "exit 4": {4, "failed"}} {
+		cmd := exec.CommandContext(t.Context(), "bash", "-c", `
+			set -euo pipefail
+			stage_logs=$1
+			. hack/stages.sh
+			beside "aside" bash -c "echo oh; $2"
+			stage "first" echo one
+			finish_beside
+			stage "last" echo end`, "bash", filepath.Join(t.TempDir(), "logs"), command)
+		cmd.Dir = ".."
+		out, _ := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != want.status {
+			t.Errorf("%s: the script ended with %d:\n%s", command, got, out)
+		}
+		last := `(=== last \(after \d+s\)\nend\n)`
+		if want.status != 0 {
+			last = ""
+		}
+		pattern := `(?s)=== aside, beside the next stages \(after \d+s\)\n=== first \(after \d+s\)\none\n=== output of aside\noh\n` + last +
+			`=== stages\n +\d+s  ok +first\n +\d+s  ` + want.row + ` +aside \(beside others\)\n`
+		if !regexp.MustCompile(pattern).Match(out) {
+			t.Errorf("%s: got:\n%s", command, out)
+		}
+	}
+}
+
+// A stage that fails ends the one beside it.
+func TestStageBesideIsEnded(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", `
+		set -euo pipefail
+		stage_logs=$1
+		. hack/stages.sh
+		beside "aside" sleep 1000
+		echo "job $beside_job"
+		stage "first" false`, "bash", filepath.Join(t.TempDir(), "logs"))
+	cmd.Dir = ".."
+	out, _ := cmd.CombinedOutput()
+	found := regexp.MustCompile(`job (\d+)`).FindSubmatch(out)
+	if cmd.ProcessState.ExitCode() != 1 || found == nil {
+		t.Fatalf("the script ended with %v:\n%s", cmd.ProcessState, out)
+	}
+	if _, err := os.Stat("/proc/" + string(found[1])); err == nil {
+		t.Errorf("process %s still runs", found[1])
+	}
+}
+
 // repository creates a Git repository with a script of this directory, two commits and two packages.
 type repository struct {
 	t   *testing.T

@@ -10,6 +10,7 @@ rm -rf "${stage_logs:?}"
 mkdir -p "$stage_logs"
 stage_rows=()
 stages_began=$SECONDS
+beside_job=
 trap print_stages EXIT
 
 # stage TITLE COMMAND...: runs a command. If it fails, the script exits with its status.
@@ -27,9 +28,41 @@ stage() {
 	[ $status = 0 ] || exit $status
 }
 
+# beside TITLE COMMAND...: starts a stage that runs beside the following ones, in the processor time that they leave idle while they wait. The
+# script has to call finish_beside after them.
+beside() {
+	beside_title=$1 beside_began=$SECONDS
+	beside_log=$stage_logs/beside.log
+	shift
+	echo "=== $beside_title, beside the next stages (after $((SECONDS - stages_began))s)"
+	set -m # a process group of its own
+	"$@" >"$beside_log" 2>&1 </dev/null &
+	beside_job=$!
+	set +m
+}
+
+# finish_beside: waits for the stage, and prints its output. If it failed, the script exits with its status.
+finish_beside() {
+	local status=0 result=ok
+	wait "$beside_job" || status=$?
+	beside_job=
+	[ $status = 0 ] || result=failed
+	echo "=== output of $beside_title"
+	cat "$beside_log"
+	stage_rows+=("$(printf '%5ds  %-7s  %s' $((SECONDS - beside_began)) $result "$beside_title (beside others)")")
+	[ $status = 0 ] || exit $status
+}
+
+# end_beside: ends the stage.
+end_beside() {
+	kill -- "-$beside_job" 2>/dev/null || true
+	wait "$beside_job" || true
+}
+
 # print_stages [STATUS]: prints the tables, and exits with the status, by default that of the last command.
 print_stages() {
 	local status=${1:-$?}
+	[ -z "$beside_job" ] || end_beside
 	printf '=== stages\n'
 	[ ${#stage_rows[@]} = 0 ] || printf '%s\n' "${stage_rows[@]}"
 	printf '%5ds  in all\n' $((SECONDS - stages_began))
