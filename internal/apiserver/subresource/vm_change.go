@@ -176,9 +176,9 @@ func (m machine) request(requests ...v1.VirtualMachineStateChangeRequest) (plan,
 	return plan{requests: requests}, nil
 }
 
-// underway reports whether a request has not been carried out yet. virt-controller removes a stop request a moment after the VMI
-// is gone. A stop of a VMI that no longer exists is not underway, so that a client that saw the VMI disappear can start the VM at
-// once.
+// underway reports whether a request has not been carried out yet. virt-controller removes a stop request shortly after it has deleted
+// the VMI. So a request to stop a VMI that does not exist any more is not underway: a client that observed the deletion can start the
+// VM at once.
 func (m machine) underway(request v1.VirtualMachineStateChangeRequest) bool {
 	return request.Action != v1.StopRequest || request.UID != nil && m.vmi != nil && m.vmi.UID == *request.UID
 }

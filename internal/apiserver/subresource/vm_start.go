@@ -36,7 +36,7 @@ func decideStart(m machine, paused bool) (plan, error) {
 	switch strategy {
 	case v1.RunStrategyHalted:
 		if paused && !startsPaused(m.vm) {
-			// virt-controller changes the strategy when it sees the request.
+			// virt-controller changes the strategy when it observes the request.
 			return m.request(startRequest)
 		}
 		return plan{strategy: v1.RunStrategyAlways}, nil

@@ -71,7 +71,7 @@ func checkUnpause(vmi *v1.VirtualMachineInstance) error {
 		return vmiConflict(vmi, vmiNotPaused)
 	case paused.Reason == v1.PausedByMigrationMonitorReason:
 		// The guest may resume on the target node at any moment.
-		return vmiConflict(vmi, "VMI was paused by the migration monitor, which lets it go on")
+		return vmiConflict(vmi, "VMI was paused by the migration monitor, which also resumes it")
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestStreamsAreRefused(t *testing.T) {
 	usb := devices(func(d *v1.Devices) { d.ClientPassthrough = &v1.ClientPassthroughDevices{} })
 	vsock := devices(func(d *v1.Devices) { d.AutoattachVSOCK = ptr.To(true) })
 	noInterfaces := func(vmi *v1.VirtualMachineInstance) { vmi.Status.Interfaces = nil }
-	const noWebsocket = "this takes a websocket"
+	const noWebsocket = "this request needs a websocket"
 	for _, tc := range []struct {
 		path, state string
 		change      []func(*v1.VirtualMachineInstance)
