@@ -58,11 +58,11 @@ func (v *viewer) find() (func(context.Context, string) error, error) {
 	}
 	candidates := kinds
 	if v.kind != "" {
-		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == v.kind })
-		if at < 0 {
+		i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == v.kind })
+		if i < 0 {
 			return nil, fmt.Errorf("--vnc-type %q is not known", v.kind)
 		}
-		candidates = kinds[at : at+1]
+		candidates = kinds[i : i+1]
 	}
 	for _, k := range candidates {
 		if program := v.program(k); program != "" {
