@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/csi/internal/pool"
 )
 
-// CreateSnapshot keeps the content that a volume has now.
+// CreateSnapshot stores the current content of a volume.
 func (c *Controller) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, missing("name")
