@@ -19,7 +19,7 @@ import (
 )
 
 // cancelEvacuation clears status.evacuationNodeName of a VMI.
-func (a *API) cancelEvacuation(find find) func(http.ResponseWriter, *http.Request) error {
+func (a *API) cancelEvacuation(find vmiFinder) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		vmi, err := find(r.Context(), key(r))
 		if err != nil {

@@ -15,10 +15,10 @@ func (a *API) start(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(r, options); err != nil {
 		return err
 	}
-	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) { return decideStart(m, options.Paused) })
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) { return decideStart(m, options.Paused) })
 }
 
-func decideStart(m machine, paused bool) (plan, error) {
+func decideStart(m vmWithVMI, paused bool) (plan, error) {
 	if m.isActive() && m.vmi.Status.Phase != v1.Unknown && m.vmi.Status.Phase != v1.VmPhaseUnset {
 		return plan{}, m.conflict("VM is already running")
 	}

@@ -50,7 +50,7 @@ func (a *API) unpause(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	case vm.Status.SnapshotInProgress != nil:
-		return machine{vm: vm}.conflict(snapshotUnderway)
+		return vmWithVMI{vm: vm}.conflict(snapshotUnderway)
 	}
 	options := &v1.UnpauseOptions{}
 	if err := decode(r, options); err != nil {

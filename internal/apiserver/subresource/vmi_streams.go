@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
 )
 
-// find returns the VMI for the name in a path, which is the VMI's own or its VM's.
-type find func(context.Context, types.NamespacedName) (*v1.VirtualMachineInstance, error)
+// vmiFinder returns the VMI for the name in a path, which is the VMI's own or its VM's.
+type vmiFinder func(context.Context, types.NamespacedName) (*v1.VirtualMachineInstance, error)
 
 // streamVerbs returns the verbs that upgrade the connection to a stream.
 func (a *API) streamVerbs() []Verb {
@@ -151,7 +151,7 @@ const (
 // maxDatagram is the maximum UDP payload, rounded up. Each datagram is one websocket message, which must not be split.
 const maxDatagram = 64 << 10
 
-func (a *API) portForward(find find) func(http.ResponseWriter, *http.Request) error {
+func (a *API) portForward(find vmiFinder) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		vmi, err := find(r.Context(), key(r))
 		if err != nil {

@@ -233,8 +233,8 @@ func TestTransitionsOfVMIs(t *testing.T) {
 	transitions.observeVMI(vmi(100, v1.Running, 9), vmi(100, v1.Running, 9, v1.Succeeded, 130))
 	transitions.observeVMI(vmi(0, v1.Running, 9), vmi(0, v1.Running, 9, v1.Failed, 130))
 	for name, tc := range map[string]struct {
-		phases *prometheus.HistogramVec
-		want   map[string]float64
+		histogram *prometheus.HistogramVec
+		want      map[string]float64
 	}{
 		"steps":         {transitions.steps, map[string]float64{"Pending>Scheduling": 1, "Scheduling>Scheduled": 5, "Running>Succeeded": 121, "Running>Failed": 121}},
 		"from creation": {transitions.fromCreation, map[string]float64{">Scheduling": 2, ">Scheduled": 7, ">Succeeded": 130, ">Failed": 130}},
@@ -242,7 +242,7 @@ func TestTransitionsOfVMIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
-			registry.MustRegister(tc.phases)
+			registry.MustRegister(tc.histogram)
 			families, err := registry.Gather()
 			if err != nil || len(families) != 1 {
 				t.Fatal(families, err)
