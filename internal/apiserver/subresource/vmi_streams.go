@@ -162,7 +162,7 @@ func (a *API) portForward(find vmiFinder) func(http.ResponseWriter, *http.Reques
 		}
 		port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
 		if err != nil || port == 0 {
-			return apierrors.NewBadRequest(fmt.Sprintf("port: %q is no number from 1 to 65535", r.PathValue("port")))
+			return apierrors.NewBadRequest(fmt.Sprintf("port: %q is not a number from 1 to 65535", r.PathValue("port")))
 		}
 		request := agentclient.Request{Verb: agentapi.PortForward, Arguments: []string{strconv.FormatUint(port, 10)}}
 		tunnel := stream.Stream{Kind: stream.PortForward}

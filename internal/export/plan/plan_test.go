@@ -605,14 +605,14 @@ func TestSnapshotsThatCannotBeExported(t *testing.T) {
 		}, "has two volumes of PersistentVolumeClaim root"},
 		"a path in place of a name": {func(w *World) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = "../var"
-		}, `has a volume of PersistentVolumeClaim "../var", which is no name of a claim`},
+		}, `has a volume of PersistentVolumeClaim "../var", which is not a valid name of a claim`},
 		// The claim that would be made of it has a valid name.
 		"a path that is shortened": {func(w *World) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = strings.Repeat("x", validation.DNS1123SubdomainMaxLength) + "/../../var"
-		}, "which is no name of a claim"},
+		}, "which is not a valid name of a claim"},
 		"no name": {func(w *World) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = ""
-		}, `PersistentVolumeClaim "", which is no name of a claim`},
+		}, `PersistentVolumeClaim "", which is not a valid name of a claim`},
 		"too many volumes": {func(w *World) {
 			w.Content.Spec.VolumeBackups = make([]v1beta1.VolumeBackup, 1000)
 		}, "has 1000 volumes, and a VirtualMachine has at most"},

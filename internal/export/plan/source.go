@@ -274,7 +274,7 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 		backup := &w.Content.Spec.VolumeBackups[i]
 		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which could hide an error.
 		if len(validation.IsDNS1123Subdomain(backup.PersistentVolumeClaim.Name)) > 0 {
-			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is no name of a claim",
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is not a valid name of a claim",
 				w.Content.Name, short(backup.PersistentVolumeClaim.Name))
 		}
 		name := shortened(w.Export.Name + "-" + backup.PersistentVolumeClaim.Name)

@@ -107,7 +107,7 @@ func openDevice(name string) (*os.File, int64, error) {
 	}
 	info, err := file.Stat()
 	if err == nil && (info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0) {
-		err = fmt.Errorf("%s is no block device", name)
+		err = fmt.Errorf("%s is not a block device", name)
 	}
 	var size int64
 	if err == nil {

@@ -56,7 +56,7 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 		return list(w, r, root, name)
 	}
 	if isDirectory {
-		return &problem{http.StatusNotFound, "it is no directory"}
+		return &problem{http.StatusNotFound, "it is not a directory"}
 	}
 	file, info, err := openFile(root, name)
 	if err != nil {

@@ -70,7 +70,7 @@ func (s *scope) plan(backup *v1beta1.VolumeBackup) (volume, error) {
 	v := volume{VolumeBackup: backup, template: -1, state: vmVolume == nil}
 	switch {
 	case v.state && backup.PersistentVolumeClaim.Labels[v1.PersistentStateLabel] == "":
-		return v, fmt.Errorf("the snapshot has volume %s, and its VirtualMachine has not", backup.VolumeName)
+		return v, fmt.Errorf("the snapshot has volume %s, but its VirtualMachine does not have it", backup.VolumeName)
 	case v.state && !s.targetsSource():
 		return v, fmt.Errorf("volume %s contains the state of TPM and EFI of VirtualMachine %s: it can be restored to a VirtualMachine of that name only",
 			backup.VolumeName, s.source().Name)

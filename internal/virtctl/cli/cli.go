@@ -164,7 +164,7 @@ func (c *CLI) target(argument, resource string) (*subresources.Client, subresour
 		name = rest
 	}
 	if name == "" || strings.Contains(name, "/") {
-		return nil, subresources.Object{}, fmt.Errorf("%q is not a name: give the name alone and the namespace with -n", argument)
+		return nil, subresources.Object{}, fmt.Errorf("%q is not a name: specify only the name, and the namespace with -n", argument)
 	}
 	namespace, err := c.Namespace()
 	if err != nil {

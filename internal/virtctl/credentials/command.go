@@ -151,7 +151,7 @@ virtctl credentials set-password --user=jdoe --password=secret --force myvm`),
 			}
 			if password == "" {
 				if password, err = c.ReadPassword("Password of " + f.user + ": "); err != nil {
-					return fmt.Errorf("%w: give it with --password", err)
+					return fmt.Errorf("%w: specify it with --password", err)
 				}
 			}
 			secret, err := t.secret(cmd.Context(), name, f.force)

@@ -88,7 +88,7 @@ func (u *upload) configuredProxy(ctx context.Context) (address, authority string
 	config := &unstructured.Unstructured{}
 	config.SetGroupVersionKind(cdi.GroupVersion.WithKind("CDIConfig"))
 	if err := u.objects.Get(ctx, client.ObjectKey{Name: configName}, config); err != nil {
-		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; give the URL with --uploadproxy-url: %w", err)
+		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; specify the URL with --uploadproxy-url: %w", err)
 	}
 	address, _, _ = unstructured.NestedString(config.Object, "spec", "uploadProxyURLOverride")
 	if address == "" {

@@ -96,7 +96,7 @@ func (e *export) await(ctx context.Context) (*exportv1.VirtualMachineExport, err
 // waitsFor returns what an export waits for.
 func waitsFor(vmExport *exportv1.VirtualMachineExport) string {
 	if vmExport.Status == nil {
-		return "virt-controller has not seen it yet"
+		return "virt-controller has not reconciled it yet"
 	}
 	var texts []string
 	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC, exportv1.ConditionVolumesCreated} {

@@ -54,7 +54,7 @@ func (v *viewer) addFlags(flags *pflag.FlagSet) {
 // find returns a function that runs the viewer with an address until it exits.
 func (v *viewer) find() (func(context.Context, string) error, error) {
 	if v.path != "" && v.kind == "" {
-		return nil, errors.New("--vnc-path needs --vnc-type, which says what arguments the viewer takes")
+		return nil, errors.New("--vnc-path needs --vnc-type, which determines the viewer's arguments")
 	}
 	candidates := kinds
 	if v.kind != "" {

@@ -186,7 +186,7 @@ func warnMachines(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 	warn := func(at *field.Path, patterns []string) {
 		for i, pattern := range patterns {
 			if _, err := path.Match(pattern, ""); err != nil {
-				warnings = append(warnings, fmt.Sprintf("%s: %q is no pattern and allows no machine: %v", at.Index(i), pattern, err))
+				warnings = append(warnings, fmt.Sprintf("%s: %q is not a valid pattern and allows no machine: %v", at.Index(i), pattern, err))
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, 
 		errs = append(errs, field.Required(path.Child("vmiName"), "vmiName is missing"))
 	}
 	if spec.Priority != nil && !fromTrusted(ctx, v.trusted) {
-		errs = append(errs, field.Forbidden(path.Child("priority"), "only the system's own controllers may set it: leave it out"))
+		errs = append(errs, field.Forbidden(path.Child("priority"), "only the system's own controllers may set it: omit it"))
 	}
 	if v.config.Current().IsEnabled(gateDecentralized) {
 		return errs

@@ -128,7 +128,7 @@ func (o Options) validate() error {
 	var errs []error
 	for i, r := range ranges {
 		if !r.prefix.IsValid() || !r.prefix.Addr().Is4() || r.prefix.Bits() != r.bits {
-			errs = append(errs, fmt.Errorf("the %s range %s is no IPv4 /%d", r.name, r.prefix, r.bits))
+			errs = append(errs, fmt.Errorf("the %s range %s is not an IPv4 /%d", r.name, r.prefix, r.bits))
 			continue
 		}
 		for _, other := range ranges[:i] {

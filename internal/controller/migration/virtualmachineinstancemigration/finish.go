@@ -58,7 +58,7 @@ func (s *Scope) deleteWithoutVMI(ctx context.Context) error {
 		return err
 	}
 	if err := s.Client.Delete(ctx, s.Migration, client.Preconditions{UID: ptr.To(s.Migration.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI is gone: %w", client.ObjectKeyFromObject(s.Migration), err)
+		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI was deleted: %w", client.ObjectKeyFromObject(s.Migration), err)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func removeOrphan(ctx context.Context, c client.Client, apiReader client.Reader,
 		return nil
 	}
 	if err := c.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete Pod %s of a migration that is gone: %w", client.ObjectKeyFromObject(pod), err)
+		return fmt.Errorf("delete Pod %s of a deleted migration: %w", client.ObjectKeyFromObject(pod), err)
 	}
 	return nil
 }

@@ -291,7 +291,7 @@ func refusal(v volume, r *csi.ValidateVolumeCapabilitiesRequest) string {
 // ListVolumes lists volumes, and the nodes to which they are attached.
 func (c *Controller) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if token := r.GetStartingToken(); token != "" && !c.pool.Volumes.IsID(token) {
-		return nil, status.Errorf(codes.Aborted, "%q is no token", token)
+		return nil, status.Errorf(codes.Aborted, "%q is not a token", token)
 	}
 	volumes, err := c.pool.Volumes.List()
 	if err != nil {

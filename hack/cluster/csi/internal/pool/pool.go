@@ -127,7 +127,7 @@ func (p *Pool) Own() error {
 // AddNode records that a node runs the driver.
 func (p *Pool) AddNode(name string) error {
 	if !isName(name) {
-		return fmt.Errorf("%q is no name of a node", name)
+		return fmt.Errorf("%q is not the name of a node", name)
 	}
 	file, err := p.root.OpenFile(filepath.Join(nodesDir, name), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
