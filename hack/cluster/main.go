@@ -128,8 +128,8 @@ func leftovers() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for _, what := range left {
-					cmd.Println(what)
+				for _, leftover := range left {
+					cmd.Println(leftover)
 				}
 				if len(left) > 0 {
 					return fmt.Errorf("%d resources of the cluster are left: run down", len(left))

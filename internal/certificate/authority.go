@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	// skew is the tolerated difference of nodes' clocks: the NotBefore of certificates is that much before their creation.
+	// skew is the tolerated difference between the clocks of nodes: the NotBefore of a certificate is that long before its creation.
 	skew = 5 * time.Minute
-	// settling is how long a new CA is trusted before it signs, if its predecessor lasts long enough. The kubelet updates a mounted
-	// ConfigMap within a minute or two.
+	// settling is how long a new CA is trusted before it signs, if its predecessor is valid for long enough. The kubelet updates a
+	// mounted ConfigMap within a minute or two.
 	settling = 10 * time.Minute
 )
 
@@ -143,8 +143,8 @@ func encode(certificates ...*x509.Certificate) []byte {
 	return out
 }
 
-// Advance rotates the CA as far as the time requires. published are the bundles that verifiers have: until its predecessor expires, a
-// successor signs only if it is in all of them. It returns the resulting CA, whether it changed, and when Advance has to be called again.
+// Advance rotates the CA if that is due. published contains the bundles that verifiers use: until its predecessor expires, a successor
+// signs only if it is in all of them. It returns the resulting CA, whether it changed, and when Advance has to be called again.
 func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates, published ...[]byte) (Authority, bool, time.Time, error) {
 	changed := false
 	expired := func(c *x509.Certificate) bool { return !now.Before(c.NotAfter) }
@@ -184,9 +184,9 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates, 
 	return a, changed, again, nil
 }
 
-// signsFrom returns when the successor signs in place of the current CA. At that time, the current CA has at least half of the time
-// left that it had when the successor was created. Otherwise its certificates would expire before they can be renewed. After an increase
-// of the lifetimes, that may be earlier than the configured time.
+// signsFrom returns the time from which the successor signs in place of the current CA. The current CA is then still valid for at least
+// half of the time that was left when the successor was created; otherwise its certificates would expire before they can be renewed.
+// After an increase of the lifetimes, the returned time may be earlier than configured.
 func (a Authority) signsFrom(lifetimes clusterconfig.Certificates) time.Time {
 	created := a.next.created()
 	return created.Add(min(settling, lifetimes.CARenewBefore/2, a.current.certificate.NotAfter.Sub(created)/2))
@@ -197,8 +197,8 @@ func hasOtherLifetime(certificate *x509.Certificate, duration time.Duration) boo
 	return (lifetime(certificate) - duration).Abs() >= time.Second
 }
 
-// End returns when the current CA certificate expires. overdue reports that it has no successor although more than half of
-// CARenewBefore is over.
+// End returns when the current CA certificate expires. overdue reports that it has no successor although more than half of CARenewBefore
+// has passed.
 func (a Authority) End(now time.Time, lifetimes clusterconfig.Certificates) (end time.Time, overdue bool) {
 	if a.current == nil {
 		return time.Time{}, false
@@ -219,7 +219,7 @@ func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, erro
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial,
-		// The time helps people to distinguish a CA from its predecessor. Verification goes by keys.
+		// The time helps people to distinguish a CA from its predecessor. Verification does not use it, but the keys.
 		Subject:   pkix.Name{CommonName: fmt.Sprintf("%s@%d", role.Signer(), now.Unix())},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(duration),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,

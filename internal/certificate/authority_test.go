@@ -131,8 +131,8 @@ func TestAuthoritiesSucceedInTimeWhenTheirLifetimeIsIncreased(t *testing.T) {
 					published[serial] = now
 				}
 			}
-			if left := a.current.certificate.NotAfter.Sub(now); left < 90*time.Second {
-				t.Fatalf("increased after %s: after %s, the authority that signs expires in %s", after, now.Sub(start), left)
+			if remaining := a.current.certificate.NotAfter.Sub(now); remaining < 90*time.Second {
+				t.Fatalf("increased after %s: after %s, the authority that signs expires in %s", after, now.Sub(start), remaining)
 			}
 			if trusted := now.Sub(published[serialOf(a.current)]); trusted < 90*time.Second && now.Sub(start) > 2*time.Minute {
 				t.Fatalf("increased after %s: after %s, an authority signs that is trusted for %s", after, now.Sub(start), trusted)

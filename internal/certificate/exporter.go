@@ -16,8 +16,8 @@ import (
 )
 
 // Exporter is the role of the servers of exports, to which virt-exportproxy and importers connect. Exporters run in the namespaces of users
-// and have no access to the API server, so virt-controller issues the certificates itself, each for one export. The role is none of Roles:
-// it has no signer.
+// and have no access to the API server, so virt-controller issues the certificates itself, each for one export. Roles does not contain this
+// role, because it has no signer.
 var Exporter = Role{Name: "virt-exporter", Component: "virt-exporter", purposes: serverPurposes, usageNames: serverUsageNames}
 
 // Authorities returns the roles whose CA is in a Secret of its own: all of Roles, and Exporter.

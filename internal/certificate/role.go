@@ -43,7 +43,7 @@ type Role struct {
 	// purposes are the extended key usages of certificates, and usageNames their names in the Kubernetes API.
 	purposes   []x509.ExtKeyUsage
 	usageNames []certificatesv1.KeyUsage
-	// subject returns the only subject that a requester may have a certificate for.
+	// subject returns the only subject for which a requester gets a certificate.
 	subject func(requester) (Subject, error)
 }
 
@@ -160,7 +160,7 @@ func ExportProxySubject(namespace string) Subject {
 	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", content.ProxyService, namespace)}}
 }
 
-// usages returns the usages of a request. They do not contain key encipherment, which is only for RSA.
+// usages returns the usages of a request. Key encipherment is not among them: it is only for RSA.
 func (r Role) usages() []certificatesv1.KeyUsage {
 	return append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, r.usageNames...)
 }

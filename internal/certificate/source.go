@@ -39,7 +39,7 @@ const (
 
 	// renewalSpread is the percentage of the time until a certificate must be renewed over which renewals are spread.
 	renewalSpread = 15
-	// checksPerLifetime is how often a certificate with a short lifetime is checked at least.
+	// checksPerLifetime is the minimum number of checks of a certificate during its lifetime, which may be short.
 	checksPerLifetime = 10
 )
 
@@ -51,7 +51,7 @@ var retries = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Jitter: 0.1, St
 type Source struct {
 	// Clock can be replaced in tests, before Start.
 	Clock clock.WithTicker
-	// Lifetimes returns the configured lifetimes. It can be replaced before Start; the default are KubeVirt's lifetimes.
+	// Lifetimes returns the configured lifetimes. It can be replaced before Start. Default: KubeVirt's lifetimes.
 	Lifetimes func() clusterconfig.Certificates
 
 	role    Role
@@ -157,11 +157,11 @@ func (s *Source) awaitRenewal(ctx context.Context) {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		pair, now, lifetimes := s.Current(), s.Clock.Now(), s.Lifetimes()
-		// The next check would be too late.
+		// Renew now if the next check would be too late.
 		if pair == nil || !now.Before(RenewAt(pair.Leaf, lifetimes).Add(-every)) {
 			return
 		}
-		// A certificate that lasts longer was signed before virt-controller had the present configuration.
+		// A certificate with a longer lifetime was signed before virt-controller had the current configuration.
 		if lifetimes.ServerDuration != duration || lifetime(pair.Leaf)-lifetimes.ServerDuration >= time.Second {
 			return
 		}
@@ -188,15 +188,15 @@ func checkEvery(pair *tls.Certificate) time.Duration {
 func created(leaf *x509.Certificate) time.Time      { return leaf.NotBefore.Add(skew) }
 func lifetime(leaf *x509.Certificate) time.Duration { return leaf.NotAfter.Sub(created(leaf)) }
 
-// PendingLimit returns how long a request may stay pending before it has to be reported: half of the minimum time that is left of
-// the previous certificate when the next one is requested.
+// PendingLimit returns how long a request may stay pending before that has to be reported: half of the time that the previous
+// certificate is still valid, at least, when the next one is requested.
 func PendingLimit(lifetimes clusterconfig.Certificates) time.Duration {
 	return lifetimes.ServerRenewBefore / 2
 }
 
-// RenewAt returns when a certificate is renewed: at the configured time before it expires, or up to 15 % of its age then before
-// that. How much depends on the serial number, so that the agents of many nodes that were started together do not renew together.
-// For a certificate that is valid for a shorter time, because its CA expires, the times are proportionally shorter.
+// RenewAt returns when a certificate is renewed: at the configured time before it expires, or up to 15 % of its age earlier. The serial
+// number determines how much earlier, so that agents of many nodes that were started together do not renew their certificates together.
+// If a certificate is valid for a shorter time, because its CA expires, all of this is proportionally shorter.
 func RenewAt(leaf *x509.Certificate, lifetimes clusterconfig.Certificates) time.Time {
 	before := lifetimes.ServerRenewBefore
 	if valid := lifetime(leaf); valid < lifetimes.ServerDuration {

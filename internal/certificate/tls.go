@@ -92,7 +92,7 @@ func serverFor(own Provider, trust Trust, clients Role, verify func(tls.Connecti
 	return base
 }
 
-// onlyClient rejects clients with another common name. Their certificates have been verified.
+// onlyClient returns a function that rejects clients with another common name. It expects verified certificates.
 func onlyClient(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 || state.PeerCertificates[0].Subject.CommonName != name {
@@ -102,8 +102,8 @@ func onlyClient(name string) func(tls.ConnectionState) error {
 	}
 }
 
-// VerifyAPI returns an error unless the client of a connection has virt-api's client certificate, signed by an authority of a
-// bundle. It is for servers that have other clients too, so that their handshakes request a certificate and do not verify it.
+// VerifyAPI returns an error unless the client of a connection has virt-api's client certificate, signed by an authority of a bundle. It
+// is for servers that also have other clients: their handshakes request a certificate, but do not verify it.
 func VerifyAPI(state *tls.ConnectionState, bundle []byte, now time.Time) error {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return errors.New("the client has no certificate")

@@ -24,7 +24,7 @@ import (
 )
 
 // ControllerServing is the role of virt-controller's servers: that of the webhooks, to which the API server connects, and that of
-// the metrics. virt-controller issues their certificate itself, without a request. So the role is none of Roles.
+// the metrics. virt-controller issues their certificate itself, without a request, so Roles does not contain this role.
 var ControllerServing = Role{
 	Name: "virt-controller-serving", Component: "virt-controller", purposes: serverPurposes, usageNames: serverUsageNames,
 }
@@ -50,7 +50,7 @@ const (
 	authorityPrefix = "authority-"
 	// bundleKey is the key of the trusted CA certificates.
 	bundleKey = authorityPrefix + "bundle.crt"
-	// formerBundle and formerKey are of the CA that earlier releases of virt-controller made.
+	// formerBundle and formerKey are the keys of the CA that earlier releases of virt-controller created.
 	formerBundle, formerKey = "ca.crt", "ca.key"
 )
 
@@ -61,7 +61,8 @@ type Webhooks struct {
 	leaf      *x509.Certificate
 	// bundle are the trusted certificates, as PEM.
 	bundle []byte
-	// former is what an earlier release stored. While replicas of it run, they would replace a certificate whose CA is missing.
+	// former is what an earlier release stored. It is kept because replicas of that release, while they run, would replace a certificate
+	// whose CA is missing.
 	former map[string][]byte
 }
 
@@ -112,7 +113,7 @@ func (w Webhooks) Authority() Authority { return w.authority }
 // Bundle returns the CA certificates that the API server has to trust, as PEM.
 func (w Webhooks) Bundle() []byte { return w.bundle }
 
-// Renewal is what a Webhooks is renewed by.
+// Renewal contains the parameters of Webhooks.Renew.
 type Renewal struct {
 	Now       time.Time
 	Lifetimes clusterconfig.Certificates
@@ -120,12 +121,12 @@ type Renewal struct {
 	Names []string
 	// Trusted are the bundles with which the API server verifies the certificate now.
 	Trusted [][]byte
-	// Replace renews the certificate in any case.
+	// Replace renews the certificate even if that is not due.
 	Replace bool
 }
 
-// Renew renews the CA and the certificate as far as that is due. A CA signs only when the API server trusts it, and the previous CA
-// stays trusted until the certificate is that of the new one. It returns when Renew has to be called again at the latest.
+// Renew renews the CA and the certificate if that is due. A CA signs only once the API server trusts it, and the previous CA stays
+// trusted until the certificate has been issued by the new one. It returns when Renew has to be called again at the latest.
 func (w Webhooks) Renew(r Renewal) (Webhooks, time.Time, error) {
 	authority, _, again, err := w.authority.Advance(r.Now, r.Lifetimes)
 	if err != nil {

@@ -18,17 +18,17 @@ const (
 
 // Conflict is a field that both a VM's template and its instance type set.
 type Conflict struct {
-	// Path is the field below the spec of the VMI, as domain.cpu.sockets, or annotations.<key>. It is KubeVirt's, which is not
-	// in each case that of the field.
+	// Path is the field below the spec of the VMI, such as domain.cpu.sockets, or annotations.<key>. It is the path in KubeVirt's message,
+	// which is not always that of the field.
 	Path string
-	// Annotation reports whether it is an annotation. Its path has no base.
+	// Annotation reports whether it is an annotation, whose path has no base.
 	Annotation bool
 }
 
 // Conflicts are all conflicts of a template with an instance type, in the order of the rows.
 type Conflicts []Conflict
 
-// conflict returns a conflict with a path below the spec of the VMI if a condition is true.
+// conflict returns a conflict with a path below the spec of the VMI if the condition is true.
 func conflict(condition bool, path string) Conflicts {
 	if !condition {
 		return nil
@@ -36,7 +36,7 @@ func conflict(condition bool, path string) Conflicts {
 	return Conflicts{{Path: path}}
 }
 
-// Paths returns the full paths of the conflicts. base is the path of the VMI's spec, as spec.template.spec in a VM.
+// Paths returns the full paths of the conflicts. base is the path of the VMI's spec, such as spec.template.spec in a VM.
 func (c Conflicts) Paths(base string) []string {
 	paths := make([]string, 0, len(c))
 	for _, conflict := range c {
@@ -63,8 +63,8 @@ func (c Conflicts) Admission() field.ErrorList {
 	return errs
 }
 
-// ErrStore returns one error with KubeVirt's message of a VM whose instance type is not stored in a ControllerRevision because of
-// the conflicts, or nil if there are none.
+// ErrStore returns one error with KubeVirt's message for a VM whose instance type is not stored in a ControllerRevision because of
+// conflicts, or nil if there are none.
 func (c Conflicts) ErrStore() error {
 	if len(c) == 0 {
 		return nil
@@ -72,11 +72,11 @@ func (c Conflicts) ErrStore() error {
 	return fmt.Errorf(conflictFormat, strings.Join(c.Paths(inVM), ", "))
 }
 
-// ErrVM returns one error with KubeVirt's message of a running VM whose template is compared with its VMI, or nil if there are no
+// ErrVM returns one error with KubeVirt's message for a running VM whose template is compared with its VMI, or nil if there are no
 // conflicts.
 func (c Conflicts) ErrVM() error { return c.inFields("VM", inVM) }
 
-// ErrVMI returns one error with KubeVirt's message of a VMI that cannot be created, or nil if there are no conflicts.
+// ErrVMI returns one error with KubeVirt's message for a VMI that cannot be created, or nil if there are no conflicts.
 func (c Conflicts) ErrVMI() error { return c.inFields("VMI", inVMI) }
 
 func (c Conflicts) inFields(object, base string) error {

@@ -10,16 +10,16 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Expand returns a copy of a VM's template with an instance type and a preference applied, and the fields that both the
-// template and the instance type set. Each of the two may be nil; without both, the copy equals the template. With
-// conflicts, nothing is applied.
+// Expand returns a copy of a VM's template with an instance type and a preference applied, and the conflicts: the fields that both the
+// template and the instance type set. If there are conflicts, nothing is applied. The instance type and the preference may be nil; if both
+// are, the copy equals the template.
 //
 // A preference is applied after the instance type, and after the devices that the template implies were added: a disk for
-// each volume without a device, the default network interface and the default input device. Without a preference the
-// defaults of the VMI add them.
+// each volume without a device, the default network interface and the default input device. If there is no preference, the defaults of the
+// VMI add them.
 //
-// Vireo differs from KubeVirt where a comment of a row says so. CheckTopology returns an error for CPUs of an instance type
-// that cannot be spread as the preference requires; here each of them becomes a socket.
+// The comments of the rows say where Vireo differs from KubeVirt. If the CPUs of an instance type cannot be spread as the preference
+// requires, CheckTopology returns an error, and Expand makes each CPU a socket.
 func Expand(
 	template *v1.VirtualMachineInstanceTemplateSpec, instancetype *v1beta1.VirtualMachineInstancetypeSpec,
 	preference *v1beta1.VirtualMachinePreferenceSpec,
@@ -54,7 +54,7 @@ type expansion struct {
 	// spec is template.Spec.
 	spec         *v1.VirtualMachineInstanceSpec
 	instancetype *v1beta1.VirtualMachineInstancetypeSpec
-	// preference has all its members. It is empty without a preference.
+	// preference has no nil members. It is empty if there is no preference.
 	preference preference
 	// preferredEFI reports whether firmware.preferredEfi was applied.
 	preferredEFI bool
@@ -88,7 +88,7 @@ func complete(spec *v1beta1.VirtualMachinePreferenceSpec) preference {
 	}
 }
 
-// row is what becomes of one field of an instance type or of a preference.
+// row describes how one field of an instance type or of a preference is applied.
 type row struct {
 	// path is the field below the spec of the instance type or preference.
 	path string
@@ -97,8 +97,8 @@ type row struct {
 	apply     func(*expansion)
 }
 
-// Fields returns the fields of instance types and of preferences that Expand applies, as paths below the spec. A path without
-// a further one below it stands for all that is below it.
+// Fields returns the fields of instance types and of preferences that Expand applies, as paths below the spec. A path includes all fields
+// below it, unless the result contains paths below it.
 func Fields() (instancetypes, preferences []string) {
 	for _, row := range instancetypeRows {
 		instancetypes = append(instancetypes, row.path)
@@ -124,7 +124,7 @@ func fillEmpty[T comparable](field *T, value T) {
 	}
 }
 
-// need returns what a pointer points to. It sets a nil pointer to a new value.
+// need returns the pointer in a field. It first sets a nil pointer to a new value.
 func need[T any](field **T) *T {
 	if *field == nil {
 		*field = new(T)

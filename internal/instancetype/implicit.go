@@ -5,7 +5,7 @@ package instancetype
 
 import v1 "github.com/vireo-project/vireo/api/v1"
 
-// Names of the devices that a VMI without any gets. KubeVirt's.
+// Names of the devices that are added to a VMI without any. KubeVirt's.
 const (
 	defaultInterfaceName = "default"
 	defaultInputName     = "default-0"
@@ -40,8 +40,8 @@ func AddDefaultInterface(spec *v1.VirtualMachineInstanceSpec) {
 	spec.Networks = []v1.Network{{Name: defaultInterfaceName, NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
 }
 
-// addDefaultInput adds an input device to a spec without one if autoattachInputDevice is true. The defaults of a VMI do not:
-// internal/domain adds the device to the domain of a VMI that has none.
+// addDefaultInput adds an input device to a spec without one if autoattachInputDevice is true. The defaults of a VMI do not add one,
+// because internal/domain adds the device to the domain.
 func addDefaultInput(spec *v1.VirtualMachineInstanceSpec) {
 	devices := &spec.Domain.Devices
 	if attach := devices.AutoattachInputDevice; attach != nil && *attach && len(devices.Inputs) == 0 {

@@ -16,8 +16,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// instancetypeRows are the fields of an instance type. A field that is not set conflicts with nothing and changes nothing.
-// KubeVirt reports only the first conflict of memory; all are reported here.
+// instancetypeRows are the fields of an instance type. A field that is not set conflicts with nothing and changes nothing. All conflicts of
+// memory are reported; KubeVirt reports only the first one.
 var instancetypeRows = slices.Concat(placementRows, cpuRows, memoryRows, otherRows)
 
 var placementRows = []row{
@@ -81,14 +81,14 @@ var cpuRows = []row{
 			return it.Realtime != nil, cpu.Realtime != nil
 		},
 		func(it *v1beta1.CPUInstancetype, cpu *v1.CPU) { cpu.Realtime = it.Realtime }),
-	// As in KubeVirt, it replaces the VM's and is no conflict: such VMs exist.
+	// As in KubeVirt, it replaces the VM's value and is not a conflict, because such VMs exist.
 	cpuRow("maxSockets",
 		func(it *v1beta1.CPUInstancetype, _ *v1.CPU) (bool, bool) { return it.MaxSockets != nil, false },
 		func(it *v1beta1.CPUInstancetype, cpu *v1.CPU) { cpu.MaxSockets = *it.MaxSockets }),
 }
 
-// cpuRow is the row of a field of an instance type's CPU. given returns whether the instance type and the VM set it. KubeVirt's
-// path of the conflict is that of the instance type's field, also for dedicatedCpuPlacement.
+// cpuRow returns the row of a field of an instance type's CPU. given reports whether the instance type and the VM set it. As in KubeVirt,
+// the path of the conflict is that of the instance type's field, even for dedicatedCpuPlacement.
 func cpuRow(
 	name string, given func(*v1beta1.CPUInstancetype, *v1.CPU) (instancetype, vm bool), set func(*v1beta1.CPUInstancetype, *v1.CPU),
 ) row {
@@ -149,8 +149,8 @@ var memoryRows = []row{
 	},
 }
 
-// overcommitted returns the part of a guest's memory that is requested. It is computed as KubeVirt does, with its precision, so
-// that a VM from KubeVirt has the same requests.
+// overcommitted returns the part of a guest's memory that is requested. It is computed with the same precision as in KubeVirt, so that a VM
+// from KubeVirt has the same requests.
 func overcommitted(guest resource.Quantity, percent int) resource.Quantity {
 	requested := float32(guest.Value()) * (1 - float32(percent)/100)
 	return *resource.NewQuantity(int64(requested), guest.Format)
@@ -221,7 +221,7 @@ var otherRows = []row{
 	},
 }
 
-// annotate adds annotations. It does not change those that the template has.
+// annotate adds annotations. It does not change existing ones.
 func (e *expansion) annotate(annotations map[string]string) {
 	for key, value := range annotations {
 		if _, set := e.template.ObjectMeta.Annotations[key]; !set {
@@ -230,10 +230,10 @@ func (e *expansion) annotate(annotations map[string]string) {
 	}
 }
 
-// cpu returns the CPU of the template. It is not to be changed.
+// cpu returns the CPU of the template, which must not be changed.
 func (e *expansion) cpu() *v1.CPU { return ptr.To(ptr.Deref(e.spec.Domain.CPU, v1.CPU{})) }
 
-// memory returns the memory of the template. It is not to be changed.
+// memory returns the memory of the template, which must not be changed.
 func (e *expansion) memory() *v1.Memory { return ptr.To(ptr.Deref(e.spec.Domain.Memory, v1.Memory{})) }
 
 // poolThreads returns ioThreads.supplementalPoolThreadCount of the instance type.

@@ -13,18 +13,18 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// preferenceRows are the fields of a preference, in KubeVirt's order. Each applies only where the VM sets nothing.
+// preferenceRows are the fields of a preference, in KubeVirt's order. Each applies only to a field that the VM does not set.
 //
-// Not in the table: cpu.preferredCPUTopology, cpu.spreadOptions and preferSpreadSocketToCoreRatio have an effect on cpu.guest of the
-// instance type; volumes on the VM's DataVolumes (StorageClass); requirements are checked (CheckRequirements).
-// devices.preferredVirtualGPUOptions is applied nowhere, as in KubeVirt.
+// Not in the table: cpu.preferredCPUTopology, cpu.spreadOptions and preferSpreadSocketToCoreRatio affect cpu.guest of the instance type;
+// volumes affects the VM's DataVolumes (StorageClass); requirements are checked (CheckRequirements). As in KubeVirt,
+// devices.preferredVirtualGPUOptions is not applied.
 var preferenceRows = slices.Concat(
 	cpuPreferences, autoattachPreferences, devicePreferences, diskPreferences, nicPreferences, inputPreferences, addedDevicePreferences,
 	featurePreferences, firmwarePreferences, machinePreferences, lastPreferences,
 )
 
 var cpuPreferences = []row{{
-	// KubeVirt dereferences nil if a VM has no domain.cpu.
+	// KubeVirt crashes if a VM has no domain.cpu.
 	path: "cpu.preferredCPUFeatures",
 	apply: func(e *expansion) {
 		if len(e.preference.cpu.PreferredCPUFeatures) == 0 {
@@ -92,7 +92,7 @@ var devicePreferences = []row{
 		}
 	}),
 	devices("preferredRng", func(p *v1beta1.DevicePreferences, d *v1.Devices) { fill(&d.Rng, p.PreferredRng) }),
-	// A VM with tpm.enabled false has set the field, so the preference does not replace it.
+	// A VM with tpm.enabled false sets the field, so the preference does not replace it.
 	devices("preferredTPM", func(p *v1beta1.DevicePreferences, d *v1.Devices) { fill(&d.TPM, p.PreferredTPM) }),
 }
 
@@ -208,7 +208,8 @@ var featurePreferences = []row{
 		},
 	},
 	features("preferredApic", func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.APIC, p.PreferredApic) }),
-	// A VMI cannot have both the node's enlightenments and its own, so the preference does not apply to a VM with the former.
+	// A VMI cannot have both the node's enlightenments and enlightenments of its own, so the preference does not apply to a VM with the
+	// former.
 	features("preferredHyperv", func(p *v1beta1.FeaturePreferences, f *v1.Features) {
 		if p.PreferredHyperv != nil && f.HypervPassthrough == nil {
 			fillHyperv(need(&f.Hyperv), p.PreferredHyperv)
@@ -337,12 +338,12 @@ var lastPreferences = []row{
 	},
 }
 
-// devices is the row of a field of a preference's devices.
+// devices returns the row of a field of a preference's devices.
 func devices(name string, apply func(*v1beta1.DevicePreferences, *v1.Devices)) row {
 	return row{path: "devices." + name, apply: func(e *expansion) { apply(&e.preference.devices, &e.spec.Domain.Devices) }}
 }
 
-// eachDisk is the row of a field of a preference's devices about each disk. A disk without a kind is a hard disk.
+// eachDisk returns the row of a field of a preference's devices that applies to each disk. A disk without a kind is a hard disk.
 func eachDisk(name string, apply func(*v1beta1.DevicePreferences, *v1.Disk)) row {
 	return devices(name, func(p *v1beta1.DevicePreferences, d *v1.Devices) {
 		for i := range d.Disks {
@@ -355,7 +356,8 @@ func eachDisk(name string, apply func(*v1beta1.DevicePreferences, *v1.Disk)) row
 	})
 }
 
-// features is the row of a field of a preference's features. A VM without features gets some only for a preference with some.
+// features returns the row of a field of a preference's features. It adds features to a VM without features only if the preference has
+// some.
 func features(name string, apply func(*v1beta1.FeaturePreferences, *v1.Features)) row {
 	return row{path: "features." + name, apply: func(e *expansion) {
 		if e.preference.Features != nil {
@@ -364,7 +366,7 @@ func features(name string, apply func(*v1beta1.FeaturePreferences, *v1.Features)
 	}}
 }
 
-// bootloader returns the boot loader of the template. Only what it points to is to be changed.
+// bootloader returns the boot loader of the template. Only the values that it points to may be changed.
 func (e *expansion) bootloader() v1.Bootloader {
 	return ptr.Deref(ptr.Deref(e.spec.Domain.Firmware, v1.Firmware{}).Bootloader, v1.Bootloader{})
 }

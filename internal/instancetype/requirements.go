@@ -41,9 +41,8 @@ func unmet(paths []string, format string, args ...any) *RequirementError {
 	return &RequirementError{Paths: paths, text: fmt.Sprintf(format, args...)}
 }
 
-// CheckRequirements returns a RequirementError for the first requirement of a preference that the expanded spec of a VM does not
-// meet, or nil. What the spec does not set is counted as the defaults of a VMI set it. An architecture that it does not set
-// is not checked.
+// CheckRequirements returns a RequirementError for the first requirement of a preference that the expanded spec of a VM does not meet, or
+// nil. For fields that the spec does not set, it uses the defaults of a VMI, except that an unset architecture is not checked.
 func CheckRequirements(
 	expanded *v1.VirtualMachineInstanceSpec, instancetype *v1beta1.VirtualMachineInstancetypeSpec,
 	spec *v1beta1.VirtualMachinePreferenceSpec,
@@ -89,7 +88,7 @@ func (p *preference) checkCPU(
 	return nil
 }
 
-// counted returns the fields of a VM's CPU that count, because of the preferred topology, and KubeVirt's name for them.
+// counted returns the fields of a VM's CPU that provide its vCPUs with the preferred topology, and KubeVirt's name for them.
 func (p *preference) counted() (dimensions []string, as string) {
 	switch p.topology() {
 	case v1beta1.Cores:
@@ -113,8 +112,8 @@ func (p *preference) counted() (dimensions []string, as string) {
 	}
 }
 
-// count returns the number of sockets, cores or threads of a VM. A number that is not set is 1. In KubeVirt it is 0, so that a VM that
-// only sets cores has no CPUs.
+// count returns the number of sockets, cores or threads of a VM. The default is 1. In KubeVirt it is 0, so that a VM that sets only cores
+// has no CPUs.
 func count(spec *v1.VirtualMachineInstanceSpec, dimension string) uint32 {
 	cpu := ptr.Deref(spec.Domain.CPU, v1.CPU{})
 	if cpu.Sockets == 0 && cpu.Cores == 0 && cpu.Threads == 0 {
@@ -123,7 +122,7 @@ func count(spec *v1.VirtualMachineInstanceSpec, dimension string) uint32 {
 	return max(map[string]uint32{"sockets": cpu.Sockets, "cores": cpu.Cores, "threads": cpu.Threads}[dimension], 1)
 }
 
-// Sockets returns the number of CPUs that the resources of a VMI give. Each is a socket, because sockets can be hotplugged.
+// Sockets returns the number of CPUs that follows from the resources of a VMI. Each is a socket, because sockets can be hotplugged.
 func Sockets(resources v1.ResourceRequirements) uint32 {
 	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
 		if q := list.Cpu(); q.Sign() > 0 {

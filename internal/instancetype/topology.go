@@ -12,13 +12,13 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 )
 
-// defaultRatio is the ratio of spread CPUs for which the preference sets none.
+// defaultRatio is the ratio for spreading CPUs if the preference sets none.
 const defaultRatio = 2
 
 // threadsPerCore is the number of threads of a core for CPUs that are spread across sockets, cores and threads.
 const threadsPerCore = 2
 
-// deprecatedTopologies are the older spellings, and those of today.
+// deprecatedTopologies maps the deprecated names of topologies to the current ones.
 var deprecatedTopologies = map[v1beta1.PreferredCPUTopology]v1beta1.PreferredCPUTopology{
 	v1beta1.DeprecatedPreferSockets: v1beta1.Sockets,
 	v1beta1.DeprecatedPreferCores:   v1beta1.Cores,
@@ -30,7 +30,7 @@ var deprecatedTopologies = map[v1beta1.PreferredCPUTopology]v1beta1.PreferredCPU
 // layout is how the CPUs of an instance type appear in the guest.
 type layout struct{ sockets, cores, threads uint32 }
 
-// topology returns the preferred topology in today's spelling.
+// topology returns the current name of the preferred topology.
 func (p *preference) topology() v1beta1.PreferredCPUTopology {
 	if p.cpu.PreferredCPUTopology == nil {
 		return v1beta1.Sockets
@@ -53,8 +53,8 @@ func (p *preference) spread() (across v1beta1.SpreadAcross, ratio uint32) {
 	return across, ratio
 }
 
-// arrange returns the layout of CPUs of an instance type, and why they cannot be spread. Then each CPU is a socket. One CPU needs
-// no layout: KubeVirt refuses to spread it.
+// arrange returns the layout of the CPUs of an instance type. If they cannot be spread, it also returns the reason, and each CPU is a
+// socket. A single CPU is always accepted, although KubeVirt refuses to spread it.
 func (p *preference) arrange(cpus uint32) (result layout, problem string) {
 	if cpus <= 1 {
 		return layout{1, 1, 1}, ""

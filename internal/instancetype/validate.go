@@ -11,8 +11,8 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 )
 
-// ValidateInstancetype returns the errors of an instance type, and the warnings about it. path is that of the spec. The messages
-// are KubeVirt's.
+// ValidateInstancetype returns the errors of an instance type, and the warnings about it. path is the path of the spec. The messages are
+// KubeVirt's.
 func ValidateInstancetype(spec *v1beta1.VirtualMachineInstancetypeSpec, path *field.Path) (errs field.ErrorList, warnings []string) {
 	overcommit := path.Child("memory", "overcommitPercent")
 	percent := spec.Memory.OvercommitPercent
@@ -30,8 +30,8 @@ func ValidateInstancetype(spec *v1beta1.VirtualMachineInstancetypeSpec, path *fi
 	return errs, warnings
 }
 
-// ValidatePreference returns the errors of a preference, and the warnings about it. path is that of the spec. The messages are
-// KubeVirt's, which accepts a ratio of 0 and fails when it divides by it.
+// ValidatePreference returns the errors of a preference, and the warnings about it. path is the path of the spec. The messages are
+// KubeVirt's. KubeVirt accepts a ratio of 0, and fails when it divides by it.
 func ValidatePreference(spec *v1beta1.VirtualMachinePreferenceSpec, path *field.Path) (errs field.ErrorList, warnings []string) {
 	p := complete(spec)
 	cpu := path.Child("cpu")

@@ -121,7 +121,7 @@ func addVerbosity(root *cobra.Command) {
 	root.PersistentFlags().AddGoFlag(verbosity)
 }
 
-// optionsCommand lists the flags that all commands have. The help of each command leaves them out.
+// optionsCommand lists the flags that all commands have. The help of each command omits them.
 func optionsCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "options",
@@ -135,7 +135,7 @@ func optionsCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// usageTemplate is cobra's with the examples before the flags, as kubectl has it, and without the flags that all commands have.
+// usageTemplate is cobra's template with the examples before the flags, as in kubectl, and without the flags that all commands have.
 const usageTemplate = `Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if and .HasAvailableSubCommands .HasParent}}
   {{.CommandPath}} [command]{{end}}{{if .HasExample}}

@@ -16,10 +16,10 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
 )
 
-// The account of Prometheus may only find the components. So the metrics of kube-state-metrics, the kubelet and the API server are
-// missing. The tables hold only while they are.
+// The account of Prometheus may only find the components, so the metrics of kube-state-metrics, the kubelet and the API server are
+// missing. The tables are valid only while they are.
 
-// withoutSeries are the recording rules that have no series here, by the metric that is missing.
+// withoutSeries contains the recording rules that have no series here, by the missing metric.
 var withoutSeries = map[string][]string{
 	"kube_node_status_allocatable": {"cluster:kubevirt_nodes_allocatable:count", "kubevirt_allocatable_nodes"},
 	"apiserver_requested_deprecated_apis": {
@@ -39,11 +39,11 @@ var withoutSeries = map[string][]string{
 	},
 }
 
-// notProvoked are the alerts that cannot fire here, by the metric that is missing.
+// notProvoked contains the alerts that cannot fire here, by the missing metric.
 var notProvoked = map[string][]string{
 	"kube_deployment_spec_replicas":      {"LowVirtAPICount", "LowVirtControllersCount", "LowVirtOperatorCount"},
 	"kube_daemonset_status_number_ready": {"VirtHandlerDaemonSetRolloutFailing"},
-	// Without it, a Pod that cannot be scraped does not count as running.
+	// If it is missing, a Pod that cannot be scraped does not count as running.
 	"kube_pod_status_phase": {
 		"LowReadyVirtAPICount", "LowReadyVirtControllersCount", "LowReadyVirtHandlerCount", "LowReadyVirtOperatorsCount",
 		"VirtLauncherPodsStuckFailed",
@@ -53,7 +53,7 @@ var notProvoked = map[string][]string{
 	"apiserver_requested_deprecated_apis": {"KubeVirtDeprecatedAPIRequested"},
 }
 
-// tooSlow are the alerts whose cause takes minutes. Only test/prometheus lets them fire.
+// tooSlow contains the alerts whose cause takes minutes. Only test/prometheus makes them fire.
 var tooSlow = map[string]string{
 	"VirtApiRESTErrorsBurst":                  "four fifths of all requests fail",
 	"VirtControllerRESTErrorsBurst":           "four fifths of all requests fail",
@@ -114,7 +114,7 @@ func expectMissing(ctx context.Context, p prometheusServer, table map[string][]s
 	}
 }
 
-// expectAllAlertsCovered checks that each alert is provoked by a spec, or has a reason why not.
+// expectAllAlertsCovered checks that each alert is provoked by a spec, or has a reason why it is not.
 func expectAllAlertsCovered(ctx context.Context, p prometheusServer, alerts []rules.Rule) {
 	GinkgoHelper()
 	installed, covered := map[string]bool{}, map[string]bool{}

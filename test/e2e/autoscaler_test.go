@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// perGuest is the load for which one guest is enough.
+// perGuest is the load for which one guest suffices.
 const perGuest = 1 << 20
 
 var (
@@ -40,11 +40,11 @@ var (
 	}
 )
 
-// serveMetrics installs a metrics API in the cluster until the spec ends. It returns the load set with the returned function. Only one
-// spec can use a group.
+// serveMetrics installs a metrics API in the cluster until the spec ends. The API returns the load that was set with the returned function.
+// Only one spec can use a group.
 func serveMetrics(ctx context.Context, namespace, group string) (load func(guests int)) {
 	GinkgoHelper()
-	// It reads the Pods of its namespace.
+	// The metrics API reads the Pods of its namespace.
 	create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "metrics"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "default"}},

@@ -39,36 +39,36 @@ import (
 // observeInterval is much shorter than the time for which a certificate is used.
 const observeInterval = 2 * time.Second
 
-// rotation is what was observed of the authorities and certificates of the components.
+// rotation contains the observed authorities and certificates of the components.
 type rotation struct {
 	endpoints []endpoint
 	// mounts are the directories with the authorities that each process trusts.
 	mounts map[string]string
 
 	mu sync.Mutex
-	// authorities are those that have signed, by role, and leaves the certificates that were presented: each in that order.
+	// authorities are those that have signed, by role, and leaves the certificates that were presented, both in the order of observation.
 	authorities map[string][]*x509.Certificate
 	leaves      map[leafKey][]*x509.Certificate
-	// published are the authorities of each role that were published last.
+	// published are the most recently published authorities of each role.
 	published map[string][]bundle
 	failures  []string
 }
 
-// endpoint is a port where a component's Pod presents a certificate.
+// endpoint is a port at which a component's Pod presents a certificate.
 type endpoint struct{ role, pod, address string }
 
-// leafKey is who presents a certificate: a port, or a Pod as a client.
+// leafKey identifies what presents a certificate: a port, or a Pod as a client.
 type leafKey struct{ role, of string }
 
-// bundle is a list of trusted authorities, as PEM, and who trusts it.
+// bundle is a list of trusted authorities, as PEM, and what trusts it.
 type bundle struct {
 	by  string
 	pem []byte
-	// mounted is whether the kubelet updates it.
+	// mounted reports whether the kubelet updates it.
 	mounted bool
 }
 
-// roles are those of all certificates.
+// roles returns the roles of all certificates.
 func roles() []certificate.Role {
 	return append(certificate.Authorities(), certificate.ControllerServing)
 }
@@ -118,7 +118,7 @@ func followRotation(ctx context.Context) *rotation {
 	return r
 }
 
-// observe records the certificates and authorities in use. It returns an error unless each certificate is trusted wherever its role is.
+// observe records the certificates and authorities in use. It returns an error unless each certificate is in every bundle for its role.
 func (r *rotation) observe(ctx context.Context) error {
 	leaves, err := r.clientCertificates(ctx)
 	if err != nil {
@@ -131,7 +131,8 @@ func (r *rotation) observe(ctx context.Context) error {
 		}
 		leaves[leafKey{e.role, e.pod + " at " + e.address}] = leaf
 	}
-	// After the certificates, because authorities are published before they sign, and removed after their certificates have expired.
+	// These are read after the certificates, because authorities are published before they sign, and removed after their certificates have
+	// expired.
 	published, err := r.bundles(ctx)
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (r *rotation) observe(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// record appends a certificate that is not the last one.
+// record appends a certificate unless it is the last one.
 func record(seen []*x509.Certificate, c *x509.Certificate) []*x509.Certificate {
 	if len(seen) > 0 && seen[len(seen)-1].Equal(c) {
 		return seen
@@ -177,8 +178,8 @@ func (r *rotation) problems() []string {
 	return slices.Clone(r.failures)
 }
 
-// missing returns what is not replaced yet: of each role, an authority of minutes has to have expired and to be published no more, and
-// each certificate has to be that of a later one.
+// missing returns what has not been replaced yet: of each role, an authority with a lifetime of minutes must have expired and not be
+// published any more, and each certificate must be signed by a later one.
 func (r *rotation) missing() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,7 +210,7 @@ func (r *rotation) missing() []string {
 	return missing
 }
 
-// String returns how many authorities and certificates were seen.
+// String returns how many authorities and certificates were observed.
 func (r *rotation) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +253,7 @@ func (r *rotation) clientCertificates(ctx context.Context) (map[leafKey]*x509.Ce
 	for i := range requests.Items {
 		request := &requests.Items[i]
 		pod := strings.Join(request.Spec.Extra[serviceaccount.PodNameKey], "")
-		// Those of earlier Pods are still there.
+		// The requests of earlier Pods still exist.
 		if request.Spec.SignerName != certificate.APIClient.Signer() || len(request.Status.Certificate) == 0 || r.mounts[pod] == "" {
 			continue
 		}
@@ -282,7 +283,7 @@ func authorityOf(ctx context.Context, role certificate.Role) (*x509.Certificate,
 	return signing[0], nil
 }
 
-// bundles returns the authorities that are trusted for each role: those that are published, and those that the components' files have.
+// bundles returns the authorities that are trusted for each role: those that are published, and those in the components' files.
 func (r *rotation) bundles(ctx context.Context) (map[string][]bundle, error) {
 	published := &corev1.ConfigMap{}
 	if err := k8s.Get(ctx, client.ObjectKey{Namespace: "kubevirt", Name: certificate.BundleName}, published); err != nil {
@@ -290,21 +291,21 @@ func (r *rotation) bundles(ctx context.Context) (map[string][]bundle, error) {
 	}
 	trusted := map[string][]bundle{}
 	for _, role := range roles() {
-		of := []bundle{{by: "ConfigMap " + published.Name, pem: []byte(published.Data[role.Name])}}
+		bundles := []bundle{{by: "ConfigMap " + published.Name, pem: []byte(published.Data[role.Name])}}
 		for pod, directory := range r.mounts {
 			pem, err := os.ReadFile(filepath.Join(directory, role.Name))
 			if err != nil {
 				return nil, err
 			}
-			of = append(of, bundle{by: "Pod " + pod, pem: pem, mounted: true})
+			bundles = append(bundles, bundle{by: "Pod " + pod, pem: pem, mounted: true})
 		}
-		trusted[role.Name] = of
+		trusted[role.Name] = bundles
 	}
 	// The API server is a client of virt-api and of the webhooks.
-	for role, of := range map[string]func(context.Context) ([]bundle, error){
+	for role, bundles := range map[string]func(context.Context) ([]bundle, error){
 		certificate.APIServing.Name: apiServiceBundles, certificate.ControllerServing.Name: webhookBundles,
 	} {
-		more, err := of(ctx)
+		more, err := bundles(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -42,7 +42,7 @@ func durationOr(variable string, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// One guest for everything that a user does with a running VM.
+// These specs share one guest for everything that a user does with a running VM.
 var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func() {
 	const name = "daily"
 	var (
@@ -211,7 +211,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 	}, SpecTimeout(4*time.Minute+quietTime))
 })
 
-// Serial: it ends the connections of other specs to virt-api, too.
+// The spec is Serial because it also ends the connections of other specs to virt-api.
 var _ = Describe("A user of a running guest when virt-api is replaced", Serial, func() {
 	It("keeps console and port, while the old Pods wait for them", func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "linked"

@@ -80,7 +80,7 @@ func hasVSOCK() bool {
 	return err == nil && os.Getenv("VIREO_CLUSTER") != ""
 }
 
-// It boots for minutes, so it is created first and only once, while other specs run in parallel.
+// This guest takes minutes to boot, so it is created first and only once, while other specs run in parallel.
 var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10), extended(1), func() {
 	const name = "debian"
 	var (
@@ -128,11 +128,11 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 
 	It("accepts SSH with a key from outside of the cluster, and copies of files in both directions", func(ctx context.Context) {
 		Expect(runSSH(ctx, "cat /var/lib/vireo-marker; id -un")).To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
-		there, back := filepath.Join(GinkgoT().TempDir(), "there"), filepath.Join(GinkgoT().TempDir(), "back")
-		Expect(os.WriteFile(there, []byte(strings.Repeat("vireo ", 100_000)), 0o600)).To(Succeed())
-		expectVirtctl(ctx, append([]string{"scp", there, "debian@vmi/debian:/tmp/copy"}, access...)...)
-		expectVirtctl(ctx, append([]string{"scp", "debian@vmi/debian:/tmp/copy", back}, access...)...)
-		copied, err := os.ReadFile(back)
+		uploaded, downloaded := filepath.Join(GinkgoT().TempDir(), "there"), filepath.Join(GinkgoT().TempDir(), "back")
+		Expect(os.WriteFile(uploaded, []byte(strings.Repeat("vireo ", 100_000)), 0o600)).To(Succeed())
+		expectVirtctl(ctx, append([]string{"scp", uploaded, "debian@vmi/debian:/tmp/copy"}, access...)...)
+		expectVirtctl(ctx, append([]string{"scp", "debian@vmi/debian:/tmp/copy", downloaded}, access...)...)
+		copied, err := os.ReadFile(downloaded)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(copied)).To(Equal(strings.Repeat("vireo ", 100_000)))
 	}, SpecTimeout(5*time.Minute))

@@ -30,11 +30,11 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
-// exported is what a guest writes on its disks before a snapshot that is exported. The shell of the guest computes it, so that the disk
-// has it only if it was executed.
+// exported is the text that a guest writes to its disks before a snapshot that is exported. The guest's shell computes it from
+// writeExported, so that the disk contains it only if the command was executed.
 const writeExported, exported = "EXPORTED-$((1000+337))-BY-THE-GUEST", "EXPORTED-1337-BY-THE-GUEST"
 
-// writeOn writes a text on disks of a guest that have these serials.
+// writeOn writes a text to the disks of a guest with these serials.
 func writeOn(ctx context.Context, namespace, name, text string, disks ...string) {
 	GinkgoHelper()
 	t := openConsole(ctx, namespace, name)
@@ -46,8 +46,8 @@ func writeOn(ctx context.Context, namespace, name, text string, disks ...string)
 	t.Kill()
 }
 
-// expectExported downloads a snapshot with two disks, "files" and "block", of a guest that runs, as a user does, and checks that nobody
-// else can.
+// expectExported downloads a snapshot with two disks, "files" and "block", of a running guest as a user does, and checks that a client
+// without the token cannot.
 func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 	GinkgoHelper()
 	directory := GinkgoT().TempDir()
@@ -126,7 +126,7 @@ func sumOfGzip(name string) string {
 	return sum(unpacked)
 }
 
-// expectSameDisks compares the disks that an exporter's Pod has with what was downloaded.
+// expectSameDisks compares the disks in an exporter's Pod with the downloaded ones.
 func expectSameDisks(ctx context.Context, export *exportv1.VirtualMachineExport, sums map[string]string) {
 	GinkgoHelper()
 	pod := &corev1.Pod{}
@@ -136,7 +136,7 @@ func expectSameDisks(ctx context.Context, export *exportv1.VirtualMachineExport,
 	Expect(sumOfFile(filepath.Join(root, content.DeviceDirectory, "block"))).To(Equal(sums["block"]))
 }
 
-// expectProxied downloads through virt-exportproxy, as by an Ingress, and checks that others get nothing.
+// expectProxied downloads through virt-exportproxy, as an Ingress does, and checks that requests without the token are rejected.
 func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, want string) {
 	GinkgoHelper()
 	secret := &corev1.Secret{}
@@ -145,19 +145,19 @@ func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, w
 	foreign := newNamespace(ctx)
 	proxy := newProxyClient(ctx)
 	const file = "/volumes/files/disk.img"
-	ours := content.ProxyPath(export.Namespace, export.Name)
+	proxyPath := content.ProxyPath(export.Namespace, export.Name)
 
-	code, body := proxy.get(ctx, ours+file, token)
+	code, body := proxy.get(ctx, proxyPath+file, token)
 	Expect(code).To(Equal(http.StatusOK))
 	Expect(sum(bytes.NewReader(body))).To(Equal(want))
 	for _, wrong := range []string{"", token[1:], token + "x", "x" + token[1:]} {
-		code, body := proxy.get(ctx, ours+file, wrong)
+		code, body := proxy.get(ctx, proxyPath+file, wrong)
 		Expect(code).To(Equal(http.StatusUnauthorized))
 		Expect(len(body)).To(BeNumerically("<", 1000))
 	}
 	for path, refused := range map[string]int{
 		content.ProxyPath(foreign, export.Name) + file: http.StatusNotFound, content.ProxyPath(export.Namespace, "other") + file: http.StatusNotFound,
-		ours + "/volumes/other/disk.img": http.StatusNotFound, ours + "/../live" + file: http.StatusBadRequest, "/metrics": http.StatusBadRequest,
+		proxyPath + "/volumes/other/disk.img": http.StatusNotFound, proxyPath + "/../live" + file: http.StatusBadRequest, "/metrics": http.StatusBadRequest,
 	} {
 		code, _ := proxy.get(ctx, path, token)
 		Expect(code).To(Equal(refused), path)

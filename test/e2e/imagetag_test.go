@@ -62,7 +62,7 @@ var _ = Describe("A guest whose image has another content on the target", extend
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 })
 
-// tagImage gives an image on a node another name, and removes that name from any other image.
+// tagImage adds another name to an image on a node, and removes that name from any other image.
 func tagImage(ctx context.Context, node, from, to string) {
 	GinkgoHelper()
 	built, err := exec.CommandContext(ctx, "../../hack/tools/build.sh", "--path", "containerd").Output()

@@ -30,8 +30,8 @@ import (
 const importerLabel = "vireo-e2e-importer"
 
 // startImporter runs a stand-in for the Containerized Data Importer in a namespace until the spec ends. It creates the claims of
-// DataVolumes, and fills those that are copies with the small guest's disk. The CustomResourceDefinitions stay until the suite ends,
-// because parallel specs use them. A cluster that has an importer skips the spec.
+// DataVolumes, and fills those that are copies with the small guest's disk. The CustomResourceDefinitions are kept until the suite ends,
+// because parallel specs use them. On a cluster with an importer, the spec is skipped.
 func startImporter(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	paths, err := filepath.Glob(filepath.Join("..", "importer", "*.yaml"))
@@ -48,7 +48,7 @@ func startImporter(ctx context.Context, namespace string) {
 			continue
 		}
 		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(crd), crd)).To(Succeed())
-		if _, ours := crd.GetLabels()[importerLabel]; !ours {
+		if _, labeled := crd.GetLabels()[importerLabel]; !labeled {
 			Skip("the cluster has an importer, and the spec needs the tests' stand-in for it")
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // guestShutdown is what the small guest writes when it shuts down on the power button.
 const guestShutdown = "VIREO-GUEST-SHUTDOWN"
 
-// powerOff powers the guest off from inside some seconds after it has booted.
+// powerOff makes the guest power itself off a few seconds after it has booted.
 const powerOff = "#!/bin/sh\n(sleep 3; echo POWERING-OFF >/dev/console; poweroff -f) &\n"
 
 // ignorePowerButton makes the guest ignore the power button.

@@ -32,12 +32,12 @@ import (
 // logRecord is the size of a record of the guest's log: a sector.
 const logRecord = 512
 
-// migratingUserData starts what shows errors of a migration:
+// migratingUserData starts programs that reveal errors of a migration:
 //   - a counter in memory, on the console and on a disk that is transferred;
 //   - a log on the shared disk, the one without a serial: each record has its number, the guest's uptime and the SHA-256 of
 //     both and the previous sum. A second running guest would have another uptime and break the chain;
 //   - an echo server on the second network;
-//   - memory that changes all the time.
+//   - a program that changes memory continuously.
 const migratingUserData = "#!/bin/sh\n" + counter + `
 ip addr add ` + guestAddress + `/24 dev eth1; ip link set eth1 up
 nc -ll -p 7 -e cat &
@@ -64,7 +64,7 @@ type logEntry struct {
 
 // readLog reads the guest's log from a disk and checks all its sums and numbers.
 func readLog(ctx context.Context, device string) ([]logEntry, error) {
-	// Without this host's page cache: the guest writes without it too.
+	// Direct I/O avoids this host's page cache, because the guest also writes without it.
 	content, err := exec.CommandContext(ctx, "dd", "if="+device, "bs=1M", "iflag=direct", "status=none").Output()
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", device, err)
@@ -104,7 +104,7 @@ type consoleLogs struct {
 	seen map[types.UID]func() string
 }
 
-// follow follows each launcher Pod of a VMI from its start on.
+// follow follows each launcher Pod of a VMI from its start.
 func (e *consoleLogs) follow(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	defer GinkgoRecover()
 	for ctx.Err() == nil {
@@ -132,7 +132,7 @@ func (e *consoleLogs) add(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// counted returns the numbers that the guest has counted to, without duplicates.
+// counted returns the numbers that the guest has printed, without duplicates.
 func (e *consoleLogs) counted() []int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,7 +161,7 @@ func (e *consoleLogs) latest() int {
 type migrationTimes struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Total is from the request to the migration's final phase.
+	// Total is the time from the request to the migration's final phase.
 	Total float64 `json:"totalMs"`
 	// PingGap is the longest time without a reply to a ping, ConnectionGap the longest time without data on the connection.
 	PingGap       float64 `json:"downtimeMs,omitempty"`
@@ -206,10 +206,10 @@ type migrationReport struct {
 }
 
 func newMigrationReport(each []migrationTimes) *migrationReport {
-	figures := func(of func(migrationTimes) float64) map[string]float64 {
+	figures := func(value func(migrationTimes) float64) map[string]float64 {
 		var all []float64
-		for _, one := range each {
-			all = append(all, of(one))
+		for _, times := range each {
+			all = append(all, value(times))
 		}
 		return map[string]float64{"p50": quantile.Nearest(all, 0.50), "p95": quantile.Nearest(all, 0.95), "max": quantile.Nearest(all, 1)}
 	}

@@ -36,7 +36,7 @@ var (
 	migrationsReport = os.Getenv("VIREO_E2E_MOVES_REPORT")
 )
 
-// One guest that migrates without losing anything, and others that cannot or need not migrate.
+// One guest migrates without losing anything, and others cannot or need not migrate.
 var _ = Describe("A migrating guest", Ordered, Serial, func() {
 	n := &migratingGuest{name: "migrating", consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
 
@@ -59,14 +59,14 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			before := len(announced())
 			replies.restart()
 			connection.restart()
-			one := n.expectMigration(ctx, n.migrate)
+			times := n.expectMigration(ctx, n.migrate)
 			n.expectCounts(ctx)
-			one.addGaps(replies, &connection.gaps, announced()[before:])
+			times.addGaps(replies, &connection.gaps, announced()[before:])
 			Expect(connection.broken()).To(Succeed(), "after %d migrations", n.migrated)
-			Expect(one.RARP).To(BeNumerically(">", 0), "QEMU has sent no RARP from node %s", one.To)
-			Expect(one.ARP).To(BeNumerically(">", 0), "the guest has sent no ARP from node %s", one.To)
-			GinkgoWriter.Printf("%+v\n", one)
-			each = append(each, one)
+			Expect(times.RARP).To(BeNumerically(">", 0), "QEMU has sent no RARP from node %s", times.To)
+			Expect(times.ARP).To(BeNumerically(">", 0), "the guest has sent no ARP from node %s", times.To)
+			GinkgoWriter.Printf("%+v\n", times)
+			each = append(each, times)
 		}
 		report := newMigrationReport(each)
 		report.Records, report.Counted = n.expectLog(ctx), n.expectAllCounted()
@@ -106,7 +106,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 		})
 		n.mode = v1.MigrationPostCopy
 		DeferCleanup(func() { n.mode = "" })
-		// Twice, so that the guest is on the same node as before for the next specs.
+		// The guest migrates twice, so that it is on its first node again for the next specs.
 		for range 2 {
 			n.expectMigration(ctx, n.migrate)
 			n.expectCounts(ctx)
@@ -150,7 +150,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 	}, SpecTimeout(8*time.Minute))
 })
 
-// migratingGuest is a guest that is migrated, with what specs observe of it.
+// migratingGuest is a guest that is migrated, with the observations of the specs.
 type migratingGuest struct {
 	namespace, name string
 	instance        *v1.VirtualMachineInstance
@@ -195,7 +195,7 @@ func (n *migratingGuest) start(ctx context.Context) {
 	n.log = deviceOf(ctx, n.namespace, "log")
 }
 
-// countingGuest returns a guest on the Pod network, which has not been started.
+// countingGuest returns a guest on the Pod network. It is not started yet.
 func countingGuest(name string) migratingGuest {
 	return migratingGuest{name: name, network: v1.Pod, consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
 }
@@ -256,12 +256,12 @@ func (n *migratingGuest) expectMigration(ctx context.Context, request func(conte
 		g.Expect(now.Status.MigrationState).To(HaveField("Completed", true))
 		g.Expect(n.migration(ctx).Status.Phase).To(Equal(v1.MigrationSucceeded))
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(100 * time.Millisecond).Should(Succeed())
-	one := migrationTimes{From: from.Status.NodeName, To: now.Status.NodeName, Total: milliseconds(time.Since(start))}
+	times := migrationTimes{From: from.Status.NodeName, To: now.Status.NodeName, Total: milliseconds(time.Since(start))}
 	n.migrated++
 
 	migration, state := n.migration(ctx), now.Status.MigrationState
 	Expect(state).To(And(HaveField("Failed", false), HaveField("MigrationUID", migration.UID),
-		HaveField("SourceNode", one.From), HaveField("TargetNode", one.To), HaveField("Mode", cmp.Or(n.mode, v1.MigrationPreCopy)),
+		HaveField("SourceNode", times.From), HaveField("TargetNode", times.To), HaveField("Mode", cmp.Or(n.mode, v1.MigrationPreCopy)),
 		HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", Not(BeNil())), HaveField("AbortRequested", false)))
 	Expect(state.SourcePod).NotTo(Equal(state.TargetPod))
 	Expect(state.MigrationNetworkType).To(Equal(n.network))
@@ -270,7 +270,7 @@ func (n *migratingGuest) expectMigration(ctx context.Context, request func(conte
 	}
 	Eventually(func(g Gomega) {
 		now = vmi(ctx, n.namespace, n.name)
-		g.Expect(now.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, one.To))
+		g.Expect(now.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, times.To))
 		g.Expect(now.Labels).NotTo(HaveKey(v1.MigrationTargetNodeNameLabel))
 		g.Expect(condition(now, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
 		g.Expect(condition(now, v1.VirtualMachineInstanceIsMigratable)).To(HaveField("Status", corev1.ConditionTrue))
@@ -280,7 +280,7 @@ func (n *migratingGuest) expectMigration(ctx context.Context, request func(conte
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	Expect(now.Status.Phase).To(Equal(v1.Running))
 	Expect(expectOneLauncher(ctx, n.instance).Name).To(Equal(state.TargetPod))
-	return one
+	return times
 }
 
 // events returns the namespace's events.
@@ -288,7 +288,7 @@ func (n *migratingGuest) events(ctx context.Context) string {
 	return kubectl(ctx, "", "get", "events", "-n", n.namespace)
 }
 
-// limit creates a migration policy for the guest with a bandwidth, until the spec ends.
+// limit creates a migration policy that limits the guest's bandwidth until the spec ends.
 func (n *migratingGuest) limit(ctx context.Context, bandwidth string, change ...func(*migrationsv1alpha1.MigrationPolicySpec)) {
 	GinkgoHelper()
 	policy := &migrationsv1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: n.namespace}}
@@ -320,7 +320,7 @@ func (n *migratingGuest) expectStays(ctx context.Context, abort func(context.Con
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: state().TargetPod}, target)).To(Succeed())
 	launchers := podProcesses(target, "virt-launcher")
 	Expect(launchers).NotTo(BeEmpty())
-	// During the transfer of 128 MiB, of which at most 1 MiB is sent per second.
+	// The transfer of 128 MiB is in progress. At most 1 MiB is sent per second.
 	Eventually(receivedBy).WithArguments(launchers[0].PID).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
 		HaveKeyWithValue(v1.MigrationInterfaceName, BeNumerically(">", 512<<10)))
 	abort(ctx)
@@ -340,7 +340,7 @@ func (n *migratingGuest) expectStays(ctx context.Context, abort func(context.Con
 	n.expectCounts(ctx)
 }
 
-// expectCounts waits until the guest has counted further than now.
+// expectCounts waits until the guest has continued counting.
 func (n *migratingGuest) expectCounts(ctx context.Context) {
 	GinkgoHelper()
 	before := n.consoles.latest()
@@ -412,7 +412,7 @@ func diskCount(screen string) int {
 	return n
 }
 
-// expectOneLauncher waits until one launcher Pod of a VMI is left, with no process of another, and returns it.
+// expectOneLauncher waits until only one launcher Pod of a VMI, and no process of another, exists, and returns it.
 func expectOneLauncher(ctx context.Context, instance *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
 	pods := &corev1.PodList{}

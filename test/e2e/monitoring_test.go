@@ -37,19 +37,19 @@ import (
 )
 
 const (
-	// operatorKinds has the CustomResourceDefinitions of the Prometheus operator, which itself does not run.
+	// operatorKinds contains the CustomResourceDefinitions of the Prometheus operator, which itself does not run.
 	operatorKinds = "../prometheusoperator"
 	// monitorAccount is the service account of Prometheus.
 	monitorAccount = "scraper"
-	// alertDelay replaces the durations for which alerts have to be true before they fire: minutes to a day. It is longer than a scrape
-	// that fails.
+	// alertDelay replaces the durations for which alerts have to be true before they fire, which are minutes to a day. It is longer than a
+	// failing scrape takes.
 	alertDelay = "4s"
 	// heldFinalizer keeps a deleted VM.
 	heldFinalizer = "e2e.vireo/held"
 )
 
-// busyScript makes a guest use its disks and fills them, to 100 % and to about 90 %. Then a hundred processes wait for a file system that is
-// frozen, and the guest agent connects again, because it is then queried for the load.
+// busyScript makes a guest use its disks and fill them to 100 % and to about 90 %. Then a hundred processes wait for a frozen file system,
+// and the guest agent reconnects, because it is queried for the load after that.
 const busyScript = `#!/bin/sh
 . /etc/init.d/lib
 touch /run/ignore-power-button
@@ -149,7 +149,7 @@ func (m *monitored) start(ctx context.Context) {
 		good, errors := m.evaluated(ctx, g)
 		g.Expect(errors).To(BeEmpty())
 		g.Expect(good).To(Equal(len(m.rules.Recordings()) + len(m.rules.Alerts())))
-		// The time that VMIs need to start has a rate only if another starts later.
+		// The metric of the time that VMIs take to start has a rate only if another VMI starts later.
 		g.Expect(m.query(ctx, g, "kubevirt_vmi_info{name='busy', phase='running'}")).NotTo(BeEmpty())
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
 
@@ -233,8 +233,8 @@ func podNames(pods []corev1.Pod) []string {
 	return names
 }
 
-// stopComponents stops the processes of all components, as if they hung, for less time than until their Pods are restarted. The returned
-// function continues them, and waits until their Pods are ready.
+// stopComponents stops the processes of all components, as if they hung, for a shorter time than the kubelet takes to restart their Pods.
+// The returned function continues them, and waits until their Pods are ready.
 func (m *monitored) stopComponents(ctx context.Context) (resume func()) {
 	GinkgoHelper()
 	var stopped []int
@@ -295,7 +295,7 @@ func (m *monitored) expectDashboards(ctx context.Context, g Gomega) {
 	g.Expect(empty).To(BeEmpty(), "queries without data")
 }
 
-// visit gets the page of the guest busy.
+// visit requests the web page of the guest busy.
 func (m *monitored) visit(ctx context.Context, g Gomega) {
 	guest := vmi(ctx, m.namespace, "busy")
 	g.Expect(guest.Status.Interfaces).NotTo(BeEmpty())

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// unresponsiveTimeout limits the time until a lost node is reported: a minute, or the time in which new virt-controllers start
-	// if all were on that node, as after a drain.
+	// unresponsiveTimeout limits the time until a lost node is reported: a minute, or the time that new virt-controllers take to start if
+	// all were on that node, as after a drain.
 	unresponsiveTimeout = 2 * time.Minute
 	// nodeLostTimeout is somewhat longer than Kubernetes' default until a node is not ready.
 	nodeLostTimeout = 2 * time.Minute
@@ -33,7 +33,7 @@ const (
 	destroyTimeout = 20 * time.Second
 )
 
-// A node is disconnected twice. Its guest runs all the time: processes of the nodes are visible on this host.
+// A node is disconnected twice. Its guest runs all the time, which can be observed because this host shows the processes of the nodes.
 var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1), func() {
 	BeforeAll(needLocalNodes)
 
@@ -107,7 +107,7 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1),
 		successor := processOf(ctx, next, "qemu-system-x86_64")
 		Expect(podProcess(pod, "qemu-system-x86_64")).To(Equal(qemu), "the disconnected node must not be affected")
 
-		// Without the launcher, the kubelet's SIGTERM does not end the guest: only the agent can.
+		// If the launcher does not run, the kubelet's SIGTERM does not end the guest: only the agent can.
 		launcher := podProcess(pod, "virt-launcher")
 		Expect(syscall.Kill(launcher.PID, syscall.SIGSTOP)).To(Succeed())
 		DeferCleanup(func() { _ = syscall.Kill(launcher.PID, syscall.SIGCONT) })
@@ -161,7 +161,7 @@ func setNetwork(ctx context.Context, verb, node string) {
 // setOutOfService adds the taint that the VMI's condition advises, or removes it.
 func setOutOfService(ctx context.Context, name string, out bool) {
 	GinkgoHelper()
-	// Kubernetes writes taints as well: a conflict is retried.
+	// Kubernetes also writes taints, so a conflict is retried.
 	Eventually(func() error {
 		node := readNode(ctx, name)
 		patch := client.MergeFromWithOptions(node.DeepCopy(), client.MergeFromWithOptimisticLock{})

@@ -56,8 +56,8 @@ func (f fleet) expectReady(ctx context.Context, n int) {
 
 // ready reports whether a guest runs and is not being stopped.
 func ready(instance *v1.VirtualMachineInstance) bool {
-	is := condition(instance, v1.VirtualMachineInstanceReady)
-	return instance.DeletionTimestamp == nil && instance.Status.Phase == v1.Running && is != nil && is.Status == corev1.ConditionTrue
+	ready := condition(instance, v1.VirtualMachineInstanceReady)
+	return instance.DeletionTimestamp == nil && instance.Status.Phase == v1.Running && ready != nil && ready.Status == corev1.ConditionTrue
 }
 
 // expectUpdated waits until all guests have another amount of memory, and checks that no two are restarted at a time.
@@ -92,7 +92,7 @@ func (f fleet) expectReplaced(ctx context.Context, name string) {
 			return before.UID
 		}
 		g.Expect(err).NotTo(HaveOccurred())
-		// A VMI whose Pod is deleted while it is Pending gets another one, and does not fail.
+		// A VMI whose Pod is deleted while the VMI is Pending gets another Pod, and does not fail.
 		if instance := vmi(ctx, f.namespace, name); vm.UID == before.UID && instance != nil && instance.Status.Phase != v1.Pending {
 			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(f.namespace),
 				client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}, client.GracePeriodSeconds(0)))).To(Succeed())

@@ -20,7 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// installers is a directory with the manifests of a previous release, which the cluster has, and of this commit.
+// installers is a directory with the manifests of a previous release, which is installed in the cluster, and of this commit.
 var installers = os.Getenv("VIREO_E2E_INSTALLERS")
 
 // The manifests in that directory.
@@ -29,7 +29,8 @@ const (
 	presentManifests  = "present.yaml"
 )
 
-// Both ways of docs/upgrade.md, with two guests that the previous release has started. The cluster is removed afterwards.
+// The specs cover both procedures of docs/upgrade.md, with two guests that the previous release has started. The cluster is removed
+// afterwards.
 var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label("upgrade"), func() {
 	var (
 		namespace, previous string
@@ -150,7 +151,7 @@ func expectUndisturbed(ctx context.Context, guests []*migratingGuest, change fun
 	}
 }
 
-// prerequisites returns those of a version's manifests that docs/upgrade.md asks to apply before imageTag changes.
+// prerequisites returns those of a version's manifests that have to be applied before imageTag changes, according to docs/upgrade.md.
 func prerequisites(manifests string) string {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(installers, manifests))

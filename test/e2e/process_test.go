@@ -35,7 +35,7 @@ func needLocalNodes() {
 // hasLocalNodes reports whether the processes of the nodes, and the addresses of Pods, are those of this machine.
 func hasLocalNodes() bool { return os.Getenv("VIREO_CLUSTER") != "" }
 
-// podProcess finds the one process of a Pod with a given command name. The cgroup's name contains the Pod's UID.
+// podProcess finds the only process of a Pod with this command name. The cgroup's name contains the Pod's UID.
 func podProcess(pod *corev1.Pod, command string) podproc.Process {
 	GinkgoHelper()
 	found := podProcesses(pod, command)
@@ -74,7 +74,7 @@ type phaseAndReason struct {
 	Reason string
 }
 
-// watchPhases records the phases and reasons of a VMI from now on: a failed VMI is replaced soon.
+// watchPhases records the phases and reasons of a VMI from now on, because a failed VMI is soon replaced.
 func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func() []phaseAndReason {
 	GinkgoHelper()
 	watching, err := client.NewWithWatch(restConfig, client.Options{Scheme: k8s.Scheme()})
@@ -103,8 +103,8 @@ func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func(
 	}
 }
 
-// replaceSocketBySymlink does what a guest could do that controls its launcher Pod: it replaces libvirtd's socket in the
-// Pod's volume by a link to the socket of another process on the node.
+// replaceSocketBySymlink replaces libvirtd's socket in the Pod's volume by a link to the socket of another process on the node, as a guest
+// could that controls its launcher Pod.
 func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)
@@ -116,7 +116,7 @@ func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInst
 }
 
 // eventuallyRestarted waits until a node's kubelet has renewed its Lease and reports the node as ready after
-// a process was killed on it. A Node without changes is written every few minutes only.
+// a process was killed on it. A Node without changes is written only every few minutes.
 func eventuallyRestarted(ctx context.Context, node string, after time.Time) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

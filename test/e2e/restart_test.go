@@ -20,7 +20,8 @@ import (
 var _ = Describe("A running guest is not affected by", Serial, Ordered, ContinueOnFailure, func() {
 	BeforeAll(needLocalNodes)
 
-	// A guest for each process that is killed. They boot in parallel. Each is stopped after one kill and must survive those before.
+	// There is a guest for each process that is killed. They boot in parallel. Each is stopped after one kill, and must survive the earlier
+	// ones.
 	const controller, kubelet = 2, 3
 	survivors := []string{"virt-handler", "containerd"}
 	for name, third := range map[string]int{"virt-controller": controller, "kubelet": kubelet} {

@@ -21,18 +21,18 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Versions that the present images get on all nodes. The agent of the broken one is another image, without that program. The version that
-// hack/test-upgrade.sh gives the present images is older than the broken one.
+// Versions with which the present images are tagged on all nodes. The agent of the broken version is an image without that program. The
+// version with which hack/test-upgrade.sh tags the present images is older than the broken one.
 const (
 	newerVersion  = "v900.0.1"
 	olderVersion  = "v900.0.0"
 	brokenVersion = "v900.0.2"
 )
 
-// rolloutTimeout is for the replacement of all components, and of the agents once more if their manifests have changed.
+// rolloutTimeout limits the replacement of all components, and another one of the agents if their manifests have changed.
 const rolloutTimeout = 6 * time.Minute
 
-// The images of all versions are the same, so that the cluster is unchanged afterwards; but their tags differ, so that all Pods are replaced.
+// The images of all versions are the same, so that the cluster is unchanged afterwards. Their tags differ, so that all Pods are replaced.
 var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func() {
 	It("replaces all components without touching a guest, stops at a broken agent, and is taken back", func(ctx context.Context) {
 		needLocalNodes()
@@ -70,7 +70,7 @@ var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func()
 	}, SpecTimeout(20*time.Minute))
 })
 
-// expectSameLauncher checks that a guest runs in the same Pod as before, and that nothing of it was restarted.
+// expectSameLauncher checks that a guest runs in the same Pod as before, and that nothing in it was restarted.
 func expectSameLauncher(ctx context.Context, guest *v1.VirtualMachineInstance, pod types.UID) {
 	GinkgoHelper()
 	expectSameGuest(ctx, guest)
@@ -79,7 +79,8 @@ func expectSameLauncher(ctx context.Context, guest *v1.VirtualMachineInstance, p
 	Expect(slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses)).To(HaveEach(HaveField("RestartCount", BeZero())))
 }
 
-// expectStopsAtAgent waits until an update has stopped because an agent does not start, and checks that all else has the version before.
+// expectStopsAtAgent waits until an update has stopped because an agent does not start, and checks that everything else has the former
+// version.
 func expectStopsAtAgent(ctx context.Context, before string) {
 	GinkgoHelper()
 	Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(haveCondition(v1.KubeVirtConditionDegraded, And(
@@ -93,7 +94,7 @@ func expectStopsAtAgent(ctx context.Context, before string) {
 	}
 }
 
-// tagVersions gives the images of all components the tags of the versions on each node.
+// tagVersions tags the images of all components with the versions on each node.
 func tagVersions(ctx context.Context, versions ...string) {
 	GinkgoHelper()
 	for _, node := range nodes(ctx) {
@@ -113,7 +114,7 @@ func setVersion(ctx context.Context, version string) {
 	GinkgoHelper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"imageTag": version}})
 	Expect(err).NotTo(HaveOccurred())
-	// The webhook's Pods are replaced, too: a user's client retries.
+	// The webhook's Pods are also replaced, so the request is retried, as a user's client does.
 	Eventually(func() error {
 		return k8s.Patch(ctx, kubeVirt(ctx), client.RawPatch(types.MergePatchType, patch))
 	}).WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(time.Second).Should(Succeed())

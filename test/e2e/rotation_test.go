@@ -18,14 +18,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// The shortest lifetimes of authorities. One is trusted two minutes before it signs, signs for two, and is trusted for two more. The
-// certificates are then renewed within a minute, so that each authority that signs is used.
+// The shortest lifetimes of authorities. An authority is trusted for two minutes before it signs, signs for two minutes, and is trusted for
+// two more. The certificates are renewed within a minute, so that each authority that signs is used.
 const (
 	shortAuthority, shortOverlap       = 6 * time.Minute, 4 * time.Minute
 	shortCertificate, shortRenewBefore = 3 * time.Minute, 2 * time.Minute
 )
 
-// Last, because afterwards the authorities of the spec are replaced for some more minutes.
+// This is the last spec, because the authorities are replaced for some more minutes after it.
 var _ = Describe("A rotation of all authorities and certificates", Serial, SpecPriority(-1), extended(2), func() {
 	It("closes no console, and neither requests nor migrations fail", func(ctx context.Context) {
 		needLocalNodes()
@@ -85,7 +85,7 @@ func setRotation(ctx context.Context, strategy v1.KubeVirtCertificateRotateStrat
 	Expect(k8s.Patch(ctx, kv, client.MergeFrom(before))).To(Succeed())
 }
 
-// expectKept checks that an open console still transfers what is written to it, and the response. n makes the response unique.
+// expectKept checks that an open console still transfers input and the response to it. n makes the response unique.
 func expectKept(ctx context.Context, console *terminal, n int) {
 	GinkgoHelper()
 	console.press(fmt.Sprintf("echo KEPT-$((%d+1000))\n", n))

@@ -172,7 +172,7 @@ func (s *gaps) count() int {
 // pingInterval is the resolution of a guest's gaps.
 const pingInterval = 5 * time.Millisecond
 
-// pings sends ICMP echo requests to the guest all the time; the guest's kernel replies as soon as its CPUs run.
+// pings sends ICMP echo requests to the guest continuously. The guest's kernel replies as soon as its CPUs run.
 func pings(ctx context.Context, address string) *gaps {
 	GinkgoHelper()
 	connection, err := net.Dial("ip4:icmp", address)
@@ -217,7 +217,7 @@ func echoRequest(id, sequence uint16) []byte {
 	return message
 }
 
-// echoConnection is one TCP connection to the guest's echo server, over which numbers are sent and received all the time.
+// echoConnection is a TCP connection to the guest's echo server, over which numbers are sent and received continuously.
 type echoConnection struct {
 	gaps
 	failure error
@@ -237,7 +237,7 @@ func (t *echoConnection) fail(err error) {
 	}
 }
 
-// startEcho connects once, and never again.
+// startEcho connects once, and never reconnects.
 func startEcho(ctx context.Context, address string) *echoConnection {
 	GinkgoHelper()
 	var connection net.Conn

@@ -22,7 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// One guest with a disk of each volume mode. It counts its boots on both.
+// The specs use one guest with a disk of each volume mode. It counts its boots on both.
 var _ = Describe("Snapshots of a VM", extended(1), func() {
 	It("are consistent while the guest runs, are exported, restored in place and to another VM, and clone it", func(ctx context.Context) {
 		needSnapshots(ctx)
@@ -90,9 +90,9 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 		Expect(k8s.Delete(ctx, first)).To(Succeed())
 		expectGone(ctx, first)
 		Eventually(func(g Gomega) {
-			left := &csi.VolumeSnapshotList{}
-			g.Expect(k8s.List(ctx, left, client.InNamespace(namespace))).To(Succeed())
-			g.Expect(left.Items).To(BeEmpty())
+			remaining := &csi.VolumeSnapshotList{}
+			g.Expect(k8s.List(ctx, remaining, client.InNamespace(namespace))).To(Succeed())
+			g.Expect(remaining.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	}, SpecTimeout(20*time.Minute))
 })

@@ -29,7 +29,7 @@ func withPersistentState() option {
 	}
 }
 
-// claimOf returns the one claim with the state of a VM.
+// claimOf returns the only claim with the state of a VM.
 func claimOf(ctx context.Context, namespace, vm string) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
@@ -112,7 +112,7 @@ var _ = Describe("Persistent EFI variables and TPM", extended(3), func() {
 		Expect(os.SameFile(before, variables(ctx, second))).To(BeTrue(), "the EFI variables were not kept")
 
 		if len(nodes(ctx)) > 1 {
-			// Until then the firmware writes variables.
+			// Until this output, the firmware writes variables.
 			expectConsole(ctx, namespace, "stateful", bootTimeout, ContainSubstring("THE-FIRMWARE-IS-DONE"))
 			expectStateMigrates(ctx, second)
 			claim = claimOf(ctx, namespace, "stateful")

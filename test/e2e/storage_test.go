@@ -39,7 +39,7 @@ func makeClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1
 	}
 }
 
-// One guest with one disk of each kind, because booting takes most of the time.
+// The specs use one guest with a disk of each kind, because booting takes most of the time.
 var _ = Describe("A disk", func() {
 	It("keeps its data across a restart on claims of both volume modes, and an emptyDisk has its capacity and is empty again", func(ctx context.Context) {
 		namespace := newNamespace(ctx)

@@ -214,8 +214,8 @@ type right struct {
 	path           string
 }
 
-// rbacResources returns the resources that RBAC needs for it. The API server checks only the first part of a longer subresource such
-// as vnc/screenshot, and virt-api checks the whole.
+// rbacResources returns the resources of the RBAC rules for it. The API server checks only the first part of a subresource such as
+// vnc/screenshot, and virt-api checks the whole subresource.
 func (r right) rbacResources() []string {
 	if parts := strings.Split(r.resource, "/"); len(parts) > 2 {
 		return []string{parts[0] + "/" + parts[1], r.resource}
@@ -338,7 +338,7 @@ var _ = Describe("The subresources of VMs", func() {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "kubevirt.io:edit"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator"}},
 		})
-		// Not with kubectl auth can-i, which rejects API groups that contain only subresources.
+		// kubectl auth can-i is not used, because it rejects API groups that contain only subresources.
 		console := right{resource: "virtualmachineinstances/console", verb: "get"}
 		Eventually(allowed).WithArguments(ctx, namespace, "operator", console).WithTimeout(shortTimeout).Should(BeTrue())
 		Expect(allowed(ctx, namespace, "somebody-else", console)).To(BeFalse())

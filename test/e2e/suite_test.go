@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package e2e drives a real cluster with real guests through the API, as a person with manifests and kubectl
-// would. It needs KUBECONFIG, a deployed Vireo and the images of `make images`; what it needs beyond that
-// (killing a node's kubelet, say) is skipped on a cluster that `make cluster-up` did not make.
+// Package e2e tests a real cluster with real guests through the API, as a user with manifests and kubectl would. It needs KUBECONFIG, a
+// deployed Vireo and the images of `make images`. Specs that need more, such as killing a node's kubelet, are skipped on a cluster that
+// `make cluster-up` did not create.
 package e2e
 
 import (
@@ -34,8 +34,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// How long guests and the control plane may take on a busy computer with two cores and software emulation. These
-// limit a hang; no spec asserts how fast something is.
+// How long guests and the control plane may take on a busy computer with two cores and software emulation. These only limit a hang; no spec
+// asserts how fast something is.
 const (
 	shortTimeout  = 90 * time.Second
 	bootTimeout   = 4 * time.Minute
@@ -65,9 +65,9 @@ func TestEndToEnd(t *testing.T) {
 	RunSpecs(t, "End to end", Label("e2e"))
 }
 
-// extended labels specs that `make test-e2e` runs for one commit in three only, by its hash; `make test-e2e-all` runs all of
-// them. It is for variants of what another spec covers, and for what takes a minute or more. third is 1, 2 or 3, and each third
-// should take about the same time.
+// extended labels specs that `make test-e2e` runs for only one commit in three, selected by the commit's hash; `make test-e2e-all` runs all
+// of them. It is for variants of what another spec covers, and for specs that take a minute or more. third is 1, 2 or 3. Each third should
+// take about the same time.
 func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
 
 var _ = BeforeSuite(func(ctx context.Context) {

@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 )
 
-// One guest migrates to the previous launcher and back: both are migrations between two versions, with the same agents.
-// Another guest cannot migrate. The previous launcher is first, so that the cluster is unchanged afterwards.
+// One guest migrates to the previous launcher and back. Both are migrations between two versions, with the same agents. Another guest
+// cannot migrate. The previous launcher is first, so that the cluster is unchanged afterwards.
 var _ = Describe("Guests after a change of the launcher image", Serial, extended(3), func() {
 	It("are counted as outdated, reported if they cannot migrate, and migrated to the new launcher without losing a count", func(ctx context.Context) {
 		needLocalNodes()
@@ -46,16 +46,16 @@ var _ = Describe("Guests after a change of the launcher image", Serial, extended
 		Expect(u.launcher(ctx, present)).To(Equal(first), "no migration was requested")
 
 		By("enabling the update method LiveMigrate")
-		one := u.expectMigration(ctx, func(ctx context.Context) { setMethods(ctx, v1.WorkloadUpdateMethodLiveMigrate) })
-		GinkgoWriter.Printf("to the previous launcher: %+v\n", one)
+		times := u.expectMigration(ctx, func(ctx context.Context) { setMethods(ctx, v1.WorkloadUpdateMethodLiveMigrate) })
+		GinkgoWriter.Printf("to the previous launcher: %+v\n", times)
 		u.expectOutdated(ctx, "stuck")
 		second := u.launcher(ctx, previous)
 		u.expectCounts(ctx)
 		Expect(second.machine).To(Equal(first.machine), "the guest's machine type has changed")
 
 		By("changing the launcher back")
-		one = u.expectMigration(ctx, func(ctx context.Context) { setLauncher(ctx, present) })
-		GinkgoWriter.Printf("to the present launcher: %+v\n", one)
+		times = u.expectMigration(ctx, func(ctx context.Context) { setLauncher(ctx, present) })
+		GinkgoWriter.Printf("to the present launcher: %+v\n", times)
 		u.expectOutdated(ctx)
 		Expect(u.launcher(ctx, present)).To(Equal(first))
 		u.expectCounts(ctx)
@@ -66,7 +66,7 @@ var _ = Describe("Guests after a change of the launcher image", Serial, extended
 	}, SpecTimeout(6*time.Minute))
 })
 
-// upgrade is a guest that can migrate, and another one that cannot.
+// upgrade contains a guest that can migrate, and another one that cannot.
 type upgrade struct {
 	migratingGuest
 	stuck types.UID
@@ -125,7 +125,8 @@ func (u *upgrade) expectOutdated(ctx context.Context, names ...string) {
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
 }
 
-// expectMigrations checks that there were n migrations, and all succeeded. One that started before its agents were replaced would have failed.
+// expectMigrations checks that there were n migrations, and that all succeeded. A migration that started before its agents were replaced
+// would have failed.
 func (u *upgrade) expectMigrations(ctx context.Context, n int) {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
@@ -153,7 +154,7 @@ func (n *migratingGuest) launcher(ctx context.Context, image string) launcherFac
 	return launcherFacts{fmt.Sprintf("%.16x", sha256.Sum256(program)), strings.TrimSpace(string(commit)), now.Status.Machine.Type}
 }
 
-// kubeVirt returns the one KubeVirt object.
+// kubeVirt returns the only KubeVirt object.
 func kubeVirt(ctx context.Context) *v1.KubeVirt {
 	GinkgoHelper()
 	list := &v1.KubeVirtList{}

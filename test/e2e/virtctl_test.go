@@ -56,7 +56,7 @@ func startVirtctl(ctx context.Context, args ...string) *terminal {
 	return &terminal{Session: session, keys: keys}
 }
 
-// runVirtctl runs a command to its end and returns its output and exit code.
+// runVirtctl runs a command until it exits, and returns its output and exit code.
 func runVirtctl(ctx context.Context, args ...string) (output string, code int) {
 	GinkgoHelper()
 	t := startVirtctl(ctx, args...)

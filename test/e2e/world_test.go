@@ -41,7 +41,7 @@ func newNamespace(ctx context.Context) string {
 		if CurrentSpecReport().Failed() {
 			dump(ctx, namespace.Name)
 		}
-		// Pools and replica sets replace what is deleted before them.
+		// Pools and replica sets are deleted first, because they would replace their VMs and VMIs.
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &poolv1.VirtualMachinePool{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
@@ -49,9 +49,9 @@ func newNamespace(ctx context.Context) string {
 		Eventually(func(g Gomega) {
 			// A guest that is still booting would use its whole grace period.
 			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace.Name), client.GracePeriodSeconds(1)))).To(Succeed())
-			left := &v1.VirtualMachineInstanceList{}
-			g.Expect(k8s.List(ctx, left, client.InNamespace(namespace.Name))).To(Succeed())
-			g.Expect(left.Items).To(BeEmpty())
+			remaining := &v1.VirtualMachineInstanceList{}
+			g.Expect(k8s.List(ctx, remaining, client.InNamespace(namespace.Name))).To(Succeed())
+			g.Expect(remaining.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed(), "VMIs stay after their deletion")
 		Expect(client.IgnoreNotFound(k8s.Delete(ctx, namespace))).To(Succeed())
 	}, NodeTimeout(4*time.Minute))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agentclient is the client of the node agents that virt-api uses. It finds the agent of a VMI's node, verifies by its
-// certificate that it is that node's agent, and sends it requests. An agent is trusted only with its own node: response bodies
+// Package agentclient is virt-api's client of the node agents. It finds the agent of a VMI's node, verifies by the agent's
+// certificate that it belongs to that node, and sends requests to it. An agent is trusted only with its own node: response bodies
 // are bounded, and of an error response only the code, the reason and one line of text reach the caller.
 package agentclient
 
@@ -37,7 +37,7 @@ const (
 	// requestTimeout bounds a request that does not stream. It is shorter than the server's own timeout, so that the caller gets
 	// the error of this package.
 	requestTimeout = 25 * time.Second
-	// maxResponse bounds a JSON response. Agents cap what guests report far below it.
+	// maxResponse bounds a JSON response. The agents' own limits of what guests report are far lower.
 	maxResponse = 1 << 20
 	// maxHeader bounds the headers of a response.
 	maxHeader = 16 << 10
@@ -67,7 +67,7 @@ type Client struct {
 // VMIRef refers to the VMI of a request.
 type VMIRef struct {
 	types.NamespacedName
-	// UID is the UID of the VMI that virt-api checked. The agent rejects the request if its VMI has another.
+	// UID is the UID of the VMI that virt-api checked. The agent rejects the request if its VMI has a different one.
 	UID types.UID
 	// Node is the node that the VMI runs on.
 	Node string
@@ -154,7 +154,7 @@ func (c *Client) Get(ctx context.Context, r Request, into any) error {
 		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s responded with more than %d bytes", r.Node, maxResponse))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s responded with something else than %T: %w", r.Node, into, err))
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s returned something other than %T: %w", r.Node, into, err))
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ var forwardedCodes = map[int]metav1.StatusReason{
 const NotImplemented metav1.StatusReason = "NotImplemented"
 
 // responseError converts an agent's error response to an error. The Status is built anew, because clients act on details of a
-// Status and the agent is not trusted with those.
+// Status, and the agent is not trusted with those.
 func responseError(response *http.Response, node string) error {
 	body, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody)) // a partial body is good enough for a message
 	var status metav1.Status
@@ -77,7 +77,7 @@ func retryDetails(response *http.Response) *metav1.StatusDetails {
 	return &metav1.StatusDetails{RetryAfterSeconds: int32(min(seconds, maxRetryAfter))}
 }
 
-// unreachable converts an error of sending a request, or of reading its response, to a Status.
+// unreachable converts the error of a request that could not be sent, or whose response could not be read, to a Status.
 func unreachable(ctx context.Context, node string, err error) error {
 	var noAgent *noAgentError
 	var urlError *url.Error

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package profile is virt-api's client of the components' profilers. It finds the Pods of the components, verifies by its
-// certificate that each is what it is taken for, and limits what it accepts: an agent may be hostile.
+// certificate that each belongs to its component, and limits what it accepts: an agent may be hostile.
 package profile
 
 import (
@@ -43,11 +43,11 @@ const (
 var ports = map[string]string{API: "metrics", Controller: "metrics", Handler: "console"}
 
 const (
-	// podTimeout bounds a request to one Pod, and totalTimeout that to all of them.
+	// podTimeout bounds a request to one Pod, and totalTimeout the requests to all of them.
 	podTimeout, totalTimeout = 5 * time.Second, 25 * time.Second
-	// parallel limits the requests to Pods at a time, and parallelDumps those for profiles.
+	// parallel limits the concurrent requests to Pods, and parallelDumps the concurrent requests for profiles.
 	parallel, parallelDumps = 20, 4
-	// defaultPage and maxPage are how many Pods a page of profiles has. KubeVirt's numbers.
+	// defaultPage and maxPage are the default and the maximum number of Pods on a page of profiles. KubeVirt's values.
 	defaultPage, maxPage = 10, 20
 	// maxPageBytes bounds the profiles of a page.
 	maxPageBytes = 64 << 20
@@ -95,8 +95,8 @@ func (c *Client) each(ctx context.Context, path string) error {
 	return group.Wait()
 }
 
-// Dump calls respond with the profiles of a page of Pods; with none of the last page if it has no Pod. Until respond returns, it refuses
-// other requests: profiles are large, and kept in memory.
+// Dump calls respond with the profiles of a page of Pods; only the last page may be empty. Other calls fail until respond returns, because
+// profiles are large and kept in memory.
 func (c *Client) Dump(ctx context.Context, request v1.ClusterProfilerRequest, respond func(*v1.ClusterProfilerResults)) error {
 	if !c.dumping.TryLock() {
 		return apierrors.NewTooManyRequests("virt-api is collecting profiles for another request", 1)
@@ -147,8 +147,8 @@ func (c *Client) collect(ctx context.Context, request v1.ClusterProfilerRequest)
 	return results, nil
 }
 
-// page returns the ready Pods of a page and the token of the next. A page without a ready Pod is skipped: for clients, it would be
-// the last.
+// page returns the ready Pods of a page and the token of the next. A page without a ready Pod is skipped, because clients would take it
+// for the last one.
 func (c *Client) page(ctx context.Context, request v1.ClusterProfilerRequest) ([]corev1.Pod, string, error) {
 	selector, err := labels.Parse(request.LabelSelector)
 	if err != nil {
@@ -205,16 +205,16 @@ func (c *Client) dump(ctx context.Context, pod *corev1.Pod) (v1.ProfilerResult, 
 		return v1.ProfilerResult{}, err
 	}
 	var response struct {
-		PprofData known `json:"pprofData"`
+		PprofData knownProfiles `json:"pprofData"`
 	}
 	if err := json.Unmarshal(body, &response); err != nil {
-		return v1.ProfilerResult{}, fmt.Errorf("pod %s responded with something else than profiles", pod.Name)
+		return v1.ProfilerResult{}, fmt.Errorf("pod %s returned something other than profiles", pod.Name)
 	}
 	return v1.ProfilerResult{PprofData: response.PprofData.byName()}, nil
 }
 
-// known are the profiles that components have. Others in a response take no memory.
-type known struct {
+// knownProfiles contains the profiles that components have. Others in a response are not decoded.
+type knownProfiles struct {
 	CPU          []byte `json:"cpu.pprof"`
 	Goroutine    []byte `json:"goroutine.pprof"`
 	Heap         []byte `json:"heap.pprof"`
@@ -224,7 +224,7 @@ type known struct {
 	Mutex        []byte `json:"mutex.pprof"`
 }
 
-func (k *known) byName() map[string][]byte {
+func (k *knownProfiles) byName() map[string][]byte {
 	profiles := map[string][]byte{
 		"cpu.pprof": k.CPU, "goroutine.pprof": k.Goroutine, "heap.pprof": k.Heap, "allocs.pprof": k.Allocs,
 		"threadcreate.pprof": k.Threadcreate, "block.pprof": k.Block, "mutex.pprof": k.Mutex,
@@ -247,7 +247,7 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string, limit in
 		return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
 	own := &http.Client{
-		// Requests are rare: a connection is for one of them.
+		// Requests are rare, so each has a connection of its own.
 		Transport: &http.Transport{
 			TLSClientConfig: config, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 		},

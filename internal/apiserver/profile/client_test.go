@@ -199,7 +199,7 @@ func TestHostileResponses(t *testing.T) {
 		respond http.HandlerFunc
 		want    string
 	}{
-		"no profiles":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "something else than profiles"},
+		"no profiles":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "something other than profiles"},
 		"redirected":    {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "responded with 302"},
 		"without end":   {func(w http.ResponseWriter, _ *http.Request) { endless(w) }, "more than " + strconv.Itoa(profiler.MaxResponse)},
 		"large headers": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", strings.Repeat("a", 2*maxHeader)) }, "headers exceeded"},

@@ -17,8 +17,8 @@ import (
 const retryAfter = 1
 
 // concurrencyLimiter limits the requests in flight of each tenant: a user, or the namespace of service accounts. A tenant may
-// have no more requests in flight than slots are free: alone it gets half of all slots, beside another that has as many a third,
-// and so on. So slots remain for tenants that have none.
+// have at most as many requests in flight as there are free slots: a single tenant gets half of all slots, each of two tenants a
+// third, and so on. So slots remain for tenants that have none.
 //
 // It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot in the
 // library's own limits, and the client can retry. The node agents queue instead (internal/agent/fairqueue), because a waiting
@@ -27,7 +27,7 @@ type concurrencyLimiter struct {
 	mu sync.Mutex
 	// free is the number of free slots.
 	free int
-	// inFlight is the number of requests in flight by tenant. It has no tenant with zero.
+	// inFlight is the number of requests in flight by tenant. A tenant without requests has no entry.
 	inFlight map[string]int
 }
 

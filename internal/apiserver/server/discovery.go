@@ -66,8 +66,8 @@ func addDiscovery(mux *http.ServeMux, verbs []subresource.Verb) error {
 	}
 	// Elements of a list have no TypeMeta.
 	groups.Groups[0].TypeMeta = metav1.TypeMeta{}
-	one := group()
-	documents := map[string]any{"/apis": groups, "/apis/" + subresource.GroupName: &one}
+	single := group()
+	documents := map[string]any{"/apis": groups, "/apis/" + subresource.GroupName: &single}
 	for _, version := range subresource.Versions {
 		documents["/apis/"+subresource.GroupName+"/"+version] = resources(version, verbs)
 	}

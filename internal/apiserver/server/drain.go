@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// StreamDrain is how long streams may go on after shutdown has started. The Deployment's terminationGracePeriodSeconds is
+	// StreamDrain is how long streams may stay open after shutdown has started. The Deployment's terminationGracePeriodSeconds is
 	// longer. The agents wait as long for migrations.
 	StreamDrain = 300 * time.Second
-	// closeTimeout bounds how long streams that are cut are waited for. Each side has some seconds to respond to its close frame.
+	// closeTimeout bounds the wait for the streams that the server ends. Each side has some seconds to respond to its close frame.
 	closeTimeout = 15 * time.Second
 )
 
-// drain lets streams end before the server.
+// drain lets streams end before the server stops.
 type drain struct {
 	clock clock.WithDelayedExecution
 	// cut is closed when streams must end.
@@ -38,7 +38,7 @@ func newDrain(c clock.WithDelayedExecution) *drain {
 	return &drain{clock: c, cut: make(chan struct{}), changed: make(chan struct{}, 1)}
 }
 
-// count makes the drain wait for a handler of streams.
+// count wraps a handler of streams: the drain waits until its calls return.
 func (d *drain) count(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		d.add(1)
@@ -65,7 +65,7 @@ func (d *drain) streams() int {
 	return d.open
 }
 
-// limit cuts the streams when StreamDrain has passed since the context ended. cancel frees what it uses.
+// limit ends the streams StreamDrain after the context has ended. cancel releases its resources if the context has not ended.
 func (d *drain) limit(ctx context.Context) (cancel func() bool) {
 	return context.AfterFunc(ctx, func() {
 		select {
@@ -83,8 +83,8 @@ func (d *drain) limit(ctx context.Context) (cancel func() bool) {
 // end ends the streams.
 func (d *drain) end() { d.once.Do(func() { close(d.cut) }) }
 
-// wait returns when no stream is open. The server accepts no more of them. If the server failed instead of being stopped, there
-// is no time to wait.
+// wait returns when no stream is open; the server must not accept new ones any more. If the server failed instead of being stopped,
+// wait ends the streams at once.
 func (d *drain) wait(ctx context.Context) {
 	if ctx.Err() == nil {
 		d.end()

@@ -45,7 +45,7 @@ type frontend struct {
 // newFrontend replaces the listener of a server. restrict changes the TLS configuration last.
 func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)) *frontend {
 	info := generic.SecureServingInfo
-	// The handshake accepts any client certificate and none: authenticators verify it, and there are others.
+	// The handshake accepts any client certificate, and clients without one: an authenticator verifies it, and others use tokens.
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, ClientAuth: tls.RequestClientCert}
 	f := &frontend{
 		Listener: info.Listener, timeout: generic.ShutdownTimeout, stopping: make(chan struct{}), stopped: make(chan struct{}),
@@ -101,7 +101,7 @@ func (f *frontend) serve() error {
 	return nil
 }
 
-// Close implements net.Listener. Requests that are being served go on.
+// Close implements net.Listener. Requests in flight continue.
 func (f *frontend) Close() error {
 	f.stop.Do(func() { close(f.stopping) })
 	return nil

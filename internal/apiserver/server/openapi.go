@@ -24,12 +24,12 @@ var parameter = regexp.MustCompile(`\{([a-z]+)\}`)
 
 // addOpenAPI serves the OpenAPI documents, versions 2 and 3, which are generated from the verbs.
 func addOpenAPI(mux *http.ServeMux, verbs []subresource.Verb) error {
-	whole := newDocument(subresource.Versions, verbs)
-	handler.NewOpenAPIService(whole).RegisterOpenAPIVersionedService("/openapi/v2", paths{mux})
+	v2 := newDocument(subresource.Versions, verbs)
+	handler.NewOpenAPIService(v2).RegisterOpenAPIVersionedService("/openapi/v2", paths{mux})
 	v3 := handler3.NewOpenAPIService()
 	for _, v := range subresource.Versions {
-		one := newDocument([]string{v}, verbs)
-		v3.UpdateGroupVersion("apis/"+subresource.GroupName+"/"+v, openapiconv.ConvertV2ToV3(one))
+		document := newDocument([]string{v}, verbs)
+		v3.UpdateGroupVersion("apis/"+subresource.GroupName+"/"+v, openapiconv.ConvertV2ToV3(document))
 	}
 	if err := v3.RegisterOpenAPIV3VersionedService("/openapi/v3", paths{mux}); err != nil {
 		return fmt.Errorf("cannot serve OpenAPI: %w", err)
@@ -106,7 +106,7 @@ func response(code int, schema *spec.Schema) spec.Response {
 	return spec.Response{ResponseProps: spec.ResponseProps{Description: http.StatusText(code), Schema: schema}}
 }
 
-// operationID is unique in the document.
+// operationID returns an ID that is unique in the document.
 func operationID(ver string, v subresource.Verb) string {
 	words := strings.FieldsFunc(ver+"/"+v.RBACName()+"/"+v.Arguments, func(r rune) bool { return strings.ContainsRune("/-{}", r) })
 	for i, word := range words {
@@ -120,7 +120,7 @@ func define(definitions spec.Definitions, object any) *spec.Schema {
 	typ := reflect.Indirect(reflect.ValueOf(object)).Type()
 	name := strings.ReplaceAll(strings.TrimPrefix(typ.PkgPath(), "github.com/vireo-project/vireo/api/"), "/", ".") + "." + typ.Name()
 	if _, known := definitions[name]; !known {
-		// The schema lists no fields, so that a client that validates accepts all of them. They are documented with their kinds.
+		// The schema lists no fields, so that clients which validate objects accept all fields. They are documented with their kinds.
 		definitions[name] = *new(spec.Schema).Typed("object", "").WithDescription("See the Go type " + typ.String() + ".")
 	}
 	return spec.RefSchema("#/definitions/" + name)

@@ -58,7 +58,7 @@ type Options struct {
 	Profiles http.Handler
 	// AuthorizeMetrics restricts /metrics to clients that may get it. Without it, everyone may, as in KubeVirt.
 	AuthorizeMetrics bool
-	// Clock replaces the time that streams have to end in tests.
+	// Clock measures StreamDrain; tests replace it.
 	Clock clock.WithDelayedExecution
 }
 

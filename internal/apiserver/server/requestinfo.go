@@ -52,7 +52,7 @@ func (r *resolver) NewRequestInfo(req *http.Request) (*request.RequestInfo, erro
 	return info, nil
 }
 
-// isLongRunning reports which requests stream, and so have no timeout.
+// isLongRunning returns a function that reports whether a request streams and therefore has no timeout.
 func isLongRunning(verbs []subresource.Verb) request.LongRunningRequestCheck {
 	streams := sets.New[string]()
 	for _, v := range verbs {

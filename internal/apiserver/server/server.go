@@ -30,8 +30,8 @@ type Server struct {
 	drain    *drain
 }
 
-// New returns a server of verbs. The channel stopping is closed when streams have to end, so that they can send a close frame. That
-// is StreamDrain after shutdown has started.
+// New returns a server of verbs. The channel stopping is closed when streams have to end, StreamDrain after shutdown has started, so
+// that they can send a close frame.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -71,7 +71,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.generic.PrepareRun().RunWithContext(ctx)
 }
 
-// CutStreams ends the streams, and those that are opened later. Run does not wait for them then.
+// CutStreams ends the open streams, and those that are opened later, so that Run does not wait for them.
 func (s *Server) CutStreams() { s.drain.end() }
 
 // routes returns the handler of all paths.

@@ -62,7 +62,7 @@ type Bridge struct {
 
 	mu    sync.Mutex
 	total int
-	// open is the number of open streams by owner. It has no owner with zero.
+	// open is the number of open streams by owner. An owner without streams has no entry.
 	open map[owner]int
 }
 
@@ -78,7 +78,7 @@ func NewBridge(limits Limits, stopping <-chan struct{}) *Bridge {
 type Stream struct {
 	// Kind selects the metric.
 	Kind Kind
-	// Instance is the VMI that the stream leads to.
+	// Instance is the VMI that the stream connects to.
 	Instance types.NamespacedName
 	// Buffer is the size of the buffer of each direction, in bytes. A message that fits into it stays one message. Default: 32 KiB.
 	Buffer int
@@ -124,10 +124,10 @@ func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 	return nil
 }
 
-// checkUpgrade returns an error for a request that is no websocket upgrade. The library's error would be plain text and no
+// checkUpgrade returns an error for a request that is no websocket upgrade. The library's own error would be plain text instead of a
 // Status.
 func checkUpgrade(r *http.Request) error {
-	has := func(header, token string) bool {
+	hasToken := func(header, token string) bool {
 		for _, value := range r.Header.Values(header) {
 			for element := range strings.SplitSeq(value, ",") {
 				if strings.EqualFold(strings.TrimSpace(element), token) {
@@ -137,9 +137,9 @@ func checkUpgrade(r *http.Request) error {
 		}
 		return false
 	}
-	if r.ProtoMajor != 1 || !has("Connection", "upgrade") || !has("Upgrade", "websocket") || !has("Sec-WebSocket-Version", "13") ||
+	if r.ProtoMajor != 1 || !hasToken("Connection", "upgrade") || !hasToken("Upgrade", "websocket") || !hasToken("Sec-WebSocket-Version", "13") ||
 		r.Header.Get("Sec-WebSocket-Key") == "" {
-		return apierrors.NewBadRequest("this takes a websocket: send the request with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
+		return apierrors.NewBadRequest("this request needs a websocket: send it with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
 	}
 	return nil
 }

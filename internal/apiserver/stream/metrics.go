@@ -25,7 +25,7 @@ const (
 	VSOCK       Kind = "vsock"
 )
 
-// gauges are KubeVirt's (docs/metrics.md).
+// gauges are KubeVirt's metrics of open streams (docs/metrics.md).
 var gauges = map[Kind]*gauge{
 	Console:     newGauge("kubevirt_console_active_connections", "Consoles that are open to a VMI."),
 	VNC:         newGauge("kubevirt_vnc_active_connections", "VNC connections that are open to a VMI."),
@@ -82,8 +82,8 @@ func (g *gauge) add(instance types.NamespacedName, n int) {
 	g.vec.WithLabelValues(instance.Namespace, instance.Name).Set(float64(g.open[instance]))
 }
 
-// maxLastConnections is how many VMIs have a time of their last stream. virt-api does not watch VMIs and so does not know which are
-// gone; those with the oldest streams are forgotten first.
+// maxLastConnections limits for how many VMIs the time of the last stream is stored. virt-api does not watch VMIs and so does not know
+// which were deleted; those with the oldest streams are removed first.
 const maxLastConnections = 10000
 
 // lastConnections are the times at which streams to VMIs were last opened.

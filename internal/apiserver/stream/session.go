@@ -121,8 +121,7 @@ func (s *session) closeClient(e ending) {
 	_ = s.client.conn.CloseNow()
 }
 
-// close closes a side with a close frame, and waits at most some seconds for the response. Blocked reads and writes of the side
-// fail.
+// close closes a side with a close frame, and waits a few seconds at most for the response. Blocked reads and writes of the side fail.
 func (s *session) close(to *side, e ending) {
 	if e.broken && (e.by == to || e.by == nil) {
 		_ = to.conn.CloseNow()
@@ -176,7 +175,7 @@ func (s *session) ping(ctx context.Context, to *side) {
 		case <-time.After(s.bridge.limits.PingInterval):
 		}
 		err := func() error {
-			// Canceling a ping would close the connection without a close frame, so that it ignores ctx. It fails when the
+			// The ping ignores ctx, because canceling it would close the connection without a close frame. It fails when the
 			// connection is closed.
 			pingCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.bridge.limits.PingTimeout)
 			defer cancel()

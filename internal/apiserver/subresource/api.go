@@ -44,7 +44,7 @@ type API struct {
 	streams *stream.Bridge
 }
 
-// Resources in errors, in the singular as in KubeVirt.
+// Resources in errors. They are in the singular, as in KubeVirt.
 var (
 	vmResource  = v1.GroupVersion.WithResource("virtualmachine").GroupResource()
 	vmiResource = v1.GroupVersion.WithResource("virtualmachineinstance").GroupResource()

@@ -19,7 +19,7 @@ import (
 )
 
 // cancelEvacuation clears status.evacuationNodeName of a VMI.
-func (a *API) cancelEvacuation(find find) func(http.ResponseWriter, *http.Request) error {
+func (a *API) cancelEvacuation(find vmiFinder) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		vmi, err := find(r.Context(), key(r))
 		if err != nil {
@@ -60,7 +60,7 @@ func (a *API) cancelEvacuation(find find) func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// checkDrainTaint returns an error if the VMI's node has the drain taint: its VMIs are evacuated whatever their status contains.
+// checkDrainTaint returns an error if the VMI's node has the drain taint: VMIs of such a node are evacuated regardless of their status.
 func (a *API) checkDrainTaint(ctx context.Context, vmi *v1.VirtualMachineInstance) error {
 	name, key := cmp.Or(vmi.Status.EvacuationNodeName, vmi.Status.NodeName), a.Config().Migrations.NodeDrainTaintKey
 	if name == "" || key == nil {

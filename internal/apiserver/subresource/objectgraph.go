@@ -84,7 +84,7 @@ func (a *API) vmObjectGraph(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeGraph(w, r, graphOfVM(machine{vm, vmi}))
+	return writeGraph(w, r, graphOfVM(vmWithVMI{vm, vmi}))
 }
 
 // vmiObjectGraph returns the objects that a VMI depends on.
@@ -137,7 +137,7 @@ func prune(nodes []v1.ObjectGraphNode, withOptional bool, selector labels.Select
 	return kept
 }
 
-func graphOfVM(m machine) v1.ObjectGraphNode {
+func graphOfVM(m vmWithVMI) v1.ObjectGraphNode {
 	g := graph{m.vm.Namespace}
 	children := []v1.ObjectGraphNode{}
 	if m.vmi != nil && m.vm.Status.Created {

@@ -70,7 +70,7 @@ func (a *API) profilerEnabled(what string) error {
 	return profilerStatus(http.StatusForbidden, metav1.StatusReasonForbidden, "Unable to "+what+`. "ClusterProfiler" feature gate must be enabled`)
 }
 
-// profilerError gives an error KubeVirt's message, unless it is a Status.
+// profilerError wraps an error in KubeVirt's message, unless it is a Status.
 func profilerError(err error) error {
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {

@@ -21,17 +21,17 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// machine is a VM and its VMI as read from the API server. vmi is nil if the VM has none.
-type machine struct {
+// vmWithVMI is a VM and its VMI as read from the API server. vmi is nil if the VM has none.
+type vmWithVMI struct {
 	vm  *v1.VirtualMachine
 	vmi *v1.VirtualMachineInstance
 }
 
 // isActive reports whether there is a VMI that is not in a final phase.
-func (m machine) isActive() bool { return m.vmi != nil && !m.vmi.IsFinal() }
+func (m vmWithVMI) isActive() bool { return m.vmi != nil && !m.vmi.IsFinal() }
 
 // checkOwner returns an error if the VMI has the VM's name but another owner: permissions for a VM do not include that VMI.
-func (m machine) checkOwner() error {
+func (m vmWithVMI) checkOwner() error {
 	if metav1.IsControlledBy(m.vmi, m.vm) {
 		return nil
 	}
@@ -43,12 +43,12 @@ const recoveryRequired = "VM recovery required: Volume migration failed, leaving
 	"manual intervention is needed to reassign them to their original volumes."
 
 // isConditionTrue reports whether a condition of the VM is true.
-func (m machine) isConditionTrue(kind v1.VirtualMachineConditionType) bool {
+func (m vmWithVMI) isConditionTrue(kind v1.VirtualMachineConditionType) bool {
 	return conditions.IsTrue(m.vm.Status.Conditions, kind)
 }
 
 // conflict returns the error of a request that the VM's state does not allow.
-func (m machine) conflict(format string, args ...any) error {
+func (m vmWithVMI) conflict(format string, args ...any) error {
 	return apierrors.NewConflict(vmResource, m.vm.Name, fmt.Errorf(format, args...))
 }
 
@@ -64,7 +64,7 @@ type plan struct {
 }
 
 // serveChange serves a verb that changes a VM, and makes the change that decide returns.
-func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []string, decide func(machine) (plan, error)) error {
+func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []string, decide func(vmWithVMI) (plan, error)) error {
 	dry, err := isDryRun(dryRun)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []strin
 }
 
 // change reads a VM and its VMI, calls decide and applies the plan. On a write conflict it starts over.
-func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(machine) (plan, error)) error {
+func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(vmWithVMI) (plan, error)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		vm, err := a.vm(ctx, key)
 		if err != nil {
@@ -87,7 +87,7 @@ func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, de
 		if err != nil {
 			return err
 		}
-		m := machine{vm, vmi}
+		m := vmWithVMI{vm, vmi}
 		p, err := decide(m)
 		if err == nil && p.strategy != "" && vm.Status.RestoreInProgress != nil {
 			// In KubeVirt, a webhook refuses the write.
@@ -112,7 +112,7 @@ type decisionError struct{ err error }
 // Error implements error.
 func (e *decisionError) Error() string { return e.err.Error() }
 
-func (a *API) apply(ctx context.Context, m machine, p plan, dry bool) error {
+func (a *API) apply(ctx context.Context, m vmWithVMI, p plan, dry bool) error {
 	undo := func() error { return nil }
 	if p.grace != nil && m.isActive() {
 		if err := m.checkOwner(); err != nil {
@@ -168,7 +168,7 @@ func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool
 }
 
 // request returns a plan that replaces the VM's state change requests. Only a stop may replace requests that are underway.
-func (m machine) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
+func (m vmWithVMI) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
 	onlyStop := len(requests) == 1 && requests[0].Action == v1.StopRequest
 	if slices.ContainsFunc(m.vm.Status.StateChangeRequests, m.underway) && !onlyStop {
 		return plan{}, m.conflict("unable to complete request: stop/start already underway")
@@ -176,14 +176,14 @@ func (m machine) request(requests ...v1.VirtualMachineStateChangeRequest) (plan,
 	return plan{requests: requests}, nil
 }
 
-// underway reports whether a request has not been carried out yet. virt-controller removes a stop request a moment after the VMI
-// is gone. A stop of a VMI that no longer exists is not underway, so that a client that saw the VMI disappear can start the VM at
-// once.
-func (m machine) underway(request v1.VirtualMachineStateChangeRequest) bool {
+// underway reports whether a request has not been carried out yet. virt-controller removes a stop request shortly after it has deleted
+// the VMI. So a request to stop a VMI that does not exist any more is not underway: a client that observed the deletion can start the
+// VM at once.
+func (m vmWithVMI) underway(request v1.VirtualMachineStateChangeRequest) bool {
 	return request.Action != v1.StopRequest || request.UID != nil && m.vmi != nil && m.vmi.UID == *request.UID
 }
 
 // stopRequest returns a request to stop the current VMI.
-func (m machine) stopRequest() v1.VirtualMachineStateChangeRequest {
+func (m vmWithVMI) stopRequest() v1.VirtualMachineStateChangeRequest {
 	return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &m.vmi.UID}
 }

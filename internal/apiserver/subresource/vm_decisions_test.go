@@ -19,9 +19,9 @@ import (
 
 const instanceUID types.UID = "1234"
 
-// machineWith returns a VM with a run strategy and, unless the phase is none, a VMI.
-func machineWith(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase) machine {
-	m := machine{vm: builder.MakeVM("vm").Strategy(strategy).Obj()}
+// newVMWithVMI returns a VM with a run strategy and, unless the phase is none, a VMI.
+func newVMWithVMI(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase) vmWithVMI {
+	m := vmWithVMI{vm: builder.MakeVM("vm").Strategy(strategy).Obj()}
 	if phase != none {
 		m.vmi = builder.MakeVMI("vm").UID(string(instanceUID)).Phase(phase).Obj()
 		m.vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
@@ -74,7 +74,7 @@ func TestDecideStart(t *testing.T) {
 		{v1.RunStrategyAlways, none, plan{}, "Always does not support manual start requests"},
 		{v1.RunStrategyOnce, v1.Succeeded, plan{}, "Once does not support manual start requests"},
 	} {
-		got, err := decideStart(machineWith(d.strategy, d.phase), false)
+		got, err := decideStart(newVMWithVMI(d.strategy, d.phase), false)
 		expectDecision(t, d, got, err)
 	}
 }
@@ -85,10 +85,10 @@ func TestDecideStartPaused(t *testing.T) {
 		{v1.RunStrategyHalted, none, planOf(paused), ""},
 		{v1.RunStrategyManual, none, planOf(paused), ""},
 	} {
-		got, err := decideStart(machineWith(d.strategy, d.phase), true)
+		got, err := decideStart(newVMWithVMI(d.strategy, d.phase), true)
 		expectDecision(t, d, got, err)
 	}
-	m := machineWith(v1.RunStrategyHalted, none)
+	m := newVMWithVMI(v1.RunStrategyHalted, none)
 	m.vm.Spec.Template.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 	got, err := decideStart(m, true)
 	expectDecision(t, decision{want: plan{strategy: v1.RunStrategyAlways}}, got, err)
@@ -105,7 +105,7 @@ func TestDecideStop(t *testing.T) {
 		{v1.RunStrategyHalted, none, plan{}, "VM is not running"},
 		{v1.RunStrategyHalted, v1.Running, plan{}, "Halted only supports manual stop requests with a shorter graceperiod"},
 	} {
-		got, err := decideStop(machineWith(d.strategy, d.phase), nil)
+		got, err := decideStop(newVMWithVMI(d.strategy, d.phase), nil)
 		expectDecision(t, d, got, err)
 	}
 }
@@ -119,7 +119,7 @@ func TestDecideStopWithGrace(t *testing.T) {
 		{30, decision{v1.RunStrategyHalted, v1.Running, plan{}, "shorter graceperiod"}},
 		{0, decision{v1.RunStrategyAlways, v1.Running, plan{strategy: v1.RunStrategyHalted, grace: ptr.To[int64](0)}, ""}},
 	} {
-		got, err := decideStop(machineWith(tc.strategy, tc.phase), &tc.grace)
+		got, err := decideStop(newVMWithVMI(tc.strategy, tc.phase), &tc.grace)
 		expectDecision(t, tc.decision, got, err)
 	}
 }
@@ -132,15 +132,15 @@ func TestDecideRestart(t *testing.T) {
 		{v1.RunStrategyHalted, v1.Running, plan{}, "RunStategy Halted does not support manual restart requests"},
 		{v1.RunStrategyOnce, v1.Running, plan{}, "RunStategy Once does not support manual restart requests"},
 	} {
-		got, err := decideRestart(machineWith(d.strategy, d.phase), false)
+		got, err := decideRestart(newVMWithVMI(d.strategy, d.phase), false)
 		expectDecision(t, d, got, err)
 	}
-	got, err := decideRestart(machineWith(v1.RunStrategyAlways, v1.Running), true)
+	got, err := decideRestart(newVMWithVMI(v1.RunStrategyAlways, v1.Running), true)
 	expectDecision(t, decision{want: plan{requests: planOf(stopRequest, startRequest).requests, grace: ptr.To[int64](1)}}, got, err)
 }
 
 func TestOnlyAStopReplacesRequests(t *testing.T) {
-	m := machineWith(v1.RunStrategyManual, v1.Running)
+	m := newVMWithVMI(v1.RunStrategyManual, v1.Running)
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{startRequest}
 	got, err := decideStop(m, nil)
 	expectDecision(t, decision{want: planOf(stopRequest)}, got, err)
@@ -149,7 +149,7 @@ func TestOnlyAStopReplacesRequests(t *testing.T) {
 }
 
 func TestStopOfADeletedVMIIsNotUnderway(t *testing.T) {
-	m := machineWith(v1.RunStrategyRerunOnFailure, none)
+	m := newVMWithVMI(v1.RunStrategyRerunOnFailure, none)
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stopRequest}
 	got, err := decideStart(m, false)
 	expectDecision(t, decision{want: planOf(startRequest)}, got, err)
@@ -158,19 +158,19 @@ func TestStopOfADeletedVMIIsNotUnderway(t *testing.T) {
 	got, err = decideStart(m, false)
 	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
 
-	m = machineWith(v1.RunStrategyRerunOnFailure, v1.Succeeded)
+	m = newVMWithVMI(v1.RunStrategyRerunOnFailure, v1.Succeeded)
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stopRequest}
 	got, err = decideStart(m, false)
 	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
 }
 
 func TestManualRecoveryComesFirst(t *testing.T) {
-	broken := func(m machine, kind string) machine {
+	broken := func(m vmWithVMI, kind string) vmWithVMI {
 		m.vm.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineConditionType(kind), Status: corev1.ConditionTrue}}
 		return m
 	}
-	got, err := decideStart(broken(machineWith(v1.RunStrategyHalted, none), "ManualRecoveryRequired"), false)
+	got, err := decideStart(broken(newVMWithVMI(v1.RunStrategyHalted, none), "ManualRecoveryRequired"), false)
 	expectDecision(t, decision{conflict: "VM recovery required: Volume migration failed"}, got, err)
-	got, err = decideRestart(broken(machineWith(v1.RunStrategyAlways, v1.Running), "VolumesChange"), false)
+	got, err = decideRestart(broken(newVMWithVMI(v1.RunStrategyAlways, v1.Running), "VolumesChange"), false)
 	expectDecision(t, decision{conflict: "VM recovery required: Volume migration failed"}, got, err)
 }

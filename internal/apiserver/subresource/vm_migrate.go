@@ -35,11 +35,11 @@ func (a *API) migrate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := (machine{vm, vmi}).checkOwner(); err != nil {
+	if err := (vmWithVMI{vm, vmi}).checkOwner(); err != nil {
 		return err
 	}
 	if !vmi.IsRunning() {
-		return machine{vm: vm}.conflict(notRunning)
+		return vmWithVMI{vm: vm}.conflict(notRunning)
 	}
 	create := []client.CreateOption{}
 	if dry {

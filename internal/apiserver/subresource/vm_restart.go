@@ -30,12 +30,12 @@ func (a *API) restart(w http.ResponseWriter, r *http.Request) error {
 			return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
 		}
 	}
-	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) {
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) {
 		return decideRestart(m, options.GracePeriodSeconds != nil)
 	})
 }
 
-func decideRestart(m machine, force bool) (plan, error) {
+func decideRestart(m vmWithVMI, force bool) (plan, error) {
 	if m.isConditionTrue(v1.VirtualMachineConditionType(v1.VirtualMachineInstanceVolumesChange)) {
 		return plan{}, m.conflict(recoveryRequired)
 	}

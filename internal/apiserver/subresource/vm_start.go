@@ -15,10 +15,10 @@ func (a *API) start(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(r, options); err != nil {
 		return err
 	}
-	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) { return decideStart(m, options.Paused) })
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) { return decideStart(m, options.Paused) })
 }
 
-func decideStart(m machine, paused bool) (plan, error) {
+func decideStart(m vmWithVMI, paused bool) (plan, error) {
 	if m.isActive() && m.vmi.Status.Phase != v1.Unknown && m.vmi.Status.Phase != v1.VmPhaseUnset {
 		return plan{}, m.conflict("VM is already running")
 	}
@@ -36,7 +36,7 @@ func decideStart(m machine, paused bool) (plan, error) {
 	switch strategy {
 	case v1.RunStrategyHalted:
 		if paused && !startsPaused(m.vm) {
-			// virt-controller changes the strategy when it sees the request.
+			// virt-controller changes the strategy when it observes the request.
 			return m.request(startRequest)
 		}
 		return plan{strategy: v1.RunStrategyAlways}, nil

@@ -23,10 +23,10 @@ func (a *API) stop(w http.ResponseWriter, r *http.Request) error {
 	if options.GracePeriod != nil && *options.GracePeriod < 0 {
 		return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
 	}
-	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) { return decideStop(m, options.GracePeriod) })
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) { return decideStop(m, options.GracePeriod) })
 }
 
-func decideStop(m machine, grace *int64) (plan, error) {
+func decideStop(m vmWithVMI, grace *int64) (plan, error) {
 	strategy, err := m.vm.RunStrategy()
 	if err != nil {
 		return plan{}, err

@@ -56,7 +56,7 @@ func (a *API) vmiOfVM(ctx context.Context, key types.NamespacedName) (*v1.Virtua
 	if err != nil {
 		return nil, err
 	}
-	return vmi, machine{vm, vmi}.checkOwner()
+	return vmi, vmWithVMI{vm, vmi}.checkOwner()
 }
 
 // vmiConflict returns the error of a request that the VMI's state does not allow.

@@ -33,7 +33,7 @@ func TestGuestInfo(t *testing.T) {
 		t.Errorf("got %d %s", code, text)
 	}
 	w.agent.SetResponse("filesystemlist", []byte(`"no list"`))
-	w.expect(http.MethodGet, vmiPath+"vm/filesystemlist", "", 500, "the agent of node node1 responded with something else")
+	w.expect(http.MethodGet, vmiPath+"vm/filesystemlist", "", 500, "the agent of node node1 returned something other than")
 	w.agent.SetResponse("filesystemlist", bytes.Repeat([]byte(" "), 2<<20))
 	w.expect(http.MethodGet, vmiPath+"vm/filesystemlist", "", 500, "responded with more than 1048576 bytes")
 }

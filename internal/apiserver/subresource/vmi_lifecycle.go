@@ -50,7 +50,7 @@ func (a *API) unpause(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	case vm.Status.SnapshotInProgress != nil:
-		return machine{vm: vm}.conflict(snapshotUnderway)
+		return vmWithVMI{vm: vm}.conflict(snapshotUnderway)
 	}
 	options := &v1.UnpauseOptions{}
 	if err := decode(r, options); err != nil {
@@ -71,7 +71,7 @@ func checkUnpause(vmi *v1.VirtualMachineInstance) error {
 		return vmiConflict(vmi, vmiNotPaused)
 	case paused.Reason == v1.PausedByMigrationMonitorReason:
 		// The guest may resume on the target node at any moment.
-		return vmiConflict(vmi, "VMI was paused by the migration monitor, which lets it go on")
+		return vmiConflict(vmi, "VMI was paused by the migration monitor, which also resumes it")
 	}
 	return nil
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
 )
 
-// find returns the VMI for the name in a path, which is the VMI's own or its VM's.
-type find func(context.Context, types.NamespacedName) (*v1.VirtualMachineInstance, error)
+// vmiFinder returns the VMI for the name in a path, which is the VMI's own or its VM's.
+type vmiFinder func(context.Context, types.NamespacedName) (*v1.VirtualMachineInstance, error)
 
 // streamVerbs returns the verbs that upgrade the connection to a stream.
 func (a *API) streamVerbs() []Verb {
-	of := func(resource, name, arguments, doc string, serve func(http.ResponseWriter, *http.Request) error) Verb {
+	streamVerb := func(resource, name, arguments, doc string, serve func(http.ResponseWriter, *http.Request) error) Verb {
 		return Verb{Resource: resource, Name: name, Arguments: arguments, Method: http.MethodGet, Streams: true, Doc: doc, Serve: serve}
 	}
 	const (
@@ -35,15 +35,15 @@ func (a *API) streamVerbs() []Verb {
 		toVM         = "Open a connection to a port of the VirtualMachineInstance of a VirtualMachine."
 	)
 	return []Verb{
-		of(VirtualMachineInstances, agentapi.Console, "",
+		streamVerb(VirtualMachineInstances, agentapi.Console, "",
 			"Open the serial console of a VirtualMachineInstance. A client that has it open is disconnected.", a.console),
-		of(VirtualMachineInstances, agentapi.VNC, "", "Open a VNC connection to the screen of a VirtualMachineInstance.", a.vnc),
-		of(VirtualMachineInstances, agentapi.USBRedir, "", "Redirect a USB device to a VirtualMachineInstance.", a.usbredir),
-		of(VirtualMachineInstances, agentapi.VSOCK, "", "Open a connection to a VSOCK port of a VirtualMachineInstance.", a.vsock),
-		of(VirtualMachineInstances, agentapi.PortForward, port, toVMI, a.portForward(a.requireVMI)),
-		of(VirtualMachineInstances, agentapi.PortForward, withProtocol, toVMI, a.portForward(a.requireVMI)),
-		of(VirtualMachines, agentapi.PortForward, port, toVM, a.portForward(a.vmiOfVM)),
-		of(VirtualMachines, agentapi.PortForward, withProtocol, toVM, a.portForward(a.vmiOfVM)),
+		streamVerb(VirtualMachineInstances, agentapi.VNC, "", "Open a VNC connection to the screen of a VirtualMachineInstance.", a.vnc),
+		streamVerb(VirtualMachineInstances, agentapi.USBRedir, "", "Redirect a USB device to a VirtualMachineInstance.", a.usbredir),
+		streamVerb(VirtualMachineInstances, agentapi.VSOCK, "", "Open a connection to a VSOCK port of a VirtualMachineInstance.", a.vsock),
+		streamVerb(VirtualMachineInstances, agentapi.PortForward, port, toVMI, a.portForward(a.requireVMI)),
+		streamVerb(VirtualMachineInstances, agentapi.PortForward, withProtocol, toVMI, a.portForward(a.requireVMI)),
+		streamVerb(VirtualMachines, agentapi.PortForward, port, toVM, a.portForward(a.vmiOfVM)),
+		streamVerb(VirtualMachines, agentapi.PortForward, withProtocol, toVM, a.portForward(a.vmiOfVM)),
 	}
 }
 
@@ -148,10 +148,10 @@ const (
 	protocolUDP = "udp"
 )
 
-// maxDatagram is the maximum UDP payload, rounded up. Each datagram is one websocket message, which must stay one.
+// maxDatagram is the maximum UDP payload, rounded up. Each datagram is one websocket message, which must not be split.
 const maxDatagram = 64 << 10
 
-func (a *API) portForward(find find) func(http.ResponseWriter, *http.Request) error {
+func (a *API) portForward(find vmiFinder) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		vmi, err := find(r.Context(), key(r))
 		if err != nil {
@@ -162,7 +162,7 @@ func (a *API) portForward(find find) func(http.ResponseWriter, *http.Request) er
 		}
 		port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
 		if err != nil || port == 0 {
-			return apierrors.NewBadRequest(fmt.Sprintf("port: %q is no number from 1 to 65535", r.PathValue("port")))
+			return apierrors.NewBadRequest(fmt.Sprintf("port: %q is not a number from 1 to 65535", r.PathValue("port")))
 		}
 		request := agentclient.Request{Verb: agentapi.PortForward, Arguments: []string{strconv.FormatUint(port, 10)}}
 		tunnel := stream.Stream{Kind: stream.PortForward}

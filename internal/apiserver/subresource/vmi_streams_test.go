@@ -25,7 +25,7 @@ func TestStreamsAreRefused(t *testing.T) {
 	usb := devices(func(d *v1.Devices) { d.ClientPassthrough = &v1.ClientPassthroughDevices{} })
 	vsock := devices(func(d *v1.Devices) { d.AutoattachVSOCK = ptr.To(true) })
 	noInterfaces := func(vmi *v1.VirtualMachineInstance) { vmi.Status.Interfaces = nil }
-	const noWebsocket = "this takes a websocket"
+	const noWebsocket = "this request needs a websocket"
 	for _, tc := range []struct {
 		path, state string
 		change      []func(*v1.VirtualMachineInstance)
@@ -49,8 +49,8 @@ func TestStreamsAreRefused(t *testing.T) {
 		{"vsock?port=22", "no websocket", list(vsock), 400, noWebsocket},
 		{"portforward/22", "paused", list(paused), 409, "VMI is paused"},
 		{"portforward/22", "without network", list(noInterfaces), 400, "no network interfaces are present"},
-		{"portforward/ssh", "name", nil, 400, `port: "ssh" is no number from 1 to 65535`},
-		{"portforward/65536", "large", nil, 400, "is no number from 1 to 65535"},
+		{"portforward/ssh", "name", nil, 400, `port: "ssh" is not a number from 1 to 65535`},
+		{"portforward/65536", "large", nil, 400, "is not a number from 1 to 65535"},
 		{"portforward/22/sctp", "protocol", nil, 400, `protocol: "sctp" is neither tcp nor udp`},
 		{"portforward/22/udp", "no websocket", nil, 400, noWebsocket},
 	} {

@@ -43,7 +43,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add adds a connection and returns the one to close for it, or nil. It is the new one itself if all others are protected.
+// add adds a connection and returns the one to close in exchange, or nil. This is the new one itself if all others are protected.
 func (l *listener) add(c *conn) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,13 +51,13 @@ func (l *listener) add(c *conn) *conn {
 	if len(l.open) <= l.limit {
 		return nil
 	}
-	i := slices.IndexFunc(l.open, func(one *conn) bool { return one.protected == 0 })
+	i := slices.IndexFunc(l.open, func(other *conn) bool { return other.protected == 0 })
 	oldest := l.open[i]
 	l.open = slices.Delete(l.open, i, i+1)
 	return oldest
 }
 
-// protect changes how often a connection is protected.
+// protect changes the number of protections of a connection.
 func (l *listener) protect(c *conn, change int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *listener) protect(c *conn, change int) {
 type conn struct {
 	net.Conn
 	listener *listener
-	// protected is how often the connection is protected. The listener's mutex guards it.
+	// protected is how many callers protect the connection. The listener's mutex guards it.
 	protected int
 }
 
@@ -93,8 +93,8 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Protect protects the connection of a request, whose context it takes, until the returned function is called: new connections do not close
-// it. Protect fewer connections than the limit, or new ones are closed at once.
+// Protect protects the connection of the request with this context until the returned function is called: new connections do not close it.
+// Protect fewer connections than the limit; otherwise new ones are closed at once.
 func Protect(ctx context.Context) (release func()) {
 	c, ok := ctx.Value(key{}).(*conn)
 	if !ok {

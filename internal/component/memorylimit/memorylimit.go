@@ -32,7 +32,7 @@ func Apply(percentage int64) error {
 	}
 	limit, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || limit <= 0 {
-		return fmt.Errorf("environment %s is %q: give a number of bytes", Env, text)
+		return fmt.Errorf("environment %s is %q: set it to a number of bytes", Env, text)
 	}
 	debug.SetMemoryLimit(limit / 100 * percentage)
 	return nil

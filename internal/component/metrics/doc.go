@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package metrics serves the metrics of a component under KubeVirt's names, and has the metrics that all components share. The
+// Package metrics serves the metrics of a component under KubeVirt's names, and defines the metrics that all components share. The
 // names, types and labels are KubeVirt's (kubevirt/kubevirt docs/observability/metrics.md), except for those with the prefix vireo_;
 // docs/metrics.md lists them.
 package metrics

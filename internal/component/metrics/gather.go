@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// leastAge and mostAge bound how long a result is served again.
-	leastAge, mostAge = time.Second, 10 * time.Second
-	// ageFactor is that time within these bounds, as a multiple of the time that gathering took. So gathering takes a tenth of a CPU
-	// however often clients, which need not authenticate, request the metrics.
+	// minAge and maxAge bound how long a result is cached.
+	minAge, maxAge = time.Second, 10 * time.Second
+	// ageFactor is how long a result is cached within these bounds, as a multiple of the time that gathering took. So gathering takes
+	// at most a tenth of a CPU, however often clients, which need not authenticate, request the metrics.
 	ageFactor = 9
 )
 
@@ -96,7 +96,7 @@ func classic(h *dto.Histogram) *dto.Histogram {
 	return &dto.Histogram{SampleCount: h.SampleCount, SampleSum: h.SampleSum, Bucket: h.Bucket}
 }
 
-// shared gathers once for requests that come at the same time, or soon after each other.
+// shared gathers once for requests that arrive at the same time or shortly after each other.
 type shared struct {
 	from  prometheus.Gatherer
 	clock clock.PassiveClock
@@ -114,7 +114,7 @@ func (s *shared) Gather() ([]*dto.MetricFamily, error) {
 	if started := s.clock.Now(); !started.Before(s.until) {
 		s.families, s.err = s.from.Gather()
 		ended := s.clock.Now()
-		s.until = ended.Add(min(max(ageFactor*ended.Sub(started), leastAge), mostAge))
+		s.until = ended.Add(min(max(ageFactor*ended.Sub(started), minAge), maxAge))
 	}
 	return s.families, s.err
 }

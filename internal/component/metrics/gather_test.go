@@ -72,9 +72,9 @@ func TestGatheringIsShared(t *testing.T) {
 	for name, tc := range map[string]struct {
 		takes, fresh, again time.Duration
 	}{
-		"quick":     {time.Millisecond, leastAge - time.Millisecond, leastAge},
+		"quick":     {time.Millisecond, minAge - time.Millisecond, minAge},
 		"slow":      {400 * time.Millisecond, 3500 * time.Millisecond, 3600 * time.Millisecond},
-		"very slow": {5 * time.Second, mostAge - time.Millisecond, mostAge},
+		"very slow": {5 * time.Second, maxAge - time.Millisecond, maxAge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))

@@ -76,7 +76,7 @@ func encode(families []*dto.MetricFamily) []byte {
 func compress(plain []byte) []byte {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	_, _ = w.Write(plain) // a buffer takes everything
+	_, _ = w.Write(plain) // writes to a buffer do not fail
 	_ = w.Close()
 	return out.Bytes()
 }

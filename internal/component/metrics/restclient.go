@@ -35,14 +35,14 @@ var (
 	}, []string{"verb", "url"})
 )
 
-// client-go has one set of hooks, which can be registered only once, and controller-runtime has done that. So the hooks are
-// extended here, before the first client is made.
+// client-go has one set of hooks, which can be registered only once, and controller-runtime has already done so. The hooks are therefore
+// extended here, before the first client is created.
 func init() {
 	clientmetrics.RequestLatency = both{clientmetrics.RequestLatency, requestLatency}
 	clientmetrics.RateLimiterLatency = both{clientmetrics.RateLimiterLatency, rateLimiterLatency}
 }
 
-// both observes a latency twice.
+// both passes a latency to two metrics.
 type both struct {
 	first  clientmetrics.LatencyMetric
 	second *prometheus.HistogramVec
@@ -76,7 +76,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
 func (c *counter) WrappedRoundTripper() http.RoundTripper { return c.next }
 
-// verbs are the verbs by the method, except for GET.
+// verbs are KubeVirt's verbs by HTTP method, except for GET.
 var verbs = map[string]string{http.MethodPost: "CREATE", http.MethodPut: "UPDATE", http.MethodPatch: "PATCH", http.MethodDelete: "DELETE"}
 
 // operation returns the resource and the verb of a request to the API server, in KubeVirt's words.

@@ -55,7 +55,7 @@ type Options struct {
 	RestrictTLS func(*tls.Config)
 	// Collectors are the component's own metrics.
 	Collectors []prometheus.Collector
-	// Library are the metrics of the library that the component is made with. Nil means those of controller-runtime.
+	// Library gathers the metrics of the library that the component uses. Nil means controller-runtime.
 	Library prometheus.Gatherer
 	// Queues are KubeVirt's names of work queues, by the names of their controllers.
 	Queues map[string]string
@@ -75,7 +75,7 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	if o.Authorize {
-		// Anyone can send tokens, so their review has a limit of its own: they would use up that of the component.
+		// Anyone can send tokens. Their reviews have a limit of their own, because they would otherwise exhaust the component's.
 		config := rest.CopyConfig(mgr.GetConfig())
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(reviewsPerSecond, reviewBurst)
 		if handler, err = authorized(config, mgr.GetHTTPClient(), handler); err != nil {
@@ -113,7 +113,7 @@ func listen(handler http.Handler, o Options) (*manager.Server, error) {
 	mux.Handle(health.Path, o.Health)
 	profiler.Register(mux, o.Profiles)
 	if o.Profiles != nil {
-		// Profiles verifies it. Prometheus has none.
+		// The handler of Profiles verifies the certificate. Prometheus has none.
 		config.ClientAuth = tls.RequestClientCert
 	}
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", o.Address)

@@ -90,12 +90,12 @@ func TestServer(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	leading := make(chan struct{})
-	is := Closed(leading)
-	if is() {
+	isClosed := Closed(leading)
+	if isClosed() {
 		t.Error("leads before it was elected")
 	}
 	close(leading)
-	if !is() {
+	if !isClosed() {
 		t.Error("does not lead after it was elected")
 	}
 }

@@ -53,21 +53,21 @@ func New(ctx context.Context, service, version string, log logr.Logger) (*Export
 	if err := checkEndpoints(os.Getenv); err != nil {
 		return nil, err
 	}
-	// The SDK reports failures only through these. Invalid variables are errors that it logs, and it uses their defaults.
+	// The SDK reports failures only through these. It logs invalid variables as errors, and uses their defaults.
 	otel.SetLogger(log)
 	otel.SetErrorHandler(&limited{log: log, sometimes: rate.Sometimes{Interval: logInterval}})
 	// Variables have precedence over attributes that come before them.
-	about, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName(service), semconv.ServiceVersion(version)),
+	attributes, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName(service), semconv.ServiceVersion(version)),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
-		log.Error(err, "Cannot read all attributes of this process, and exports traces without them")
+		log.Error(err, "Cannot read some attributes of this process, exporting traces without them")
 	}
-	// The connection is made in the background, and again when it is lost.
+	// The client connects in the background, and reconnects when the connection is lost.
 	client, err := otlptracegrpc.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot export traces: %w", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(client), sdktrace.WithResource(about), sdktrace.WithIDGenerator(fromPosition{}))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(client), sdktrace.WithResource(attributes), sdktrace.WithIDGenerator(fromPosition{}))
 	return &Exporter{provider: provider, tracer: provider.Tracer(scope)}, nil
 }
 
@@ -99,14 +99,14 @@ func (e *Exporter) Export(ctx context.Context, key string, root *Span) {
 	record(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), e.tracer, position{key: key}, root)
 }
 
-// Close exports what is queued, and stops. It takes at most a second: what is left then is lost.
+// Close exports what is queued, and stops. It takes at most a second; what is not exported by then is lost.
 func (e *Exporter) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	return e.provider.Shutdown(ctx)
 }
 
-// limited logs failed exports, but not each of them.
+// limited logs failed exports at a limited rate.
 type limited struct {
 	log       logr.Logger
 	sometimes rate.Sometimes

@@ -18,12 +18,12 @@ import (
 // maxText is the length to which texts in traces are cut. Tenants and guests can cause any text in a failure.
 const maxText = 256
 
-// Span is a part of what is traced, with the parts of it. The outermost one is a trace.
+// Span is a step of what is traced, with its own steps as children. A span without a parent is a trace.
 type Span struct {
 	Name       string
 	Start, End time.Time
 	Attributes []attribute.KeyValue
-	// Failure is why it failed; empty if it has not.
+	// Failure is why the step failed; empty if it has not.
 	Failure string
 	// Links are the keys of other traces.
 	Links    []string
@@ -35,14 +35,14 @@ func Text(key, value string) attribute.KeyValue {
 	return attribute.String(key, printable.Text(value, maxText))
 }
 
-// position identifies a span: the trace's key, and the names of the span and of those that it is in, without the outermost one. The
-// IDs are hashes of that, so those of a trace are the same in each process and known before it is exported.
+// position identifies a span: the trace's key, and the names of the span and of its ancestors except for the root. IDs are hashes of it,
+// so the IDs of a trace are the same in each process and known before it is exported.
 type position struct{ key, path string }
 
 type positionKey struct{}
 
 func (p position) traceID() trace.TraceID {
-	// Not the UID itself: samplers decide by a trace's ID, and the bits of a UID are not all random.
+	// The ID is not the UID itself: samplers decide by the ID, and not all bits of a UID are random.
 	sum := sha256.Sum256([]byte("trace\x00" + p.key))
 	return trace.TraceID(sum[:16])
 }
@@ -52,7 +52,7 @@ func (p position) spanID() trace.SpanID {
 	return trace.SpanID(sum[:8])
 }
 
-// fromPosition is the generator of IDs of the SDK. Its context has the position.
+// fromPosition generates the SDK's IDs from the position in the context.
 type fromPosition struct{}
 
 // NewIDs implements IDGenerator of the SDK.
@@ -67,7 +67,7 @@ func (fromPosition) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID
 	return p.spanID()
 }
 
-// record records a span and those in it. Siblings need different names.
+// record records a span and its children. Siblings need different names.
 func record(ctx context.Context, tracer trace.Tracer, at position, s *Span) {
 	links := make([]trace.Link, 0, len(s.Links))
 	for _, key := range s.Links {

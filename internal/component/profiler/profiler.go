@@ -49,7 +49,7 @@ var lookups = map[string]string{
 // errDisabled is the error while the configuration permits no profiles.
 var errDisabled = errors.New("the cluster profiler is not enabled")
 
-// Profiler takes profiles of its process, of which it is the only one.
+// Profiler takes profiles of its process. A process has only one.
 type Profiler struct {
 	mu      sync.Mutex
 	enabled bool
@@ -67,7 +67,7 @@ func New(store *clusterconfig.Store) *Profiler {
 	return p
 }
 
-// Enable permits or forbids profiles. A CPU profile that is being taken ends and is discarded when they are forbidden.
+// Enable permits or forbids profiles. Forbidding them ends and discards a CPU profile that is being taken.
 func (p *Profiler) Enable(enabled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +122,7 @@ func (p *Profiler) stop() {
 	p.running = false
 }
 
-// Dump returns the profiles of this moment, and the CPU profile if one was taken.
+// Dump returns the current profiles, and the CPU profile if one was taken.
 func (p *Profiler) Dump() (*v1.ProfilerResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,8 +177,8 @@ func Register(mux *http.ServeMux, handler http.Handler) {
 	}
 }
 
-// OnlyAPI serves requests of clients that verify accepts, by the connection on which they arrive. It is for servers whose
-// handshakes verify no client certificate. Everybody can connect to them: without a certificate, verify is not called.
+// OnlyAPI serves only requests on connections that verify accepts. It is for servers whose handshakes verify no client certificate, so
+// that anyone can connect to them. A request without a certificate is rejected without calling verify.
 func OnlyAPI(verify func(*tls.ConnectionState) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || verify(r.TLS) != nil {

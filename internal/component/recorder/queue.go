@@ -25,7 +25,7 @@ type queue struct {
 
 	mu     sync.Mutex
 	length int
-	// byNamespace has no namespace without events.
+	// byNamespace contains only namespaces with events.
 	byNamespace map[string][]*pending
 }
 

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package recorder records core/v1 events. Unlike client-go's recorder, it sends the events of one namespace in the order in
-// which they were recorded, and namespaces in a round-robin, so that one namespace neither delays nor displaces the events of
+// which they were recorded, and serves the namespaces round-robin, so that one namespace neither delays nor displaces the events of
 // others. See docs/adr/0061.
 package recorder
 
@@ -33,8 +33,8 @@ const (
 	capacity = 1000
 	// senders is the number of namespaces whose events are sent concurrently.
 	senders = 4
-	// firstDelay and maxDelay bound the backoff between attempts to send an event, and maxAttempts is their number: two minutes in
-	// all, as in client-go's broadcaster.
+	// firstDelay and maxDelay bound the backoff between attempts to send an event, and maxAttempts is their number. Together they take
+	// two minutes, as in client-go's broadcaster.
 	firstDelay, maxDelay = time.Second, 16 * time.Second
 	maxAttempts          = 12
 	// requestTimeout bounds an attempt.
@@ -116,7 +116,7 @@ func newRecorder(sink Sink, scheme *runtime.Scheme, source corev1.EventSource, d
 	return r
 }
 
-// WithSource returns a recorder for another source that uses the same queue, so that the order is kept across sources.
+// WithSource returns a recorder for another source that uses the same queue, so that events of several sources stay in order.
 func (r *Recorder) WithSource(source corev1.EventSource) events.EventRecorder {
 	return sourceRecorder{r, source}
 }

@@ -272,8 +272,8 @@ func TestRetriesKeepTheOrder(t *testing.T) {
 }
 
 func TestDroppedEventsAreCounted(t *testing.T) {
-	gone := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("the namespace is terminating"))
-	gone.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("the namespace is terminating"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	a := newAPI(func(event *corev1.Event) error {
 		switch event.Reason {
 		case "Refused":
@@ -281,7 +281,7 @@ func TestDroppedEventsAreCounted(t *testing.T) {
 		case "Unreachable":
 			return errors.New("connection refused")
 		case "Late":
-			return gone
+			return terminating
 		}
 		return nil
 	})

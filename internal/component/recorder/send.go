@@ -27,8 +27,8 @@ func (r *Recorder) runSender(ctx context.Context) {
 	}
 }
 
-// sendNext sends the oldest event of a namespace. After a transient error the event stays the oldest and keeps its name: if the
-// failed attempt did create it, the next one gets AlreadyExists.
+// sendNext sends the oldest event of a namespace. After a transient error the event stays in the queue and keeps its name: if the failed
+// attempt has created it nevertheless, the next one gets AlreadyExists.
 func (r *Recorder) sendNext(ctx context.Context, namespace string) {
 	head := r.queue.head(namespace)
 	err := r.send(ctx, head)

@@ -33,8 +33,8 @@ func New(rate clusterconfig.RateLimit) *Limiter {
 	return l
 }
 
-// Set changes the rate. The bucket is full afterwards, unless the rate is the current one. Requests that wait already keep their
-// token of the previous bucket.
+// Set changes the rate. If the rate is new, its bucket starts full. Requests that are already waiting keep their token of the previous
+// bucket.
 func (l *Limiter) Set(rate clusterconfig.RateLimit) {
 	if current := l.current.Load(); current == nil || current.rate != rate {
 		l.current.Store(&bucket{flowcontrol.NewTokenBucketRateLimiter(rate.QPS, rate.Burst), rate})

@@ -31,13 +31,13 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
-// Reconciler approves and signs our components' certificate requests, and denies all other requests to our signers. It ignores
-// requests to other signers.
+// Reconciler approves and signs the certificate requests of our components, and denies all other requests for our signers. It ignores
+// requests for other signers.
 type Reconciler struct {
 	client.Client
 	// Namespace is the install namespace.
 	Namespace string
-	// Config has the lifetimes.
+	// Config contains the lifetimes of certificates.
 	Config *clusterconfig.Store
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
@@ -92,12 +92,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Get(ctx, request.NamespacedName, csr); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	role, ours := certificate.RoleOf(csr.Spec.SignerName)
-	if !ours || !kubevirt.IsPending(csr) {
+	role, isOurs := certificate.RoleOf(csr.Spec.SignerName)
+	if !isOurs || !kubevirt.IsPending(csr) {
 		return ctrl.Result{}, nil
 	}
 	csr = csr.DeepCopy()
-	// An approved request is validated too: the right to approve is not the right to choose what is signed.
+	// A request that is approved already is validated too: whoever may approve requests must not choose what is signed.
 	wanted, err := role.Validate(&csr.Spec, r.Namespace)
 	var refusal *certificate.DeniedError
 	if errors.As(err, &refusal) {
@@ -139,7 +139,7 @@ func (r *Reconciler) grant(
 	if err != nil {
 		return err
 	}
-	// 2. Approval and certificate are separate subresources with separate rights.
+	// 2. Approval and certificate are separate subresources with separate permissions.
 	if !approved(csr) {
 		r.condition(csr, certificatesv1.CertificateApproved, certificate.ReasonApproved, "The request of a KubeVirt component for its own certificate.")
 		if err := r.SubResource("approval").Update(ctx, csr); err != nil {
@@ -154,7 +154,7 @@ func (r *Reconciler) grant(
 	return nil
 }
 
-// lifetime is the configured one, or a shorter one that the request specifies.
+// lifetime returns the configured lifetime, or the one that the request specifies if that is shorter.
 func lifetime(csr *certificatesv1.CertificateSigningRequest, config clusterconfig.Config) time.Duration {
 	configured := config.Certificates.ServerDuration
 	if csr.Spec.ExpirationSeconds == nil {
@@ -166,8 +166,8 @@ func lifetime(csr *certificatesv1.CertificateSigningRequest, config clusterconfi
 func (r *Reconciler) condition(
 	csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string,
 ) {
-	at := metav1.NewTime(reconciler.Now(r.Clock))
+	now := metav1.NewTime(reconciler.Now(r.Clock))
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: at, LastTransitionTime: at,
+		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now,
 	})
 }

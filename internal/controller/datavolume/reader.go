@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package datavolume reads the DataVolumes of the Containerized Data Importer, which is optional and may be installed or removed
-// while we run.
+// Package datavolume reads the DataVolumes of the Containerized Data Importer, which is optional and may be installed or removed while
+// virt-controller runs.
 package datavolume
 
 import (
@@ -59,8 +59,8 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume,
 	return clientReader{reader}.Get(ctx, key)
 }
 
-// List returns the DataVolumes of a namespace. They belong to the cache: read only. It returns ErrNotInstalled if the cluster has no
-// DataVolumes, and optional.ErrUnknown until that is known.
+// List returns the DataVolumes of a namespace. They belong to the cache and must not be changed. It returns ErrNotInstalled if the cluster
+// has no DataVolumes, and optional.ErrUnknown until that is known.
 func (s *Store) List(ctx context.Context, namespace string) ([]cdi.DataVolume, error) {
 	reader, err := s.Reader()
 	if err != nil {

@@ -2,8 +2,8 @@
 // Copyright The Vireo Authors
 
 // Package monitoring contains virt-controller's metrics of VMs, VMIs and migrations. Names, labels and meanings are KubeVirt's
-// (docs/metrics.md). All but the durations are computed from the cache at each scrape: so objects that are gone have no series, and
-// a restart changes nothing.
+// (docs/metrics.md). All but the durations are computed from the cache at each scrape, so deleted objects have no series, and a restart
+// changes nothing.
 package monitoring
 
 import (
@@ -32,7 +32,8 @@ const scrapeTimeout = 5 * time.Second
 type Collector struct {
 	// Reader is the cache.
 	Reader client.Reader
-	// Elected is closed when this process is the leader. Only the leader has metrics: those of two processes would add up.
+	// Elected is closed when this process becomes the leader. Only the leader has these metrics, because sums over all processes would
+	// otherwise count each object several times.
 	Elected <-chan struct{}
 	// Config returns the cluster's configuration.
 	Config func() clusterconfig.Config
@@ -83,7 +84,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	collectSilence(&w, now, to)
 }
 
-// world is what a scrape reads. It must not be changed.
+// world contains the objects of one scrape. They belong to the cache and must not be changed.
 type world struct {
 	config     clusterconfig.Config
 	machines   v1.VirtualMachineList

@@ -205,24 +205,24 @@ func TestTransitions(t *testing.T) {
 }
 
 func TestTransitionsOfVMIs(t *testing.T) {
-	stamps := func(of ...any) (out []v1.VirtualMachineInstancePhaseTransitionTimestamp) {
-		for i := 0; i < len(of); i += 2 {
-			phase, _ := of[i].(v1.VirtualMachineInstancePhase)
-			after, _ := of[i+1].(int)
+	stamps := func(phases ...any) (out []v1.VirtualMachineInstancePhaseTransitionTimestamp) {
+		for i := 0; i < len(phases); i += 2 {
+			phase, _ := phases[i].(v1.VirtualMachineInstancePhase)
+			after, _ := phases[i+1].(int)
 			out = append(out, v1.VirtualMachineInstancePhaseTransitionTimestamp{
 				Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(noon.Add(time.Duration(after) * time.Second)),
 			})
 		}
 		return out
 	}
-	vmi := func(deleted int, of ...any) *v1.VirtualMachineInstance {
+	vmi := func(deleted int, phases ...any) *v1.VirtualMachineInstance {
 		return builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.CreationTimestamp = metav1.NewTime(noon)
 			if deleted > 0 {
 				at := metav1.NewTime(noon.Add(time.Duration(deleted) * time.Second))
 				vmi.DeletionTimestamp = &at
 			}
-			vmi.Status.PhaseTransitionTimestamps = stamps(of...)
+			vmi.Status.PhaseTransitionTimestamps = stamps(phases...)
 		}).Obj()
 	}
 	transitions := NewTransitions(nil)
@@ -233,8 +233,8 @@ func TestTransitionsOfVMIs(t *testing.T) {
 	transitions.observeVMI(vmi(100, v1.Running, 9), vmi(100, v1.Running, 9, v1.Succeeded, 130))
 	transitions.observeVMI(vmi(0, v1.Running, 9), vmi(0, v1.Running, 9, v1.Failed, 130))
 	for name, tc := range map[string]struct {
-		of   *prometheus.HistogramVec
-		want map[string]float64
+		histogram *prometheus.HistogramVec
+		want      map[string]float64
 	}{
 		"steps":         {transitions.steps, map[string]float64{"Pending>Scheduling": 1, "Scheduling>Scheduled": 5, "Running>Succeeded": 121, "Running>Failed": 121}},
 		"from creation": {transitions.fromCreation, map[string]float64{">Scheduling": 2, ">Scheduled": 7, ">Succeeded": 130, ">Failed": 130}},
@@ -242,7 +242,7 @@ func TestTransitionsOfVMIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
-			registry.MustRegister(tc.of)
+			registry.MustRegister(tc.histogram)
 			families, err := registry.Gather()
 			if err != nil || len(families) != 1 {
 				t.Fatal(families, err)

@@ -24,8 +24,9 @@ var (
 		"For each node with VMIs: how many it has if its virt-handler does not renew its Lease, or 0 if it does.", "node")
 )
 
-// collectAuthorities reports which authorities were not renewed in time. It depends on their Secrets and not on the status of the
-// KubeVirt object, whose reconciler may be what does not work. Only if there is an object that installs them are they missing.
+// collectAuthorities reports which authorities were not renewed in time. It reads their Secrets and not the status of the KubeVirt object,
+// because the reconciler of that object may be what fails. A missing Secret is reported only if there is a KubeVirt object that installs
+// it.
 func collectAuthorities(w *world, controller string, now time.Time, to chan<- prometheus.Metric) {
 	secrets := map[string]*corev1.Secret{}
 	for i := range w.secrets.Items {
@@ -34,7 +35,7 @@ func collectAuthorities(w *world, controller string, now time.Time, to chan<- pr
 	active := clusterconfig.Active(w.kubevirts.Items)
 	installed := active != nil && active.DeletionTimestamp == nil
 	report := func(name string, read func(data map[string][]byte) certificate.Authority) {
-		// What cannot be read is missing, and then the authority has no end.
+		// Data that cannot be read counts as missing; the authority then has no expiry.
 		authority := certificate.Authority{}
 		if secret := secrets[name]; secret != nil {
 			authority = read(secret.Data)
@@ -66,8 +67,8 @@ func collectSilence(w *world, now time.Time, to chan<- prometheus.Metric) {
 		}
 	}
 	for i := range w.nodes.Items {
-		n, has := guests[w.nodes.Items[i].Name]
-		if !has {
+		n, ok := guests[w.nodes.Items[i].Name]
+		if !ok {
 			continue
 		}
 		if silent, _ := node.Silent(&w.nodes.Items[i].ObjectMeta, now); !silent {

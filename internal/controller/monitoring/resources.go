@@ -44,15 +44,15 @@ type request struct {
 	value  float64
 }
 
-// resourceCache contains the resources of VMs with an instance type or preference, since to apply these to every VM at each scrape
-// is expensive.
+// resourceCache caches the resources of VMs with an instance type or preference, because applying these to every VM at each scrape is
+// expensive.
 type resourceCache struct {
 	mu    sync.Mutex
 	known map[types.UID]resourceEntry
 }
 
 type resourceEntry struct {
-	// vm, instancetype and preference are what the requests were computed from.
+	// vm, instancetype and preference are the versions of the objects from which the requests were computed.
 	vm                       int64
 	instancetype, preference string
 	requests                 []request
@@ -62,7 +62,7 @@ func (c *resourceCache) collect(w *world, vm *v1.VirtualMachine, to chan<- prome
 	if vm.Spec.Template == nil {
 		return
 	}
-	for _, r := range c.of(w, vm) {
+	for _, r := range c.requestsOfVM(w, vm) {
 		if r.source == "" {
 			to <- metrics.Gauge(resourceLimits, r.value, vm.Name, vm.Namespace, r.resource, r.unit)
 			continue
@@ -71,7 +71,8 @@ func (c *resourceCache) collect(w *world, vm *v1.VirtualMachine, to chan<- prome
 	}
 }
 
-func (c *resourceCache) of(w *world, vm *v1.VirtualMachine) []request {
+// requestsOfVM returns the requests and limits of a VM, from the cache if nothing that they depend on has changed.
+func (c *resourceCache) requestsOfVM(w *world, vm *v1.VirtualMachine) []request {
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
 		return requestsOf(&vm.Spec.Template.Spec)
 	}
@@ -88,7 +89,7 @@ func (c *resourceCache) of(w *world, vm *v1.VirtualMachine) []request {
 			specs.Add(object)
 		}
 	}
-	// With conflicts, the VM cannot start, and the template is what the user requested.
+	// A VM with conflicts cannot start. The expansion then returns the template as the user has written it.
 	template, _ := instancetype.Expand(reference.TemplateOf(&vm.Spec, specs), specs.Instancetype, specs.Preference)
 	entry.requests = requestsOf(&template.Spec)
 	if c.known == nil {
@@ -107,15 +108,15 @@ func versionOf(object client.Object) string {
 }
 
 // forget removes VMs that do not exist any more.
-func (c *resourceCache) forget(machines []v1.VirtualMachine) {
+func (c *resourceCache) forget(vms []v1.VirtualMachine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.known) == 0 {
 		return
 	}
-	exist := make(map[types.UID]bool, len(machines))
-	for i := range machines {
-		exist[machines[i].UID] = true
+	exist := make(map[types.UID]bool, len(vms))
+	for i := range vms {
+		exist[vms[i].UID] = true
 	}
 	for uid := range c.known {
 		if !exist[uid] {

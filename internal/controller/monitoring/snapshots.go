@@ -15,10 +15,10 @@ var snapshotTaken = metrics.Describe("vmsnapshot_succeeded_timestamp_seconds", "
 
 func collectSnapshots(snapshots []snapshotv1beta1.VirtualMachineSnapshot, to chan<- prometheus.Metric) {
 	for i := range snapshots {
-		of := &snapshots[i]
-		if of.Status == nil || of.Status.Phase != snapshotv1beta1.Succeeded || of.Status.CreationTime == nil {
+		snapshot := &snapshots[i]
+		if snapshot.Status == nil || snapshot.Status.Phase != snapshotv1beta1.Succeeded || snapshot.Status.CreationTime == nil {
 			continue
 		}
-		to <- metrics.Gauge(snapshotTaken, float64(of.Status.CreationTime.Unix()), of.Spec.Source.Name, of.Name, of.Namespace)
+		to <- metrics.Gauge(snapshotTaken, float64(snapshot.Status.CreationTime.Unix()), snapshot.Spec.Source.Name, snapshot.Name, snapshot.Namespace)
 	}
 }

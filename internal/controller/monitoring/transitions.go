@@ -86,10 +86,10 @@ func (t *Transitions) Start(ctx context.Context) error {
 	return nil
 }
 
-// forget removes the counter of a namespace without VMs. Namespaces come and go; their counters would use ever more memory.
+// forget removes the counter of a namespace without VMs. Otherwise the counters of deleted namespaces would accumulate.
 func (t *Transitions) forget(ctx context.Context, namespace string) {
-	left := &v1.VirtualMachineList{}
-	if err := t.cache.List(ctx, left, client.InNamespace(namespace), client.Limit(1), client.UnsafeDisableDeepCopy); err == nil && len(left.Items) == 0 {
+	remaining := &v1.VirtualMachineList{}
+	if err := t.cache.List(ctx, remaining, client.InNamespace(namespace), client.Limit(1), client.UnsafeDisableDeepCopy); err == nil && len(remaining.Items) == 0 {
 		t.created.DeleteLabelValues(namespace)
 	}
 }
@@ -97,15 +97,15 @@ func (t *Transitions) forget(ctx context.Context, namespace string) {
 // onUpdate returns a handler that calls a function with both versions of an object.
 func onUpdate[T any](observe func(before, after T)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
-		old, ok := before.(T)
-		now, is := after.(T)
-		if ok && is {
-			observe(old, now)
+		old, oldOK := before.(T)
+		updated, updatedOK := after.(T)
+		if oldOK && updatedOK {
+			observe(old, updated)
 		}
 	}}
 }
 
-// observe counts the phases that a migration has reached with one write, which may be several.
+// observe counts the phases that a migration has reached with one write. There may be several.
 func (t *Transitions) observe(before, after *v1.VirtualMachineInstanceMigration) {
 	for _, stamp := range after.Status.PhaseTransitionTimestamps {
 		known := slices.ContainsFunc(before.Status.PhaseTransitionTimestamps, func(o v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp) bool {

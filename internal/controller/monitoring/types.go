@@ -12,8 +12,8 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
-// vendorLabel is the label of an instance type or preference with its vendor. As in KubeVirt, metrics contain the names of objects of
-// known vendors, which are the same in all clusters, and not those of users' own objects.
+// vendorLabel is the label of an instance type or preference with its vendor. As in KubeVirt, metrics contain only the names of objects of
+// known vendors, which are the same in all clusters, and not the names of users' own objects.
 const (
 	vendorLabel = "instancetype.kubevirt.io/vendor"
 	otherType   = "<other>"
@@ -54,7 +54,7 @@ func kindOf(object client.Object) string {
 	return class.Cluster.Name
 }
 
-// find returns what a matcher of a VM refers to, or nil.
+// find returns the object that a matcher of a VM refers to, or nil.
 func (t typeIndex) find(class *reference.Class, vm *v1.VirtualMachine) client.Object {
 	matcher := class.MatcherOf(&vm.Spec)
 	if matcher == nil {

@@ -30,7 +30,7 @@ const (
 
 var groups = []group{groupStarting, groupRunning, groupMigrating, groupNonRunning, groupError}
 
-// groupOf are the groups of the statuses. Source: kubevirt/kubevirt pkg/monitoring/metrics/virt-controller/vmstats_collector.go.
+// groupOf contains the group of each status. Source: kubevirt/kubevirt pkg/monitoring/metrics/virt-controller/vmstats_collector.go.
 var groupOf = map[v1.VirtualMachinePrintableStatus]group{
 	v1.VirtualMachineStatusProvisioning:            groupStarting,
 	v1.VirtualMachineStatusStarting:                groupStarting,
@@ -69,9 +69,9 @@ var (
 
 func collectVM(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 	status := vm.Status.PrintableStatus
-	now, known := groupOf[status]
+	current, known := groupOf[status]
 	if !known {
-		now = groupUnknown
+		current = groupUnknown
 	}
 	annotations, machine := map[string]string(nil), ""
 	if template := vm.Spec.Template; template != nil {
@@ -85,14 +85,14 @@ func collectVM(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 	to <- metrics.Gauge(vmInfo, 1, vm.Name, vm.Namespace,
 		metrics.Text(annotations[osAnnotation]), metrics.Text(annotations[workloadAnnotation]), metrics.Text(annotations[flavorAnnotation]),
 		metrics.Text(machine), w.types.ofVM(reference.Instancetypes, vm), w.types.ofVM(reference.Preferences, vm),
-		strings.ToLower(string(status)), string(now))
+		strings.ToLower(string(status)), string(current))
 	to <- metrics.Gauge(created, float64(vm.CreationTimestamp.Unix()), vm.Name, vm.Namespace)
 	if !known {
-		now = groupError // as in KubeVirt
+		current = groupError // as in KubeVirt
 	}
 	for _, g := range groups {
 		since := 0.0
-		if g == now {
+		if g == current {
 			since = lastTransition(vm)
 		}
 		to <- metrics.Counter(transitions[g], since, vm.Name, vm.Namespace)
@@ -138,7 +138,7 @@ func collectDisks(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) 
 	}
 }
 
-// templateSize returns the size that a VM's template of a DataVolume requests, or nil. The claim's is larger by the overhead of its
+// templateSize returns the size that a VM's template of a DataVolume requests, or nil. The size of the claim includes the overhead of its
 // file system.
 func templateSize(vm *v1.VirtualMachine, volume *v1.Volume) *resource.Quantity {
 	if volume.DataVolume == nil {

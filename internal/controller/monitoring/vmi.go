@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// maxAddresses is how many interfaces of a VMI have metrics. A guest reports the rest.
+// maxAddresses is how many interfaces of a VMI have metrics, because a guest can report any number of interfaces.
 const maxAddresses = 64
 
 var (
@@ -68,8 +68,8 @@ func collectVMI(w *world, vmi *v1.VirtualMachineInstance, to chan<- prometheus.M
 	}
 }
 
-// isEvictable reports whether the node of a VMI can be drained without stopping or blocking. A VMI that has to migrate is not
-// evictable until its agent has reported that it can.
+// isEvictable reports whether a drain of the VMI's node neither stops the VMI nor is blocked by it. A VMI that has to migrate is not
+// evictable until its agent has reported that it can migrate.
 func isEvictable(vmi *v1.VirtualMachineInstance, fallback v1.EvictionStrategy) bool {
 	if eviction.StrategyOf(vmi, fallback) != v1.EvictionStrategyLiveMigrate {
 		return true
@@ -79,11 +79,11 @@ func isEvictable(vmi *v1.VirtualMachineInstance, fallback v1.EvictionStrategy) b
 }
 
 func isOutdated(vmi *v1.VirtualMachineInstance) bool {
-	_, is := vmi.Labels[v1.OutdatedLauncherImageLabel]
-	return is
+	_, outdated := vmi.Labels[v1.OutdatedLauncherImageLabel]
+	return outdated
 }
 
-// collectAddresses returns one series for each interface, with its first address. Two that are equal are one.
+// collectAddresses returns one series for each interface, with its first address, and omits duplicates.
 func collectAddresses(vmi *v1.VirtualMachineInstance, to chan<- prometheus.Metric) {
 	type series struct{ vnic, name, address string }
 	known := map[series]bool{}

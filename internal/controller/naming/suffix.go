@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package naming makes deterministic names in the format of generateName: two reconciliations of the same state create an object of the
-// same name, and the API server accepts it once.
+// same name, so the API server accepts only one of them.
 package naming
 
 import (
@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// How the API server makes a name from generateName: as many characters of this alphabet after a prefix of at most that
-// length. Source: k8s.io/apiserver pkg/storage/names, k8s.io/apimachinery pkg/util/rand.
+// The API server makes a name from generateName by appending this number of characters of this alphabet to a prefix of at most this length.
+// Source: k8s.io/apiserver pkg/storage/names, k8s.io/apimachinery pkg/util/rand.
 const (
 	SuffixLength = 5
 	PrefixLength = 63 - SuffixLength

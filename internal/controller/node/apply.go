@@ -19,7 +19,7 @@ type State struct {
 	Pulse Pulse
 	// Ready reports whether the agent reported that VMs can be scheduled.
 	Ready bool
-	// Labels are the capability labels. Nil leaves those that the Node has.
+	// Labels are the capability labels. Nil keeps the current ones.
 	Labels map[string]string
 }
 
@@ -57,8 +57,8 @@ func Apply(meta *metav1.ObjectMeta, s State) {
 	set(&meta.Annotations, annotations)
 }
 
-// markSilence sets UnresponsiveAnnotation if the agent's Lease expired. It does not for an agent that released its Lease: the
-// heartbeat annotation shows how long ago that was.
+// markSilence sets UnresponsiveAnnotation if the agent's Lease has expired, but not if the agent has released it: then the heartbeat
+// annotation shows how long ago that was.
 func markSilence(annotations map[string]string, pulse Pulse) {
 	switch {
 	case pulse.Alive || pulse.Released:
@@ -68,7 +68,7 @@ func markSilence(annotations map[string]string, pulse Pulse) {
 	}
 }
 
-// Skipped reports whether the Node has SkipAnnotation: it gets no capability labels.
+// Skipped reports whether the Node has SkipAnnotation, and so gets no capability labels.
 func Skipped(meta *metav1.ObjectMeta) bool {
 	_, skip := meta.Annotations[SkipAnnotation]
 	return skip

@@ -28,7 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
-// ReasonNodeUnresponsive is the reason of the event on a Node whose agent no longer renews its Lease. Its VMIs have the same one.
+// ReasonNodeUnresponsive is the reason of the event on a Node whose agent no longer renews its Lease, and of the events on its VMIs.
 const ReasonNodeUnresponsive = "NodeUnresponsive"
 
 // Reconciler derives labels and the heartbeat annotation of Nodes from the Leases and reports of their agents, which may not write
@@ -39,7 +39,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Namespace is the install namespace, in which agents keep their Lease and their report.
 	Namespace string
-	// Config has the list of obsolete CPU models.
+	// Config contains the list of obsolete CPU models.
 	Config reconciler.ConfigSource
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock

@@ -12,21 +12,21 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Timeout is how long an agent may be silent if its Lease has no duration, or if it released the Lease, as it does when it is replaced.
-// KubeVirt's value.
+// Timeout is how long after its last renewal an agent counts as alive if its Lease has no duration, or if it released the Lease, as it does
+// when it is replaced. KubeVirt's value.
 const Timeout = 5 * time.Minute
 
 // HeartbeatInterval is the shortest time between two updates of a Node's heartbeat annotation. KubeVirt's value.
 const HeartbeatInterval = time.Minute
 
-// Heartbeats tracks which agents are alive. It compares an agent's renewal times with each other and not with the manager's clock,
-// except at the first observation: a node whose clock is wrong is not unresponsive.
+// Heartbeats tracks which agents are alive. It compares an agent's renewal times with each other and, except at the first observation, not
+// with the manager's clock: a node is not unresponsive because its clock is wrong.
 type Heartbeats struct {
 	mu   sync.Mutex
 	seen map[string]beat
 }
 
-// beat is the last renewal of a Lease and when it was first seen here.
+// beat is the last renewal of a Lease, and when it was first observed by this process.
 type beat struct {
 	renewed time.Time
 	at      time.Time
@@ -44,9 +44,9 @@ type Pulse struct {
 	Released bool
 }
 
-// Observe returns the state of an agent from its Lease. An agent that stops releases its Lease. It still counts as alive until Timeout,
-// because its successor usually follows at once: a Node whose labels changed meanwhile could lose its guests (ADR 18). Without
-// the agent there are no devices, so that the node gets no new guests.
+// Observe returns the state of an agent from its Lease. An agent that stops releases its Lease. It counts as alive until Timeout has
+// passed, because its successor usually starts at once, and a Node whose labels changed meanwhile could lose its guests (ADR 18). The node
+// gets no new guests meanwhile, because without an agent it has no devices.
 func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.Time) Pulse {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func released(lease *coordinationv1.Lease) bool {
 	return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
 }
 
-// timeout is the Lease's duration, capped at Timeout because a node sets it.
+// timeout returns the Lease's duration, which a node sets, or Timeout if that is shorter.
 func timeout(lease *coordinationv1.Lease) time.Duration {
 	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 && !released(lease) {
 		return min(time.Duration(*seconds)*time.Second, Timeout)

@@ -22,7 +22,7 @@ import (
 const (
 	SchedulableLabel    = "kubevirt.io/schedulable"
 	HeartbeatAnnotation = "kubevirt.io/heartbeat"
-	// UnresponsiveAnnotation is not KubeVirt's: when an agent whose Lease expired renewed it last, in RFC 3339.
+	// UnresponsiveAnnotation is set if the agent's Lease has expired: when it was last renewed, in RFC 3339. KubeVirt does not have it.
 	UnresponsiveAnnotation = "kubevirt.io/unresponsive-since"
 	SkipAnnotation         = "node-labeller.kubevirt.io/skip-node"
 	ObsoleteHostModelLabel = "node-labeller.kubevirt.io/obsolete-host-model"
@@ -66,8 +66,8 @@ func Report(cm *corev1.ConfigMap) (*nodecapabilities.Report, error) {
 	return report, nil
 }
 
-// Labels are those of a Node with a report. Entries that make no label are left out and named in the error;
-// the labels are usable even then.
+// Labels returns the labels of a Node from its agent's report. Entries that make no valid label are left out and named in the error; the
+// other labels are returned even then.
 func Labels(report *nodecapabilities.Report, obsolete map[string]bool) (map[string]string, error) {
 	b := labelSet{labels: map[string]string{}}
 	models := make([]string, 0, len(report.CPUModels))
@@ -87,9 +87,9 @@ func Labels(report *nodecapabilities.Report, obsolete map[string]bool) (map[stri
 	if report.Realtime {
 		b.labels[v1.RealtimeLabel] = "true"
 	}
-	b.one(cpuVendorPrefix, report.Vendor)
-	b.one(hostModelPrefix, report.HostModel)
-	b.one(cpuModelMigratePrefix, report.HostModel)
+	b.addOne(cpuVendorPrefix, report.Vendor)
+	b.addOne(hostModelPrefix, report.HostModel)
+	b.addOne(cpuModelMigratePrefix, report.HostModel)
 	if obsolete[report.HostModel] {
 		b.labels[ObsoleteHostModelLabel] = "true"
 	}
@@ -107,11 +107,11 @@ func (b *labelSet) add(prefix string, names []string) {
 		names = names[:maxPerGroup]
 	}
 	for _, name := range names {
-		b.one(prefix, name)
+		b.addOne(prefix, name)
 	}
 }
 
-func (b *labelSet) one(prefix, name string) {
+func (b *labelSet) addOne(prefix, name string) {
 	if name == "" {
 		return
 	}
@@ -123,7 +123,7 @@ func (b *labelSet) one(prefix, name string) {
 	b.labels[key] = "true"
 }
 
-// owned reports whether a label is one that Labels makes.
+// owned reports whether Labels may return a label.
 func owned(key string) bool {
 	return slices.ContainsFunc(ownedPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }

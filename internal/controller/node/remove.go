@@ -19,9 +19,9 @@ import (
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 )
 
-// RemoveAll deletes the Leases and the reports of all agents, and removes from all Nodes what Apply sets. It is for an
-// uninstallation, when no agent runs any more: the Reconciler would do the same for each Node as soon as its Lease is gone, but
-// the process may end before.
+// RemoveAll deletes the Leases and the reports of all agents, and removes from all Nodes what Apply sets. It is called when Vireo is
+// uninstalled and no agent runs any more: the Reconciler would do the same for each Node whose Lease is deleted, but the process may stop
+// earlier.
 func RemoveAll(ctx context.Context, c client.Client, namespace string) error {
 	for _, list := range []client.ObjectList{&coordinationv1.LeaseList{}, &corev1.ConfigMapList{}} {
 		agents := client.MatchingLabels{v1.AppLabel: nodecapabilities.LabelValue}
@@ -52,7 +52,7 @@ func RemoveAll(ctx context.Context, c client.Client, namespace string) error {
 	return nil
 }
 
-// write applies the state of a Node's agent to the Node, which it changes in memory too. If nothing changes, it writes nothing.
+// write applies the state of a Node's agent to the Node, also in memory. If nothing changes, it writes nothing.
 func write(ctx context.Context, c client.Client, node *metav1.PartialObjectMetadata, s State) error {
 	before := node.DeepCopy()
 	Apply(&node.ObjectMeta, s)

@@ -33,18 +33,18 @@ var (
 	ErrUnknown = errors.New("it is not known yet whether the cluster has the kind")
 )
 
-// syncTimeout is how long the first list of objects may delay the start of the controllers that use them. After it they run as
-// if there were none, until the list succeeds.
+// syncTimeout is how long the first list of objects may delay the start of the controllers that use them. After that, they run
+// without the objects until the list succeeds.
 const syncTimeout = 10 * time.Second
 
-// How long to wait before a watch that has failed is tried again, for the first time and at most. A kind is served soon after its
-// CustomResourceDefinition was created.
+// The first and the maximum delay before a failed watch is retried. A kind is served shortly after its CustomResourceDefinition was
+// created.
 const (
-	firstPause = 200 * time.Millisecond
-	maxPause   = 30 * time.Second
+	firstDelay = 200 * time.Millisecond
+	maxDelay   = 30 * time.Second
 )
 
-// errStopped is the error of a cache that ends before its context.
+// errStopped is the error of a cache that stops before its context ends.
 var errStopped = errors.New("the cache has stopped")
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
@@ -122,7 +122,7 @@ func (s *Store) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch CustomResourceDefinition %s: %w", s.kind.CRD, err)
 	}
-	// One pending change is enough: follow reads the CustomResourceDefinition.
+	// One pending change suffices, because follow reads the current CustomResourceDefinition.
 	changes := make(chan struct{}, 1)
 	trigger := func() {
 		select {
@@ -150,24 +150,24 @@ func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client
 	var uid string
 	for {
 		err := definitions.Get(ctx, client.ObjectKey{Name: s.kind.CRD}, kind)
-		there := err == nil && kind.GetDeletionTimestamp() == nil
-		// Another UID means that the CustomResourceDefinition was deleted and created again, and its objects with it.
-		gone := stop != nil && (!there || string(kind.GetUID()) != uid)
-		if gone {
+		exists := err == nil && kind.GetDeletionTimestamp() == nil
+		// Another UID means that the CustomResourceDefinition was deleted, together with all objects, and created again.
+		removed := stop != nil && (!exists || string(kind.GetUID()) != uid)
+		if removed {
 			stop()
 			stop = nil
-			log.FromContext(ctx).Info("An optional kind is gone", "crd", s.kind.CRD)
+			log.FromContext(ctx).Info("An optional kind was removed", "crd", s.kind.CRD)
 		}
 		switch {
-		case there && stop == nil:
+		case exists && stop == nil:
 			uid = string(kind.GetUID())
 			s.publish(ctx, state{err: ErrUnknown})
 			var watching context.Context
 			watching, stop = context.WithCancel(ctx)
 			go s.watch(watching)
-		case !there:
+		case !exists:
 			s.publish(ctx, state{err: ErrAbsent})
-			if gone {
+			if removed {
 				s.notify(Change{})
 			}
 			s.settle.Do(func() { close(s.settled) })
@@ -183,35 +183,35 @@ func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client
 	}
 }
 
-// watch caches the objects until the context ends. A watch that fails is tried again, less and less often: no event reports that it would
+// watch caches the objects until the context ends. It retries a failed watch with increasing delays, because no event reports when it would
 // succeed.
 func (s *Store) watch(ctx context.Context) {
-	late := time.AfterFunc(syncTimeout, func() { s.settle.Do(func() { close(s.settled) }) })
-	defer late.Stop()
-	pauses := newPauses()
+	deadline := time.AfterFunc(syncTimeout, func() { s.settle.Do(func() { close(s.settled) }) })
+	defer deadline.Stop()
+	backoff := newBackoff()
 	for {
-		began := time.Now()
+		started := time.Now()
 		err := s.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		// What was published follows the API server no longer.
+		// The published reader is not updated any more.
 		s.publish(ctx, state{err: ErrUnknown})
-		if time.Since(began) > maxPause {
-			pauses = newPauses() // It did not fail at once.
+		if time.Since(started) > maxDelay {
+			backoff = newBackoff() // The watch worked for a while.
 		}
-		pause := pauses.Step()
-		log.FromContext(ctx).Info("Cannot watch an optional kind, trying again", "crd", s.kind.CRD, "after", pause.String(), "error", err.Error())
+		delay := backoff.Step()
+		log.FromContext(ctx).Info("Cannot watch an optional kind, trying again", "crd", s.kind.CRD, "after", delay.String(), "error", err.Error())
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(delay):
 		}
 	}
 }
 
-func newPauses() wait.Backoff {
-	return wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 0.2, Steps: math.MaxInt32, Cap: maxPause}
+func newBackoff() wait.Backoff {
+	return wait.Backoff{Duration: firstDelay, Factor: 2, Jitter: 0.2, Steps: math.MaxInt32, Cap: maxDelay}
 }
 
 // watchOnce caches the objects until the context ends, or until that fails.
@@ -222,7 +222,7 @@ func (s *Store) watchOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// It fails until the API server serves the kind.
+	// This fails until the API server serves the kind.
 	informer, err := objects.GetInformer(ctx, s.kind.New(), cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("make an informer: %w", err)
@@ -266,7 +266,8 @@ func (s *Store) newCache(by map[client.Object]cache.ByObject) (cache.Cache, erro
 	return c, nil
 }
 
-// publish sets the current state, and reports whether it did: not if the context has ended, because the state is that of another watch then.
+// publish sets the current state, and reports whether it did. It does not if the context has ended, because another watch may have set the
+// state since.
 func (s *Store) publish(ctx context.Context, next state) bool {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()

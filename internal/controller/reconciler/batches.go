@@ -5,8 +5,8 @@ package reconciler
 
 import "sync"
 
-// InBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and returns
-// the first of them: the others are most likely the same.
+// InBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and returns the first
+// error; the others most likely have the same cause.
 func InBatches(count int, do func(i int) error) error {
 	for done, size := 0, 1; done < count; done, size = done+size, 2*size {
 		size = min(size, count-done)

@@ -11,11 +11,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// ConflictRetry is the delay before the next reconciliation after a conflict, in case the cache is late to show the other write.
+// ConflictRetry is the delay before the next reconciliation after a conflict, which gives the cache time to receive the other write.
 const ConflictRetry = 50 * time.Millisecond
 
-// Result returns the result of a reconciliation that failed with err or is to be repeated after a time. A conflict is not reported
-// as an error: the next reconciliation starts from the API server's version.
+// Result returns the result of a reconciliation that failed with err or is to be repeated after a delay. A conflict is not reported as an
+// error, because the next reconciliation starts from the API server's version.
 func Result(err error, after time.Duration) (ctrl.Result, error) {
 	if err == nil {
 		return ctrl.Result{RequeueAfter: after}, nil

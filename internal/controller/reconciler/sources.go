@@ -15,7 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
 
-// ConfigSource gives the cluster's current configuration. clusterconfig.Store is one.
+// ConfigSource provides the cluster's current configuration. clusterconfig.Store is one.
 type ConfigSource interface {
 	Current() clusterconfig.Config
 }

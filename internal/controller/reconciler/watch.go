@@ -71,7 +71,7 @@ type Index struct {
 	values client.IndexerFunc
 }
 
-// IndexBy is the index of the objects of a type by the values of each.
+// IndexBy returns an index of the objects of a type by the values that a function returns for each.
 func IndexBy[T client.Object](kind T, field string, values func(T) []string) Index {
 	return Index{kind: kind, field: field, values: func(o client.Object) []string {
 		object, ok := o.(T)

@@ -17,14 +17,14 @@ import (
 
 const (
 	migrationSpan = "VirtualMachineInstance migration"
-	// transferSpan is the transfer of the guest, from libvirt's start to the guest's end on the source.
+	// transferSpan is the transfer of the guest, from its start by libvirt until the guest has ended on the source.
 	transferSpan = "Transfer"
 )
 
 // migrationKey is the key of the trace of a migration.
 func migrationKey(migration types.UID) string { return "migration/" + string(migration) }
 
-// migrationEnd returns the stamp that ends a migration, or nil.
+// migrationEnd returns the timestamp of a migration's final phase, or nil.
 func migrationEnd(m *v1.VirtualMachineInstanceMigration) *v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp {
 	for i := range m.Status.PhaseTransitionTimestamps {
 		switch stamp := &m.Status.PhaseTransitionTimestamps[i]; stamp.Phase {
@@ -85,7 +85,7 @@ func attributes(state *v1.VirtualMachineInstanceMigrationState) []attribute.KeyV
 	return out
 }
 
-// addTransfer adds the span of the transfer, if there was one. It has the agents' stamps.
+// addTransfer adds the span of the transfer, if there was one, with the timestamps of the agents.
 func addTransfer(root *otlp.Span, state *v1.VirtualMachineInstanceMigrationState) {
 	if state.StartTimestamp == nil || state.EndTimestamp == nil {
 		return

@@ -27,7 +27,7 @@ const (
 // startKey is the key of the trace of a VMI's start.
 func startKey(vmi types.UID) string { return "start/" + string(vmi) }
 
-// startEnd returns the stamp that ends the start of a VMI, or nil: its guest runs, or will not.
+// startEnd returns the timestamp of the phase that ends the start of a VMI, or nil: its guest runs, or has failed to start.
 func startEnd(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstancePhaseTransitionTimestamp {
 	for i := range vmi.Status.PhaseTransitionTimestamps {
 		switch stamp := &vmi.Status.PhaseTransitionTimestamps[i]; stamp.Phase {
@@ -72,7 +72,7 @@ func start(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, requested time.Time)
 	return root
 }
 
-// startFailure is why a guest has not started.
+// startFailure returns why a guest has not started.
 func startFailure(vmi *v1.VirtualMachineInstance) string {
 	message := "The guest did not start."
 	if ready := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceReady); ready != nil && ready.Message != "" {
@@ -84,17 +84,17 @@ func startFailure(vmi *v1.VirtualMachineInstance) string {
 	return vmi.Status.Reason + ": " + message
 }
 
-// step is a state, and when it started.
+// step is a state, and since when it lasts.
 type step struct {
 	name  string
 	since time.Time
 }
 
-// timeline are states, each of which ends when the next one starts.
+// timeline is a sequence of states, each of which ends when the next one starts.
 type timeline []step
 
-// trace returns a span with one child for each state. The stamps come from different clocks: a state that starts before the one
-// before it starts with it.
+// trace returns a span with one child for each state. The timestamps come from different clocks: a state that seems to start before its
+// predecessor has ended starts at that end.
 func (t timeline) trace(name string, end time.Time) *otlp.Span {
 	root := &otlp.Span{Name: name, Start: t[0].since, End: t[0].since}
 	for i, s := range t {
@@ -116,7 +116,7 @@ func (t timeline) addPod(root *otlp.Span, phase string, pod *corev1.Pod) {
 	if i < 0 {
 		return
 	}
-	// A step ends at its stamp, so names and stamps are shifted.
+	// Unlike the timestamps of phases, these are the ends of the steps and not their starts.
 	var ends []step
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized} {
 		if c := podstate.Condition(pod, kind); c != nil && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {

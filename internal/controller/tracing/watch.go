@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package tracing exports one trace for each start of a VMI and for each migration, when it has ended. It derives them from what the
-// objects record, so no other package has a part in it.
+// Package tracing exports one trace for each start of a VMI and for each migration, when it has ended. It derives them from timestamps in
+// the objects, so no other package takes part in it.
 package tracing
 
 import (
@@ -34,11 +34,12 @@ type Watcher struct {
 	// started is when the Watcher started. What ended before may have been exported by another process.
 	started time.Time
 	mu      sync.Mutex
-	// requested are the times at which starts of VMs were requested, until the VMI's start has ended, by the VM's UID.
+	// requested contains the times at which starts of VMs were requested, by the VM's UID, until the VMI's start has ended.
 	requested map[types.UID]time.Time
 }
 
-// creationSlack is how much later than its VMI's creation a request may seem: creation times are whole seconds of another clock.
+// creationSlack is by how much a request may appear to be later than the creation of its VMI, because creation times are whole seconds of
+// another clock.
 const creationSlack = 5 * time.Second
 
 // Exporter exports traces.
@@ -47,7 +48,7 @@ type Exporter interface {
 	Close() error
 }
 
-// Start watches until the context ends, and exports what is left.
+// Start watches until the context ends, and then exports what is still queued.
 func (w *Watcher) Start(ctx context.Context) error {
 	w.prepare()
 	for object, handler := range map[client.Object]toolscache.ResourceEventHandler{
@@ -69,7 +70,7 @@ func (w *Watcher) Start(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("watch %T to trace it: %w", object, err)
 		}
-		// A handler has a goroutine and a queue of its own: it delays no reconciliation.
+		// Each handler has its own goroutine and queue, so it delays no reconciliation.
 		registration, err := informer.AddEventHandler(handler)
 		if err != nil {
 			return fmt.Errorf("watch %T to trace it: %w", object, err)
@@ -87,7 +88,7 @@ func (w *Watcher) Start(ctx context.Context) error {
 func (w *Watcher) instances(ctx context.Context) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: updates(func(before, after *v1.VirtualMachineInstance) { w.observeVMI(ctx, before, after) }),
-		// Its start may not have ended, or not have been observed to end.
+		// The start may not have ended, or its end may not have been observed.
 		DeleteFunc: deletions(func(vmi *v1.VirtualMachineInstance) { w.takeRequest(vmi) }),
 	}
 }
@@ -97,10 +98,10 @@ func (w *Watcher) prepare() { w.started, w.requested = w.Clock.Now(), map[types.
 // updates returns a function that calls another one with both versions of an object.
 func updates[T any](observe func(before, after T)) func(before, after any) {
 	return func(before, after any) {
-		old, ok := before.(T)
-		now, is := after.(T)
-		if ok && is {
-			observe(old, now)
+		old, oldOK := before.(T)
+		updated, updatedOK := after.(T)
+		if oldOK && updatedOK {
+			observe(old, updated)
 		}
 	}
 }
@@ -117,7 +118,7 @@ func deletions[T any](observe func(T)) func(any) {
 	}
 }
 
-// observeVM notes when a start of a VM is requested, and forgets it when the request is withdrawn. No object records it.
+// observeVM stores when a start of a VM is requested, which no object contains, and removes it when the request is withdrawn.
 func (w *Watcher) observeVM(before, after *v1.VirtualMachine) {
 	switch {
 	case requestsStart(after) && !requestsStart(before), !after.Status.Created && wantsVMI(after) && !wantsVMI(before):
@@ -139,8 +140,8 @@ func (w *Watcher) forgetRequest(vm types.UID) {
 	delete(w.requested, vm)
 }
 
-// takeRequest returns when the start of a VMI's VM was requested, and forgets it. What was requested after the VMI was created is the
-// start of the next one.
+// takeRequest returns when the start of a VMI's VM was requested, and removes it. A request that was made after the VMI was created is for
+// the next VMI, and is kept.
 func (w *Watcher) takeRequest(vmi *v1.VirtualMachineInstance) time.Time {
 	vm := vmistatus.VMOf(vmi)
 	if vm == nil {

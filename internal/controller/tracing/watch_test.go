@@ -107,12 +107,12 @@ func (w *world) expect(want ...string) map[string]otlpcollector.Span {
 }
 
 // vmi makes a VMI that was created at noon, with the phases that it was in, and their seconds.
-func vmi(of ...any) *builder.VMI {
+func vmi(phases ...any) *builder.VMI {
 	return builder.MakeVMI("vm").UID("vmi-uid").With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.CreationTimestamp = at(0)
-		for i := 0; i < len(of); i += 2 {
-			phase, _ := of[i].(v1.VirtualMachineInstancePhase)
-			after, _ := of[i+1].(int)
+		for i := 0; i < len(phases); i += 2 {
+			phase, _ := phases[i].(v1.VirtualMachineInstancePhase)
+			after, _ := phases[i+1].(int)
 			vmi.Status.Phase = phase
 			vmi.Status.PhaseTransitionTimestamps = append(vmi.Status.PhaseTransitionTimestamps,
 				v1.VirtualMachineInstancePhaseTransitionTimestamp{Phase: phase, PhaseTransitionTimestamp: at(after)})
@@ -236,8 +236,8 @@ func TestRequestedStart(t *testing.T) {
 			for i := 1; i < len(tc.observed); i++ {
 				w.observeVM(tc.observed[i-1], tc.observed[i])
 			}
-			of := vmi(v1.Pending, 0).OwnedBy(vm)
-			w.observeVMI(t.Context(), of.Obj(), of.Phase(v1.Running).With(func(vmi *v1.VirtualMachineInstance) {
+			instance := vmi(v1.Pending, 0).OwnedBy(vm)
+			w.observeVMI(t.Context(), instance.Obj(), instance.Phase(v1.Running).With(func(vmi *v1.VirtualMachineInstance) {
 				vmi.Status.PhaseTransitionTimestamps[1].PhaseTransitionTimestamp = at(4)
 			}).Obj())
 			want := []string{fmt.Sprintf("VirtualMachineInstance start %d-4", tc.want)}

@@ -54,25 +54,25 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineclone").
 		For(&v1beta1.VirtualMachineClone{}).
-		Watches(&snapshotv1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.ofSnapshot)).
-		Watches(&snapshotv1beta1.VirtualMachineRestore{}, handler.EnqueueRequestsFromMapFunc(r.ofRestore)).
-		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.ofVM)).
-		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.toVM), builder.WithPredicates(isDeleted)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
+		Watches(&snapshotv1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfSnapshot)).
+		Watches(&snapshotv1beta1.VirtualMachineRestore{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfRestore)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfVM)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesToVM), builder.WithPredicates(isDeleted)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfClaim)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: cloneWorkers}).
 		Complete(r)
 }
 
 // Reconcile reconciles one clone. See Run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	of := &v1beta1.VirtualMachineClone{}
-	if err := r.Client.Get(ctx, request.NamespacedName, of); err != nil {
+	vmClone := &v1beta1.VirtualMachineClone{}
+	if err := r.Client.Get(ctx, request.NamespacedName, vmClone); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineClone %s: %w", request, err)
 	}
-	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Clone: of}
+	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Clone: vmClone}
 	if err := Run(ctx, scope); err != nil {
 		return reconciler.Result(err, 0)
 	}

@@ -44,7 +44,7 @@ type Scope struct {
 // Run reconciles the clone. The numbered comment gives the reason for the order.
 func Run(ctx context.Context, s *Scope) error {
 	if s.Clone.DeletionTimestamp != nil {
-		return nil // The garbage collector deletes what belongs to it.
+		return nil // The garbage collector deletes the objects that the clone owns.
 	}
 	world, err := s.readWorld(ctx)
 	if err != nil {
@@ -67,11 +67,11 @@ func Run(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// apply applies the changes of a step and returns the first error. What exists already is not created, nor deleted what is gone.
+// apply applies the changes of a step and returns the first error. An object that exists already, or is deleted already, is no error.
 func (s *Scope) apply(ctx context.Context, step *clone.Step) error {
 	for _, object := range step.Create {
 		if err := s.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
-			return err // The decision adds what was created.
+			return err
 		}
 	}
 	for _, object := range step.Delete {

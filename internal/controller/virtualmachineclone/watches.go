@@ -18,15 +18,15 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
 
-// Indexes of clones. A clone that is underway is found by everything that it waits for, a finished one by its target, and by its restore
-// while it has one.
+// Fields of the indexes of clones. An unfinished clone is indexed by everything that it waits for; every clone by its target, and by its
+// restore if it has one.
 const (
 	awaitedField = "awaited"
 	targetField  = "target"
 	restoreField = "restore"
 )
 
-// ClaimIndex finds the claims that a restore has made.
+// ClaimIndex finds the claims that a restore has created.
 const ClaimIndex = "metadata.annotations.restore"
 
 // RestoreOfClaim returns the values of ClaimIndex.
@@ -42,65 +42,65 @@ func RestoreOfClaim(claim *corev1.PersistentVolumeClaim) []string {
 const awaitedSnapshot, awaitedRestore, awaitedVM = "snapshot/", "restore/", "vm/"
 
 var (
-	awaitedIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField, func(of *v1beta1.VirtualMachineClone) []string {
-		if !clone.IsUnderway(of) {
+	awaitedIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField, func(vmClone *v1beta1.VirtualMachineClone) []string {
+		if !clone.IsUnderway(vmClone) {
 			return nil
 		}
-		names := []string{awaitedSnapshot + clone.SnapshotName(of), awaitedRestore + clone.RestoreName(of), awaitedVM + clone.TargetName(of)}
-		if of.Spec.Source != nil {
-			names = append(names, awaitedVM+of.Spec.Source.Name)
+		names := []string{awaitedSnapshot + clone.SnapshotName(vmClone), awaitedRestore + clone.RestoreName(vmClone), awaitedVM + clone.TargetName(vmClone)}
+		if vmClone.Spec.Source != nil {
+			names = append(names, awaitedVM+vmClone.Spec.Source.Name)
 		}
 		return names
 	})
-	targetIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, targetField, func(of *v1beta1.VirtualMachineClone) []string {
-		return []string{clone.TargetName(of)}
+	targetIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, targetField, func(vmClone *v1beta1.VirtualMachineClone) []string {
+		return []string{clone.TargetName(vmClone)}
 	})
-	restoreIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, restoreField, func(of *v1beta1.VirtualMachineClone) []string {
-		if of.Status.RestoreName == nil {
+	restoreIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, restoreField, func(vmClone *v1beta1.VirtualMachineClone) []string {
+		if vmClone.Status.RestoreName == nil {
 			return nil
 		}
-		return []string{*of.Status.RestoreName}
+		return []string{*vmClone.Status.RestoreName}
 	})
 	claimIndex = reconciler.IndexBy(&corev1.PersistentVolumeClaim{}, ClaimIndex, RestoreOfClaim)
 )
 
-// isDeleted passes the deletion of an object.
+// isDeleted accepts only the deletion of an object.
 var isDeleted = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, UpdateFunc: func(event.UpdateEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// ofSnapshot returns the clones underway that restore a snapshot.
-func (r *Reconciler) ofSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
+// clonesOfSnapshot returns the unfinished clones that restore a snapshot.
+func (r *Reconciler) clonesOfSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.clonesByIndex(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
 }
 
-// ofRestore returns the clones underway of a restore.
-func (r *Reconciler) ofRestore(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedRestore+object.GetName())
+// clonesOfRestore returns the unfinished clones that use a restore.
+func (r *Reconciler) clonesOfRestore(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.clonesByIndex(ctx, object.GetNamespace(), awaitedField, awaitedRestore+object.GetName())
 }
 
-// ofVM returns the clones underway that have a VM as their source or their target.
-func (r *Reconciler) ofVM(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedVM+object.GetName())
+// clonesOfVM returns the unfinished clones of which a VM is the source or the target.
+func (r *Reconciler) clonesOfVM(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.clonesByIndex(ctx, object.GetNamespace(), awaitedField, awaitedVM+object.GetName())
 }
 
-// toVM returns all clones of which a VM is the target.
-func (r *Reconciler) toVM(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.by(ctx, object.GetNamespace(), targetField, object.GetName())
+// clonesToVM returns all clones of which a VM is the target, also those that have finished.
+func (r *Reconciler) clonesToVM(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.clonesByIndex(ctx, object.GetNamespace(), targetField, object.GetName())
 }
 
-// ofClaim returns the clone whose restore has made a claim.
-func (r *Reconciler) ofClaim(ctx context.Context, object client.Object) []ctrl.Request {
+// clonesOfClaim returns the clone whose restore has created a claim.
+func (r *Reconciler) clonesOfClaim(ctx context.Context, object client.Object) []ctrl.Request {
 	name := object.GetAnnotations()[snapshot.RestoreNameAnnotation]
 	if name == "" {
 		return nil
 	}
-	return r.by(ctx, object.GetNamespace(), restoreField, name)
+	return r.clonesByIndex(ctx, object.GetNamespace(), restoreField, name)
 }
 
-// by returns the clones of a namespace with a value in an index.
-func (r *Reconciler) by(ctx context.Context, namespace, field, value string) []ctrl.Request {
+// clonesByIndex returns the clones of a namespace with this value in the index of the field.
+func (r *Reconciler) clonesByIndex(ctx context.Context, namespace, field, value string) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineCloneList{},
 		client.InNamespace(namespace), client.MatchingFields{field: value})
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
 
-// read reads an object of the clone's namespace. It returns nil for one that does not exist: the API server is asked if the cache has
-// none, because the cache may be behind.
+// read reads an object of the clone's namespace, or returns nil if it does not exist. If the cache does not have it, it is read from the
+// API server, because the cache may be stale.
 func read[T client.Object](ctx context.Context, s *Scope, name string, object T) (T, error) {
 	return reconciler.Read(ctx, client.ObjectKey{Namespace: s.Clone.Namespace, Name: name}, object, s.Client, s.APIReader)
 }
@@ -60,12 +60,13 @@ func (s *Scope) readWorld(ctx context.Context) (world clone.World, err error) {
 	return world, err
 }
 
-// readClaims reads the claims that the restore has made. If the restore was deleted, their annotation names it.
-func (s *Scope) readClaims(ctx context.Context, of *snapshotv1beta1.VirtualMachineRestore) ([]*corev1.PersistentVolumeClaim, error) {
-	if of != nil && of.Status != nil && ptr.Deref(of.Status.Complete, false) {
+// readClaims reads the claims that the restore has created: those in its status if it is complete, or else those whose annotation has its
+// name, as after its deletion.
+func (s *Scope) readClaims(ctx context.Context, vmRestore *snapshotv1beta1.VirtualMachineRestore) ([]*corev1.PersistentVolumeClaim, error) {
+	if vmRestore != nil && vmRestore.Status != nil && ptr.Deref(vmRestore.Status.Complete, false) {
 		var out []*corev1.PersistentVolumeClaim
-		for i := range of.Status.Restores {
-			claim, err := read(ctx, s, of.Status.Restores[i].PersistentVolumeClaimName, &corev1.PersistentVolumeClaim{})
+		for i := range vmRestore.Status.Restores {
+			claim, err := read(ctx, s, vmRestore.Status.Restores[i].PersistentVolumeClaimName, &corev1.PersistentVolumeClaim{})
 			if err != nil {
 				return nil, err
 			}
@@ -76,8 +77,8 @@ func (s *Scope) readClaims(ctx context.Context, of *snapshotv1beta1.VirtualMachi
 		return out, nil
 	}
 	name := clone.RestoreName(s.Clone)
-	// The cache is enough to wait. That no claim waits any more is read from the API server, which has no index: once, because the clone
-	// needs nothing of the restore then.
+	// The cache suffices while a claim is waiting. The list of the API server, which has no index, is read only once: if no claim is
+	// waiting, the clone does not need the restore any more.
 	cached, err := s.claimsOf(ctx, s.Client, name, client.MatchingFields{ClaimIndex: name})
 	if err != nil || slices.ContainsFunc(cached, clone.IsWaiting) {
 		return cached, err

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package virtualmachineexport serves the volumes of VirtualMachineExports: it creates the Service, the Pod and the Secrets of each, writes
-// its addresses into its status, and deletes it when its time is over. Package internal/export/plan decides; this package reads what the
+// its addresses into its status, and deletes it when it has expired. Package internal/export/plan decides; this package reads what the
 // decision depends on, and applies it.
 package virtualmachineexport
 
@@ -50,7 +50,7 @@ type Reconciler struct {
 	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
 
-	// externals is what leads to virt-exportproxy.
+	// externals caches the external address of virt-exportproxy.
 	externals externals
 }
 
@@ -76,36 +76,38 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), sourceIndex); err != nil {
 		return err
 	}
-	ofClaim, ofLauncher := handler.EnqueueRequestsFromMapFunc(r.ofClaim), handler.EnqueueRequestsFromMapFunc(r.ofLauncher)
-	ofSource := func(kind string) handler.EventHandler { return handler.EnqueueRequestsFromMapFunc(r.ofSource(kind)) }
+	exportsOfClaim, exportsOfLauncher := handler.EnqueueRequestsFromMapFunc(r.exportsOfClaim), handler.EnqueueRequestsFromMapFunc(r.exportsOfLauncher)
+	exportsOfSource := func(kind string) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(r.exportsOfSource(kind))
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineexport").
 		For(&exportv1.VirtualMachineExport{}).
-		Watches(&v1.VirtualMachine{}, ofSource(kindVM)).
-		Watches(&v1.VirtualMachineInstance{}, ofSource(kindVM), builder.WithPredicates(startsOrEnds)).
-		Watches(&corev1.PersistentVolumeClaim{}, ofClaim, builder.WithPredicates(claimChanges)).
-		Watches(&corev1.Pod{}, ofLauncher, builder.WithPredicates(startsOrEnds)).
-		Watches(&v1beta1.VirtualMachineSnapshot{}, ofSource(kindSnapshot)).
-		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.ofContent)).
-		WatchesRawSource(r.DataVolumes.Source(r.withDataVolume)).
-		WatchesRawSource(r.Pods.Source(exportOf)).
+		Watches(&v1.VirtualMachine{}, exportsOfSource(kindVM)).
+		Watches(&v1.VirtualMachineInstance{}, exportsOfSource(kindVM), builder.WithPredicates(startsOrEnds)).
+		Watches(&corev1.PersistentVolumeClaim{}, exportsOfClaim, builder.WithPredicates(claimChanges)).
+		Watches(&corev1.Pod{}, exportsOfLauncher, builder.WithPredicates(startsOrEnds)).
+		Watches(&v1beta1.VirtualMachineSnapshot{}, exportsOfSource(kindSnapshot)).
+		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.exportsOfContent)).
+		WatchesRawSource(r.DataVolumes.Source(r.exportsOfDataVolume)).
+		WatchesRawSource(r.Pods.Source(exportOfPod)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
 }
 
 // Reconcile reconciles one export. See run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	of := &exportv1.VirtualMachineExport{}
-	if err := r.Client.Get(ctx, request.NamespacedName, of); err != nil {
+	export := &exportv1.VirtualMachineExport{}
+	if err := r.Client.Get(ctx, request.NamespacedName, export); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineExport %s: %w", request, err)
 	}
-	if of.DeletionTimestamp != nil {
-		return ctrl.Result{}, nil // Everything is deleted with it.
+	if export.DeletionTimestamp != nil {
+		return ctrl.Result{}, nil // The garbage collector deletes the objects that the export owns.
 	}
-	s := &scope{Reconciler: r, export: of, now: reconciler.Now(r.Clock)}
+	s := &scope{Reconciler: r, export: export, now: reconciler.Now(r.Clock)}
 	err := s.run(ctx)
 	return reconciler.Result(err, s.requeueAfter)
 }

@@ -25,11 +25,11 @@ import (
 	"github.com/vireo-project/vireo/internal/export/plan"
 )
 
-// routeList is OpenShift's kind of routes. It is used unstructured, because its types would add a dependency.
+// routeList is the kind of lists of OpenShift's Routes. They are read as unstructured objects, because their types would add a dependency.
 var routeList = schema.GroupVersionKind{Group: "route.openshift.io", Version: "v1", Kind: "RouteList"}
 
 const (
-	// rootCAConfigMap has the certificates of the cluster, among them those of routes. KubeVirt reads them there.
+	// rootCAConfigMap contains the certificates of the cluster, among them those of Routes. KubeVirt reads the same ConfigMap.
 	rootCAConfigMap = "kube-root-ca.crt"
 	rootCAKey       = "ca.crt"
 )
@@ -37,8 +37,8 @@ const (
 // externalAge is how long the external address of virt-exportproxy, which is the same for all exports, is cached.
 const externalAge = 30 * time.Second
 
-// externals caches the external address of virt-exportproxy, or that there is none: a request for a kind that the cluster does not have, such
-// as Route, reads the list of all kinds.
+// externals caches the external address of virt-exportproxy, or that there is none: a request for a kind that the cluster does not have,
+// such as Route, makes the client read the list of all kinds again.
 type externals struct {
 	mu    sync.Mutex
 	found bool
@@ -60,7 +60,7 @@ func (e *externals) keep(found *plan.External, now time.Time) {
 	e.found, e.last, e.at = true, found, now
 }
 
-// external returns where virt-exportproxy can be reached from outside, as it was at most externalAge ago. Nil if it cannot.
+// external returns where virt-exportproxy can be reached from outside, from the cache if that is recent. Nil if it cannot be reached.
 func (s *scope) external(ctx context.Context) (*plan.External, error) {
 	if last, found := s.externals.recent(s.now); found {
 		return last, nil
@@ -73,8 +73,8 @@ func (s *scope) external(ctx context.Context) (*plan.External, error) {
 	return found, nil
 }
 
-// findExternal returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or else by a Route. Nil if
-// there is none.
+// findExternal returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or else by a Route. Nil
+// if there is none.
 func (s *scope) findExternal(ctx context.Context) (*plan.External, error) {
 	list := &networkingv1.IngressList{}
 	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
@@ -117,19 +117,19 @@ func ingressHost(ingress *networkingv1.Ingress) string {
 	return ""
 }
 
-// ingressCA returns the certificates in the TLS Secret of an Ingress, or "". It does not have the key.
+// ingressCA returns the certificates in the TLS Secret of an Ingress, or "". The result does not contain the key.
 func (s *scope) ingressCA(ctx context.Context, host string, ingress *networkingv1.Ingress) (string, error) {
 	name := ""
 	for i := range ingress.Spec.TLS {
-		of := &ingress.Spec.TLS[i]
-		if of.SecretName != "" && (name == "" || slices.Contains(of.Hosts, host)) {
-			name = of.SecretName
+		entry := &ingress.Spec.TLS[i]
+		if entry.SecretName != "" && (name == "" || slices.Contains(entry.Hosts, host)) {
+			name = entry.SecretName
 		}
 	}
 	if name == "" {
 		return "", nil
 	}
-	// The Role allows to list Secrets here, and not to get them.
+	// The Role permits the verb list for Secrets of this namespace, and not get.
 	list := &corev1.SecretList{}
 	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingFields{"metadata.name": name}); err != nil {
 		return "", fmt.Errorf("read Secret %s/%s of Ingress %s: %w", s.Namespace, name, ingress.Name, err)

@@ -109,7 +109,7 @@ func TestExternalIsRemembered(t *testing.T) {
 			if failure != nil {
 				return failure
 			}
-			if _, is := list.(*networkingv1.IngressList); !is {
+			if _, isIngresses := list.(*networkingv1.IngressList); !isIngresses {
 				return &meta.NoKindMatchError{GroupKind: routeList.GroupKind()}
 			}
 			return c.List(ctx, list, opts...)

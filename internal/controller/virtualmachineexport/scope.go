@@ -65,7 +65,7 @@ func (s *scope) run(ctx context.Context) error {
 	if failure != nil {
 		status = plan.Failed(world, failure)
 		if step.Token {
-			status.TokenSecretRef = nil // It may not exist.
+			status.TokenSecretRef = nil // The Secret may not exist.
 		}
 	}
 	// The status is written last, and also if the step failed: then it contains the reason, such as a quota.
@@ -118,8 +118,8 @@ func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) e
 	return nil
 }
 
-// create creates an object. If it exists already, the cache was stale, or the next reconciliation reports that the object does not belong to
-// the export.
+// create creates an object. If it exists already, the cache was stale, or the next reconciliation reports that the object does not belong
+// to the export.
 func (s *scope) create(ctx context.Context, object client.Object, reason, text string) (created bool, err error) {
 	switch err := s.Client.Create(ctx, object); {
 	case apierrors.IsAlreadyExists(err):
@@ -133,7 +133,7 @@ func (s *scope) create(ctx context.Context, object client.Object, reason, text s
 	return true, nil
 }
 
-// createPod creates the Pod. The cache does not show Pods that are no exporter's.
+// createPod creates the Pod. The cache contains only the Pods of exporters, so another Pod of that name is detected only here.
 func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	created, err := s.create(ctx, pod, export.ExporterPodCreatedEvent, "Created exporter pod")
 	if err != nil || created {
@@ -146,7 +146,7 @@ func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// cutOff is the grace period, in seconds, of a Pod whose source is in use. A download must not be completed while a guest writes.
+// cutOff is the grace period, in seconds, of a Pod whose source is in use: a download must not be completed while a guest writes.
 const cutOff = 1
 
 // deletePod deletes the Pod that was read.

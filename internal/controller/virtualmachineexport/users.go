@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
-// podPage is how many Pods are read at a time. A Pod may have megabytes, and a namespace as many Pods as its users like.
+// podPage is how many Pods are read at a time. A Pod may be larger than a megabyte, and a namespace may have any number of Pods.
 const podPage = 50
 
 // onNode selects the Pods that may use a volume: they have a node, and have not ended.
@@ -27,8 +27,9 @@ var onNode = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 	podstate.NotTerminal,
 )}
 
-// readUsers reads which claims of the source other Pods use, until it finds one, for which the export waits. It reads no Pods if the export
-// waits for something else. Launcher Pods are in the cache; those without a node count too, because their guests are about to start.
+// readUsers reads whether other Pods use a claim of the source, for which the export would have to wait. It stops at the first such claim,
+// and reads no Pods if the export waits for something else. Launcher Pods are in the cache; those without a node count as well, because
+// their guests are about to start.
 func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
 	contested := w.Contested()
 	for _, name := range contested {
@@ -49,10 +50,10 @@ func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
 	return s.readOtherUsers(ctx, w, contested)
 }
 
-// isUser reports whether a Pod is not an exporter's. Exporters only read, and do not exclude each other.
+// isUser reports whether a Pod excludes an export. The Pods of exporters do not, because they only read.
 func isUser(pod corev1.Pod) bool { return !isExport(metav1.GetControllerOf(&pod)) }
 
-// readOtherUsers reads which of the claims other Pods use. The cache does not have them.
+// readOtherUsers reads from the API server which of the claims other Pods use. The cache contains only launcher Pods.
 func (s *scope) readOtherUsers(ctx context.Context, w *plan.World, contested []string) error {
 	claims := make(map[string]bool, len(contested))
 	for _, name := range contested {

@@ -40,14 +40,14 @@ const (
 	kindSnapshot = plan.KindSnapshot
 )
 
-// sourceField is the field of the index by which exports are found: by the kind and the name of their source, and by the kind alone.
+// sourceField is the field of the index of exports. Its values are the kind of the source, alone and with the source's name.
 const sourceField = "source"
 
 var sourceIndex = reconciler.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, sourceValues)
 
-func sourceValues(of *exportv1.VirtualMachineExport) []string {
-	kind := plan.SourceKind(of)
-	return []string{kind, kind + "/" + of.Spec.Source.Name}
+func sourceValues(export *exportv1.VirtualMachineExport) []string {
+	kind := plan.SourceKind(export)
+	return []string{kind, kind + "/" + export.Spec.Source.Name}
 }
 
 // startsOrEnds accepts the creation, the end and the deletion of a VMI or of a Pod.
@@ -64,7 +64,7 @@ func hasEnded(object client.Object) bool {
 	}
 }
 
-// claimState is what exports depend on of a claim that exists.
+// claimState contains the properties of a claim on which exports depend.
 type claimState struct {
 	phase      corev1.PersistentVolumeClaimPhase
 	deleted    bool
@@ -94,42 +94,42 @@ func claimStateOf(object client.Object) claimState {
 // claimChanges accepts the creation and the deletion of a claim, and the changes on which exports depend.
 var claimChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return claimStateOf(e.ObjectOld) != claimStateOf(e.ObjectNew) }}
 
-// by returns the exports of a namespace with a value in the index.
-func (r *Reconciler) by(ctx context.Context, namespace, value string) []ctrl.Request {
+// exportsByIndex returns the exports of a namespace with this value in the index.
+func (r *Reconciler) exportsByIndex(ctx context.Context, namespace, value string) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{},
 		client.InNamespace(namespace), client.MatchingFields{sourceField: value})
 }
 
-// ofSource returns a function that returns the exports of an object.
-func (r *Reconciler) ofSource(kind string) handler.MapFunc {
+// exportsOfSource returns a function that returns the exports of a source of this kind.
+func (r *Reconciler) exportsOfSource(kind string) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []ctrl.Request {
-		return r.by(ctx, object.GetNamespace(), kind+"/"+object.GetName())
+		return r.exportsByIndex(ctx, object.GetNamespace(), kind+"/"+object.GetName())
 	}
 }
 
-// ofContent returns the exports of the snapshot of a content.
-func (r *Reconciler) ofContent(ctx context.Context, object client.Object) []ctrl.Request {
+// exportsOfContent returns the exports of the snapshot of a content.
+func (r *Reconciler) exportsOfContent(ctx context.Context, object client.Object) []ctrl.Request {
 	stored, ok := object.(*v1beta1.VirtualMachineSnapshotContent)
 	if !ok || stored.Spec.VirtualMachineSnapshotName == nil {
 		return nil
 	}
-	return r.by(ctx, stored.Namespace, kindSnapshot+"/"+*stored.Spec.VirtualMachineSnapshotName)
+	return r.exportsByIndex(ctx, stored.Namespace, kindSnapshot+"/"+*stored.Spec.VirtualMachineSnapshotName)
 }
 
-// ofClaim returns the export that has made a claim of a snapshot, and those that read it.
-func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+// exportsOfClaim returns the exports that read a claim, and the one that has created it from a snapshot.
+func (r *Reconciler) exportsOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
 	if owner := metav1.GetControllerOf(claim); isExport(owner) {
 		return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: claim.GetNamespace(), Name: owner.Name}}}
 	}
-	requests := r.reading(ctx, claim.GetNamespace(), claim.GetName())
+	requests := r.exportsOfClaims(ctx, claim.GetNamespace(), claim.GetName())
 	if vm := claim.GetLabels()[v1.PersistentStateLabel]; vm != "" {
-		requests = append(requests, r.by(ctx, claim.GetNamespace(), kindVM+"/"+vm)...)
+		requests = append(requests, r.exportsByIndex(ctx, claim.GetNamespace(), kindVM+"/"+vm)...)
 	}
 	return requests
 }
 
-// ofLauncher returns the exports of the claims that a launcher Pod uses.
-func (r *Reconciler) ofLauncher(ctx context.Context, object client.Object) []ctrl.Request {
+// exportsOfLauncher returns the exports of the claims that a launcher Pod uses.
+func (r *Reconciler) exportsOfLauncher(ctx context.Context, object client.Object) []ctrl.Request {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return nil
@@ -140,25 +140,25 @@ func (r *Reconciler) ofLauncher(ctx context.Context, object client.Object) []ctr
 			claims = append(claims, claim.ClaimName)
 		}
 	}
-	return r.reading(ctx, pod.Namespace, claims...)
+	return r.exportsOfClaims(ctx, pod.Namespace, claims...)
 }
 
-// withDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or removed.
-func (r *Reconciler) withDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
+// exportsOfDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or removed.
+func (r *Reconciler) exportsOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
 		return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{})
 	}
-	return r.reading(ctx, change.Namespace, change.Name)
+	return r.exportsOfClaims(ctx, change.Namespace, change.Name)
 }
 
-// reading returns the exports of claims, and of the VMs that have one of them in their templates.
-func (r *Reconciler) reading(ctx context.Context, namespace string, claims ...string) []ctrl.Request {
+// exportsOfClaims returns the exports of claims, and of the VMs that have one of them in their templates.
+func (r *Reconciler) exportsOfClaims(ctx context.Context, namespace string, claims ...string) []ctrl.Request {
 	if len(claims) == 0 {
 		return nil
 	}
 	var requests []ctrl.Request
 	for _, claim := range claims {
-		requests = append(requests, r.by(ctx, namespace, kindClaim+"/"+claim)...)
+		requests = append(requests, r.exportsByIndex(ctx, namespace, kindClaim+"/"+claim)...)
 	}
 	list := &exportv1.VirtualMachineExportList{}
 	err := r.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{sourceField: kindVM}, client.UnsafeDisableDeepCopy)
@@ -170,13 +170,13 @@ func (r *Reconciler) reading(ctx context.Context, namespace string, claims ...st
 	}
 	concerned := map[string]bool{} // by the name of the VM, which may have many exports
 	for i := range list.Items {
-		of := &list.Items[i]
-		name := of.Spec.Source.Name
+		export := &list.Items[i]
+		name := export.Spec.Source.Name
 		if _, known := concerned[name]; !known {
 			concerned[name] = r.mayHaveClaim(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claims)
 		}
 		if concerned[name] {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(export)})
 		}
 	}
 	return requests
@@ -200,8 +200,8 @@ func (r *Reconciler) mayHaveClaim(ctx context.Context, key client.ObjectKey, cla
 	return false
 }
 
-// exportOf returns the export of an exporter's Pod.
-func exportOf(_ context.Context, pod *corev1.Pod) []ctrl.Request {
+// exportOfPod returns the export of an exporter's Pod.
+func exportOfPod(_ context.Context, pod *corev1.Pod) []ctrl.Request {
 	owner := metav1.GetControllerOf(pod)
 	if !isExport(owner) {
 		return nil
@@ -220,7 +220,7 @@ type Pods interface {
 	Source(users func(context.Context, *corev1.Pod) []ctrl.Request) source.Source
 }
 
-// PodCache is a cache of the Pods of exporters. The manager's has those of launchers, and its readers expect no others.
+// PodCache is a cache of the Pods of exporters. The manager's cache is not used for them: its readers expect only launcher Pods.
 type PodCache struct{ cache.Cache }
 
 // NewPodCache makes the cache, and adds it to a manager.

@@ -31,9 +31,9 @@ import (
 )
 
 func exportIn(namespace, name, group, kind, source string) *exportv1.VirtualMachineExport {
-	of := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "uid"}}
-	of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(group), Kind: kind, Name: source}
-	return of
+	export := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "uid"}}
+	export.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(group), Kind: kind, Name: source}
+	return export
 }
 
 func TestWhatConcernsExports(t *testing.T) {
@@ -53,8 +53,8 @@ func TestWhatConcernsExports(t *testing.T) {
 		exportIn("a", "of-vm", "kubevirt.io", "VirtualMachine", "vm"), exportIn("a", "of-other", "kubevirt.io", "VirtualMachine", "other"),
 		exportIn("a", "of-nothing", "kubevirt.io", "VirtualMachine", "nothing"),
 	).WithIndex(&exportv1.VirtualMachineExport{}, sourceField, func(o client.Object) []string {
-		of, _ := o.(*exportv1.VirtualMachineExport)
-		return sourceValues(of)
+		export, _ := o.(*exportv1.VirtualMachineExport)
+		return sourceValues(export)
 	}).Build()}
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "a", Name: name} }
 	made, state := &corev1.PersistentVolumeClaim{ObjectMeta: in("of-snapshot-root")}, &corev1.PersistentVolumeClaim{ObjectMeta: in("state")}
@@ -71,17 +71,17 @@ func TestWhatConcernsExports(t *testing.T) {
 		want string
 	}{
 		"a claim": {func(ctx context.Context) []ctrl.Request {
-			return r.ofClaim(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: in("data")})
+			return r.exportsOfClaim(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: in("data")})
 		}, "a/of-claim a/of-vm"},
-		"a claim of one": {func(ctx context.Context) []ctrl.Request { return r.ofClaim(ctx, made) }, "a/of-snapshot"},
-		"a state claim":  {func(ctx context.Context) []ctrl.Request { return r.ofClaim(ctx, state) }, "a/of-other"},
-		"a launcher":     {func(ctx context.Context) []ctrl.Request { return r.ofLauncher(ctx, launcher) }, "a/of-claim a/of-vm"},
-		"a content":      {func(ctx context.Context) []ctrl.Request { return r.ofContent(ctx, stored) }, "a/of-snapshot"},
-		"a VM":           {func(ctx context.Context) []ctrl.Request { return r.ofSource(kindVM)(ctx, vm("vm", "data")) }, "a/of-vm"},
+		"a claim of one": {func(ctx context.Context) []ctrl.Request { return r.exportsOfClaim(ctx, made) }, "a/of-snapshot"},
+		"a state claim":  {func(ctx context.Context) []ctrl.Request { return r.exportsOfClaim(ctx, state) }, "a/of-other"},
+		"a launcher":     {func(ctx context.Context) []ctrl.Request { return r.exportsOfLauncher(ctx, launcher) }, "a/of-claim a/of-vm"},
+		"a content":      {func(ctx context.Context) []ctrl.Request { return r.exportsOfContent(ctx, stored) }, "a/of-snapshot"},
+		"a VM":           {func(ctx context.Context) []ctrl.Request { return r.exportsOfSource(kindVM)(ctx, vm("vm", "data")) }, "a/of-vm"},
 		"a DataVolume": {func(ctx context.Context) []ctrl.Request {
-			return r.withDataVolume(ctx, datavolume.Change{Namespace: "a", Name: "other"})
+			return r.exportsOfDataVolume(ctx, datavolume.Change{Namespace: "a", Name: "other"})
 		}, "a/of-other"},
-		"the importer": {func(ctx context.Context) []ctrl.Request { return r.withDataVolume(ctx, datavolume.Change{}) },
+		"the importer": {func(ctx context.Context) []ctrl.Request { return r.exportsOfDataVolume(ctx, datavolume.Change{}) },
 			"a/of-claim a/of-nothing a/of-other a/of-snapshot a/of-vm b/elsewhere"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestEachVMIsReadOnce(t *testing.T) {
 	}
 	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithIndex(&exportv1.VirtualMachineExport{}, sourceField, func(o client.Object) []string {
-			of, _ := o.(*exportv1.VirtualMachineExport)
-			return sourceValues(of)
+			export, _ := o.(*exportv1.VirtualMachineExport)
+			return sourceValues(export)
 		}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -126,17 +126,17 @@ func TestEachVMIsReadOnce(t *testing.T) {
 			},
 		}).Build()}
 	launcher := podWith("virt-launcher-x", "unrelated", "data", "more")
-	if got := r.ofLauncher(t.Context(), &launcher); len(got) != 10 || reads["vm"] != 1 || reads["broken"] != 1 {
+	if got := r.exportsOfLauncher(t.Context(), &launcher); len(got) != 10 || reads["vm"] != 1 || reads["broken"] != 1 {
 		t.Errorf("got %v by %v", got, reads)
 	}
 	unused := podWith("virt-launcher-y")
-	if got := r.ofLauncher(t.Context(), &unused); len(got) != 0 || len(reads) != 2 || reads["vm"] != 1 {
+	if got := r.exportsOfLauncher(t.Context(), &unused); len(got) != 0 || len(reads) != 2 || reads["vm"] != 1 {
 		t.Errorf("got %v by %v", got, reads)
 	}
 }
 
 func TestWhatMattersOfAClaim(t *testing.T) {
-	of := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
+	owner := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
 	for name, tc := range map[string]struct {
 		change func(*corev1.PersistentVolumeClaim)
 		want   bool
@@ -153,7 +153,7 @@ func TestWhatMattersOfAClaim(t *testing.T) {
 			c.Annotations = map[string]string{cdi.ContentTypeAnnotation: ""}
 		}, true},
 		"its owner": {func(c *corev1.PersistentVolumeClaim) {
-			c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(of, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+			c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
 		}, true},
 		"its VM": {func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{v1.PersistentStateLabel: "vm"} }, true},
 		"its size": {func(c *corev1.PersistentVolumeClaim) {

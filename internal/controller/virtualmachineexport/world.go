@@ -29,7 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// world reads what the next step depends on. Objects in lists belong to the cache: read only.
+// world reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
 func (s *scope) world(ctx context.Context) (*plan.World, error) {
 	w := &plan.World{Now: s.now, Export: s.export, Unfilled: map[string]bool{}, Used: map[string]bool{}}
 	if !s.now.Before(plan.Expiry(s.export)) {
@@ -73,7 +73,8 @@ func (s *scope) readSource(ctx context.Context, w *plan.World) error {
 	}
 }
 
-// readVM reads the VM. The cache may be behind and not show a VMI that was created meanwhile: its guest would write while its disks are read.
+// readVM reads the VM. It reads the VMI from the API server, because the cache may be stale: if a VMI was created meanwhile, its guest
+// would write to the disks while they are read.
 func (s *scope) readVM(ctx context.Context, w *plan.World) error {
 	key := s.key(s.export.Spec.Source.Name)
 	vm, err := reconciler.Read(ctx, key, &v1.VirtualMachine{}, s.Client, s.APIReader)
@@ -94,7 +95,8 @@ func (s *scope) readVM(ctx context.Context, w *plan.World) error {
 	return err
 }
 
-// expanded returns a VM with its instance type and preference, or as it is with the reason why they cannot be applied.
+// expanded returns a VM with its instance type and preference applied. If they cannot be applied, it returns the VM unchanged, and the
+// reason.
 func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.VirtualMachine, string, error) {
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
 		return vm, "", nil
@@ -123,9 +125,9 @@ func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
 		return err
 	}
 	w.Content = stored
-	if of := stored.Spec.Source.VirtualMachine; of != nil {
-		vm := &v1.VirtualMachine{ObjectMeta: *of.ObjectMeta.DeepCopy(), Spec: *of.Spec.DeepCopy()}
-		vm.Namespace = s.export.Namespace // A content may be written by users, who must not read other namespaces by it.
+	if storedVM := stored.Spec.Source.VirtualMachine; storedVM != nil {
+		vm := &v1.VirtualMachine{ObjectMeta: *storedVM.ObjectMeta.DeepCopy(), Spec: *storedVM.Spec.DeepCopy()}
+		vm.Namespace = s.export.Namespace // Users may write contents, and must not read other namespaces this way.
 		if w.Stored, w.Problem, err = s.expanded(ctx, vm); err != nil {
 			return err
 		}
@@ -172,7 +174,7 @@ func (s *scope) readImports(ctx context.Context, w *plan.World) error {
 		dv, err := s.DataVolumes.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
 		switch {
 		case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
-			w.Unfilled[name] = true // The cache is behind, or the claim is about to be deleted with its owner.
+			w.Unfilled[name] = true // The cache is stale, or the claim is about to be deleted with its owner.
 		case err != nil:
 			return err
 		default:
@@ -198,7 +200,7 @@ func sourceClaims(w *plan.World) []string {
 	}
 }
 
-// readOwn reads the Service and the Pod of the export. A Pod that the cache does not show would be created again, which fails.
+// readOwn reads the Service and the Pod of the export. If the cache does not have the Pod yet, its creation is attempted again and fails.
 func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
 	key := s.key(content.ServiceName(s.export.Name))
 	if w.Service, err = reconciler.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
@@ -208,7 +210,7 @@ func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
 	return err
 }
 
-// readConfig reads what the installation specifies, and the CA of exporters.
+// readConfig reads the configuration of the installation, and the CA of exporters.
 func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 	config := s.Config.Current()
 	w.Config = plan.Config{

@@ -40,10 +40,9 @@ func adoptAndRelease(ctx context.Context, s *Scope) error {
 	return errors.Join(errs...)
 }
 
-// adopt makes the set the controller of VMIs without one. A set that is being deleted adopts none: with the deletion option
-// "orphan" the garbage collector has just removed their owner reference. The cache may not show the deletion yet, so the set
-// is read from the API server.
-// Source: https://github.com/kubernetes/kubernetes/issues/42639
+// adopt makes the set the controller of VMIs without one. A set that is being deleted adopts none, because with the deletion option
+// "orphan" the garbage collector has just removed their owner references. The cache may not show the deletion yet, so the set is read from
+// the API server. Source: https://github.com/kubernetes/kubernetes/issues/42639
 func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) error {
 	if len(orphans) == 0 || s.Set.DeletionTimestamp != nil {
 		return nil

@@ -60,16 +60,16 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// changesReplicas passes updates of those fields of a VMI that decide whether a set counts it. Agents update many others.
+// changesReplicas accepts only updates of those fields of a VMI that determine whether a set counts it. Agents update many others.
 var changesReplicas = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
 	if !ok || !isVMI {
 		return true
 	}
-	was := vmistatus.FindCondition(&before.Status, v1.VirtualMachineInstanceReady)
-	is := vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady)
-	return before.Status.Phase != after.Status.Phase || !equality.Semantic.DeepEqual(was, is) ||
+	readyBefore := vmistatus.FindCondition(&before.Status, v1.VirtualMachineInstanceReady)
+	readyAfter := vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady)
+	return before.Status.Phase != after.Status.Phase || !equality.Semantic.DeepEqual(readyBefore, readyAfter) ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !maps.Equal(before.Labels, after.Labels) ||
 		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 }}

@@ -39,7 +39,7 @@ func newNames(set *v1.VirtualMachineInstanceReplicaSet) *names {
 	return &names{prefix: prefix[:min(len(prefix), naming.PrefixLength)], uid: set.UID, taken: map[string]bool{}}
 }
 
-// take returns a free name, each only once.
+// take returns a free name. It returns each name only once.
 func (n *names) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,19 +13,19 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// active reports whether a VMI counts as a replica. One whose phase is Unknown does: it may still run.
+// active reports whether a VMI counts as a replica. A VMI in the phase Unknown does, because it may still run.
 func active(vmi *v1.VirtualMachineInstance) bool {
-	return vmi.DeletionTimestamp == nil && !over(vmi)
+	return vmi.DeletionTimestamp == nil && !finishing(vmi)
 }
 
 // finished reports whether a VMI is to be replaced.
 func finished(vmi *v1.VirtualMachineInstance) bool {
-	return vmi.DeletionTimestamp == nil && over(vmi)
+	return vmi.DeletionTimestamp == nil && finishing(vmi)
 }
 
-// over reports whether a VMI has finished or is certain to: its Pod is being deleted, for example by a drain, and a deletion
-// cannot be undone. KubeVirt calls the latter unknown.
-func over(vmi *v1.VirtualMachineInstance) bool {
+// finishing reports whether a VMI has finished or will certainly finish because its Pod is being deleted, for example by a drain: a
+// deletion cannot be undone. KubeVirt calls the latter unknown.
+func finishing(vmi *v1.VirtualMachineInstance) bool {
 	ready := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceReady)
 	return vmi.IsFinal() ||
 		ready != nil && ready.Status == corev1.ConditionFalse && ready.Reason == v1.PodTerminatingReason

@@ -27,7 +27,7 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// scale creates or deletes VMIs until as many are active as are wanted.
+// scale creates or deletes VMIs until the wanted number is active.
 func scale(ctx context.Context, s *Scope) error {
 	running := s.pick(active)
 	switch missing := s.wanted() - len(running); {
@@ -52,7 +52,7 @@ func removeFinished(ctx context.Context, s *Scope) error {
 	return err
 }
 
-// create creates VMIs in batches of one, two, four and so on, so that a cause that fails all of them costs few requests.
+// create creates VMIs in batches of one, two, four and so on, so that a problem that affects all of them costs few requests.
 func create(ctx context.Context, s *Scope, count int) error {
 	free := newNames(s.Set)
 	for i := range s.Neighbors {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineinstancereplicaset keeps as many VMIs of a replica set as its spec has replicas, and reports in its
-// status how many there are. Each file is one concern; Run has the order.
+// Package virtualmachineinstancereplicaset keeps the number of VMIs of a replica set at spec.replicas, and reports in its status how many
+// there are. Each file has one concern; Run has the order.
 //
 // It does not remember what earlier reconciliations did. A reconciliation that has to create or delete VMIs according to the cache
 // first lists them from the API server, and the names of new VMIs follow from the set's UID, so that two reconciliations at the
@@ -36,7 +36,8 @@ const (
 	ReasonFailedDelete      = "FailedDelete"
 	ReasonSuccessfulPaused  = "SuccessfulPaused"
 	ReasonSuccessfulResumed = "SuccessfulResumed"
-	// ReasonFailedAdoption is ours: the set's owner reference could not be added to a VMI, or removed from one.
+	// ReasonFailedAdoption means that the set's owner reference could not be added to a VMI, or removed from one. KubeVirt does not have
+	// it.
 	ReasonFailedAdoption = "FailedAdoption"
 )
 
@@ -55,22 +56,22 @@ type Scope struct {
 	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
 	Client    client.Client
 	APIReader client.Reader
-	// Recorder records events, after what they report has happened.
+	// Recorder records events, each after the change that it reports.
 	Recorder events.EventRecorder
-	// Now is one time for the whole reconciliation.
+	// Now is the time of the reconciliation.
 	Now time.Time
 
 	// Set is the object. Its status stays as it was read until the status is written.
 	Set *v1.VirtualMachineInstanceReplicaSet
 	// Selector matches the set's VMIs; nil while the spec has no valid one.
 	Selector labels.Selector
-	// Neighbors are all VMIs of the namespace. They belong to the cache: read only.
+	// Neighbors are all VMIs of the namespace. They belong to the cache and must not be changed.
 	Neighbors []v1.VirtualMachineInstance
 	// Instances are the VMIs that belong to the set, in whatever phase.
 	Instances []*v1.VirtualMachineInstance
 	// Status is the status to write.
 	Status v1.VirtualMachineInstanceReplicaSetStatus
-	// Failure is why there are not as many VMIs as there should be, or nil.
+	// Failure is why the number of VMIs is wrong, or nil.
 	Failure *Failure
 }
 
@@ -117,12 +118,12 @@ func act(ctx context.Context, s *Scope) error {
 	if s.Set.Spec.Paused || s.Set.DeletionTimestamp != nil || s.settled() {
 		return adoptErr
 	}
-	// 2. The cache may be stale: VMIs are created and deleted by what the API server has.
+	// 2. The cache may be stale, so the state on the API server decides which VMIs are created and deleted.
 	if err := refresh(ctx, s); err != nil {
 		return errors.Join(adoptErr, err)
 	}
-	// 3. Replacements are created before finished VMIs are deleted, as in KubeVirt. Finished VMIs are deleted even if that
-	// failed: they may be what uses up a quota.
+	// 3. Replacements are created before finished VMIs are deleted, as in KubeVirt. Finished VMIs are deleted even if the creation
+	// failed, because they may be what exhausts a quota.
 	return errors.Join(adoptErr, scale(ctx, s), removeFinished(ctx, s))
 }
 
@@ -148,7 +149,7 @@ func readSelector(s *Scope) bool {
 	return false
 }
 
-// refresh reads the set's VMIs from the API server, in place of those of the cache.
+// refresh replaces the VMIs of the cache by those of the API server.
 func refresh(ctx context.Context, s *Scope) error {
 	list := &v1.VirtualMachineInstanceList{}
 	err := s.APIReader.List(ctx, list, client.InNamespace(s.Set.Namespace), client.MatchingLabelsSelector{Selector: s.Selector})
@@ -164,7 +165,7 @@ func refresh(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// wanted returns how many VMIs there should be.
+// wanted returns the number of VMIs that the set should have.
 func (s *Scope) wanted() int {
 	if s.Set.Spec.Replicas == nil {
 		return defaultReplicas
@@ -187,8 +188,8 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 	return picked
 }
 
-// fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation
-// starts from what the API server has.
+// fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation starts from the
+// state on the API server.
 func (s *Scope) fail(reason, action, message string, err error) {
 	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
 		return

@@ -54,7 +54,7 @@ func computeStatus(s *Scope) {
 	}
 }
 
-// set makes a condition true. One that was true keeps its transition time.
+// set makes a condition true. If it already was, its transition time does not change.
 func (s *Scope) set(kind conditionType, reason, message string) {
 	conditions.Set(&s.Status.Conditions, condition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now),

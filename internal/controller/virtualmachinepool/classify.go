@@ -30,7 +30,7 @@ type member struct {
 	vm *v1.VirtualMachine
 	// vmi is nil if the VM has none.
 	vmi *v1.VirtualMachineInstance
-	// ordinal is the number in the VM's name.
+	// ordinal is the number at the end of the VM's name.
 	ordinal int
 }
 
@@ -39,18 +39,18 @@ func (m *member) deleting() bool { return m.vm.DeletionTimestamp != nil }
 // revision returns the name of the revision that the VM's spec was made from, "" if it is unknown.
 func (m *member) revision() string { return m.vm.Labels[v1.VirtualMachinePoolRevisionName] }
 
-// next returns the name of the revision that the VM's next VMI is labeled with.
-func (m *member) next() string {
+// nextRevision returns the name of the revision that the VM's next VMI is labeled with.
+func (m *member) nextRevision() string {
 	if m.vm.Spec.Template == nil {
 		return ""
 	}
 	return m.vm.Spec.Template.ObjectMeta.Labels[v1.VirtualMachinePoolRevisionName]
 }
 
-// running returns the name of the revision that the VMI was made from.
-func (m *member) running() string { return m.vmi.Labels[v1.VirtualMachinePoolRevisionName] }
+// runningRevision returns the name of the revision that the VMI was made from.
+func (m *member) runningRevision() string { return m.vmi.Labels[v1.VirtualMachinePoolRevisionName] }
 
-// ready reports whether the guest runs, is not being stopped, and can take traffic.
+// ready reports whether the guest runs, is not being stopped, and can serve traffic.
 func (m *member) ready() bool {
 	return m.vmi != nil && !m.stopping() && m.vmi.Status.Phase == v1.Running &&
 		vmistatus.IsConditionTrue(&m.vmi.Status, v1.VirtualMachineInstanceReady)
@@ -64,8 +64,8 @@ func (m *member) stopping() bool {
 		})
 }
 
-// expected reports whether the guest should run. One that its user stopped should not.
-func (m *member) expected() bool {
+// shouldRun reports whether the guest should run. A guest that its user has stopped should not.
+func (m *member) shouldRun() bool {
 	strategy, err := m.vm.RunStrategy()
 	switch {
 	case err != nil || strategy == v1.RunStrategyHalted:
@@ -79,8 +79,8 @@ func (m *member) expected() bool {
 	}
 }
 
-// replaceable are the printable statuses of failures that a replacement of the VM may not have. KubeVirt also replaces VMs that
-// cannot be scheduled; here they are kept, because their replacements could not be scheduled either.
+// replaceable contains the printable statuses of failures that a replacement of the VM may solve. KubeVirt also replaces VMs that cannot be
+// scheduled; Vireo keeps them, because their replacements could not be scheduled either.
 var replaceable = []v1.VirtualMachinePrintableStatus{
 	v1.VirtualMachineStatusCrashLoopBackOff, v1.VirtualMachineStatusDataVolumeError, v1.VirtualMachineStatusPvcNotFound,
 	v1.VirtualMachineStatusErrImagePull, v1.VirtualMachineStatusImagePullBackOff,
@@ -111,7 +111,7 @@ func (m *member) healAt(healing *poolv1.VirtualMachinePoolAutohealingStrategy) (
 	if notReady == nil || notReady.Status != corev1.ConditionFalse || !slices.Contains(replaceable, m.vm.Status.PrintableStatus) {
 		return time.Time{}, false
 	}
-	// A VM that was stopped for a day and started now has been failing since now.
+	// A VM that was stopped before it started has been failing only since its VMI exists.
 	since := notReady.LastTransitionTime.Time
 	if m.vmi != nil && m.vmi.CreationTimestamp.After(since) {
 		since = m.vmi.CreationTimestamp.Time
@@ -119,7 +119,7 @@ func (m *member) healAt(healing *poolv1.VirtualMachinePoolAutohealingStrategy) (
 	return since.Add(duration), true
 }
 
-// classified are the VMs of a namespace as one pool has to handle them.
+// classified contains the VMs of a namespace that concern one pool.
 type classified struct {
 	// members are owned by the pool and match its selector, or are being deleted.
 	members []*member
@@ -151,8 +151,8 @@ func classify(uid types.UID, selector labels.Selector, vms []v1.VirtualMachine, 
 	return found
 }
 
-// leftovers returns the VMs with the finalizer of pools that the pool with this name and UID does not own, but one of this name
-// did. The UID is empty if there is no such pool.
+// leftovers returns the VMs with the finalizer of pools that are not owned by the pool with this name and UID, but were owned by an earlier
+// pool of the name. The UID is empty if there is no pool.
 func leftovers(name string, uid types.UID, vms []v1.VirtualMachine) []*v1.VirtualMachine {
 	var found []*v1.VirtualMachine
 	for i := range vms {
@@ -192,18 +192,18 @@ func poolOf(vm *v1.VirtualMachine) *metav1.OwnerReference {
 	return owner
 }
 
-// vmName returns the name of a pool's VM with a number.
+// vmName returns the name of the pool's VM with this ordinal.
 func vmName(pool string, ordinal int) string { return pool + "-" + strconv.Itoa(ordinal) }
 
-// splitName returns the pool and the number in a VM's name.
+// splitName returns the pool's name and the ordinal in a VM's name.
 func splitName(name string) (pool string, ordinal int) {
-	at := strings.LastIndexByte(name, '-')
-	if at < 0 {
+	i := strings.LastIndexByte(name, '-')
+	if i < 0 {
 		return "", noOrdinal
 	}
-	ordinal, err := strconv.Atoi(name[at+1:])
-	if err != nil || ordinal < 0 || vmName(name[:at], ordinal) != name {
+	ordinal, err := strconv.Atoi(name[i+1:])
+	if err != nil || ordinal < 0 || vmName(name[:i], ordinal) != name {
 		return "", noOrdinal
 	}
-	return name[:at], ordinal
+	return name[:i], ordinal
 }

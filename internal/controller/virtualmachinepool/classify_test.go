@@ -95,7 +95,7 @@ func TestExpected(t *testing.T) {
 		"rerun, not started yet":     {all(strategy(v1.RunStrategyRerunOnFailure, ""), func(m *member) { m.vmi = nil }), true},
 		"both fields, which is none": {func(m *member) { m.vm.Spec.Running = ptr.To(true) }, false},
 	} {
-		if got := newMember(newSpec(1), 0, tc.change).expected(); got != tc.want {
+		if got := newMember(newSpec(1), 0, tc.change).shouldRun(); got != tc.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}

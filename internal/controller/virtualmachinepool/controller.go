@@ -33,7 +33,7 @@ import (
 // poolWorkers is how many pools are reconciled at the same time. KubeVirt's value.
 const poolWorkers = 3
 
-// Reconciler keeps the number of a pool's VMs at spec.replicas, and the VMs like its template.
+// Reconciler keeps the number of a pool's VMs at spec.replicas, and updates the VMs to its template.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -91,7 +91,7 @@ func (r *Reconciler) poolOfInstance(ctx context.Context, vmi client.Object) []ct
 	}
 	vm := &v1.VirtualMachine{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: vmi.GetNamespace(), Name: owner.Name}, vm); err != nil {
-		return nil // the VM is gone, or its event follows
+		return nil // the VM was deleted, or the cache does not have it yet and its event will follow
 	}
 	if pool := poolOf(vm); pool != nil {
 		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: vm.Namespace, Name: pool.Name}}}
@@ -99,7 +99,7 @@ func (r *Reconciler) poolOfInstance(ctx context.Context, vmi client.Object) []ct
 	return nil
 }
 
-// changesMember passes updates of those fields of a VMI that a plan depends on. Agents update many others.
+// changesMember accepts only updates of those fields of a VMI on which a plan depends. Agents update many others.
 var changesMember = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)

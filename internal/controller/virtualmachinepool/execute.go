@@ -42,9 +42,9 @@ const (
 	actionResume   = "Resume"
 )
 
-// create creates VMs in batches of one, two, four and so on, so that a cause that fails all of them costs few requests.
+// create creates VMs in batches of one, two, four and so on, so that a problem that affects all of them costs few requests.
 func create(ctx context.Context, s *Scope, count int) error {
-	free := &numbers{pool: s.Pool.Name, taken: map[string]bool{}}
+	free := &ordinals{pool: s.Pool.Name, taken: map[string]bool{}}
 	for i := range s.VMs {
 		free.taken[s.VMs[i].Name] = true
 	}
@@ -66,8 +66,8 @@ func create(ctx context.Context, s *Scope, count int) error {
 	return err
 }
 
-// createOne creates one VM under the lowest free number.
-func createOne(ctx context.Context, s *Scope, free *numbers) (*v1.VirtualMachine, error) {
+// createOne creates one VM with the lowest free ordinal.
+func createOne(ctx context.Context, s *Scope, free *ordinals) (*v1.VirtualMachine, error) {
 	for {
 		vm := newVM(s.Pool, free.take(), s.revisions.current)
 		err := s.Client.Create(ctx, vm)
@@ -88,27 +88,27 @@ func createOne(ctx context.Context, s *Scope, free *numbers) (*v1.VirtualMachine
 	}
 }
 
-// numbers are the numbers of new VMs: the lowest ones whose names are free. VMs of others make the pool skip a number.
-type numbers struct {
+// ordinals yields the ordinals of new VMs: the lowest ones whose names are free. A name may be taken by a VM that is not the pool's.
+type ordinals struct {
 	mu    sync.Mutex
 	pool  string
 	next  int
 	taken map[string]bool
 }
 
-// take returns a free number, each only once.
-func (n *numbers) take() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for n.taken[vmName(n.pool, n.next)] {
-		n.next++
+// take returns a free ordinal. It returns each ordinal only once.
+func (o *ordinals) take() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.taken[vmName(o.pool, o.next)] {
+		o.next++
 	}
-	n.next++
-	return n.next - 1
+	o.next++
+	return o.next - 1
 }
 
-// remove deletes the VMs that are too many, those that fail and those that get other disks. The deletion is in
-// the foreground: a VM's disks are deleted before the VM is gone, and so before a new VM gets its name.
+// remove deletes surplus VMs, those that fail, and those that get other disks. It deletes in the foreground: the disks of a VM are deleted
+// before the VM is, and so before a new VM gets its name.
 func remove(ctx context.Context, s *Scope, p *plan) error {
 	deletes := func(members []*member, action string, options ...client.DeleteOption) error {
 		return reconciler.InBatches(len(members), func(i int) error { return removeOne(ctx, s, members[i].vm, action, options...) })
@@ -123,7 +123,7 @@ func remove(ctx context.Context, s *Scope, p *plan) error {
 	return errors.Join(surplus, failing, outdated)
 }
 
-// removeOne deletes a VM if it is still at the version that was read: it may have been detached or become ready since.
+// removeOne deletes a VM unless it has changed since it was read: it may have been detached or become ready.
 func removeOne(ctx context.Context, s *Scope, vm *v1.VirtualMachine, action string, options ...client.DeleteOption) error {
 	options = append(options, client.Preconditions{UID: ptr.To(vm.UID), ResourceVersion: ptr.To(vm.ResourceVersion)})
 	err := s.Client.Delete(ctx, vm, options...)
@@ -148,7 +148,7 @@ func update(ctx context.Context, s *Scope, p *plan) error {
 		err = reconciler.InBatches(len(p.relabelInstance), func(i int) error { return relabel(ctx, s, p.relabelInstance[i].vmi) })
 	}
 	if err == nil {
-		// One after another: the first failure is the last try of this reconciliation.
+		// VMs restart one after another. The first failure ends this.
 		for _, m := range p.restart {
 			if err = restart(ctx, s, m); err != nil {
 				break
@@ -159,8 +159,8 @@ func update(ctx context.Context, s *Scope, p *plan) error {
 	return err
 }
 
-// rewrite applies to a VM what the template changed since the VM was made or last updated. If the VM's revision is unknown, it keeps
-// everything that the template does not have.
+// rewrite applies to a VM the changes of the template since the VM was created or last updated. If the VM's revision is unknown, the VM
+// keeps everything that the template does not have.
 func rewrite(ctx context.Context, s *Scope, m *member) error {
 	base := rendered{}
 	if from := s.revisions.specs[m.revision()]; from != nil {
@@ -182,7 +182,7 @@ func rewrite(ctx context.Context, s *Scope, m *member) error {
 	return nil
 }
 
-// relabel labels a VMI, which is as the current revision describes it.
+// relabel labels a VMI, which already matches the current revision, with that revision.
 func relabel(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
 	_, err := optimistic.Patch(ctx, s.Client, vmi, func(vmi *v1.VirtualMachineInstance) {
 		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.VirtualMachinePoolRevisionName, s.revisions.current)
@@ -193,7 +193,7 @@ func relabel(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) erro
 	return nil
 }
 
-// restart replaces the VMI of a VM. Strategies that do not start a VM by themselves need a request for it.
+// restart replaces the VMI of a VM. Run strategies that do not start a VM by themselves need a start request for it.
 func restart(ctx context.Context, s *Scope, m *member) error {
 	var err error
 	switch strategy, _ := m.vm.RunStrategy(); strategy {
@@ -239,8 +239,8 @@ type Failure struct {
 	kind failure
 }
 
-// fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts
-// from what the API server has.
+// fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts from the
+// state on the API server.
 func (s *Scope) fail(kind failure, err error) {
 	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
 		return

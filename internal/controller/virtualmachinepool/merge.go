@@ -23,7 +23,7 @@ func applyTemplate(vm *v1.VirtualMachine, base, next rendered) error {
 	vm.Labels = mergeStrings(base.labels, next.labels, vm.Labels)
 	vm.Annotations = mergeStrings(base.annotations, next.annotations, vm.Annotations)
 
-	// The two fields are one: a user may have set the other one.
+	// Both fields express the run strategy. A user may have set the other one than the template.
 	merged.Running, merged.RunStrategy = vm.Spec.Running, vm.Spec.RunStrategy
 	if !equality.Semantic.DeepEqual(base.spec.Running, next.spec.Running) ||
 		!equality.Semantic.DeepEqual(base.spec.RunStrategy, next.spec.RunStrategy) {
@@ -39,37 +39,37 @@ func keepIdentity(merged, current *v1.VirtualMachineSpec) {
 	if current.Template == nil || merged.Template == nil || current.Template.Spec.Domain.Firmware == nil {
 		return
 	}
-	is := current.Template.Spec.Domain.Firmware
-	if is.UUID == "" && is.Serial == "" {
+	firmware := current.Template.Spec.Domain.Firmware
+	if firmware.UUID == "" && firmware.Serial == "" {
 		return
 	}
 	if merged.Template.Spec.Domain.Firmware == nil {
 		merged.Template.Spec.Domain.Firmware = &v1.Firmware{}
 	}
-	to := merged.Template.Spec.Domain.Firmware
-	if is.UUID != "" {
-		to.UUID = is.UUID
+	mergedFirmware := merged.Template.Spec.Domain.Firmware
+	if firmware.UUID != "" {
+		mergedFirmware.UUID = firmware.UUID
 	}
-	if is.Serial != "" {
-		to.Serial = is.Serial
+	if firmware.Serial != "" {
+		mergedFirmware.Serial = firmware.Serial
 	}
 }
 
 func mergeStrings(base, next, current map[string]string) map[string]string {
 	merged := map[string]string{}
 	for key, value := range current {
-		if _, was := base[key]; !was {
+		if _, inBase := base[key]; !inBase {
 			merged[key] = value
 		}
 	}
 	for key, value := range next {
-		was, had := base[key]
-		is, has := current[key]
+		baseValue, inBase := base[key]
+		currentValue, inCurrent := current[key]
 		switch {
-		case !had || was != value:
+		case !inBase || baseValue != value:
 			merged[key] = value
-		case has:
-			merged[key] = is
+		case inCurrent:
+			merged[key] = currentValue
 		}
 	}
 	return merged
@@ -96,8 +96,8 @@ func mergeInto[T any](out *T, base, next, current T) error {
 	return json.Unmarshal(raw, out)
 }
 
-// merge applies to current what changed from base to next. nil is an absent value. The second result is false if the merged value
-// is absent. Objects are merged by field, and lists of objects with names by name; everything else is a unit.
+// merge applies the changes from base to next to current. nil is an absent value. The second result is false if the merged value is absent.
+// Objects are merged by field, and lists of named objects by name; other values are replaced as a whole.
 func merge(base, next, current any) (any, bool) {
 	if equality.Semantic.DeepEqual(base, next) {
 		return current, current != nil
@@ -125,7 +125,8 @@ func mergeObjects(base, next, current map[string]any) map[string]any {
 	return merged
 }
 
-// mergeNamed keeps the order of next; what only current has follows. An item that next no longer has is removed.
+// mergeNamed merges lists of named objects. The result has the order of next, followed by the items that only current has. Items that base
+// has and next does not are removed.
 func mergeNamed(base, next, current []any) []any {
 	b, n, c := byName(base), byName(next), byName(current)
 	var merged []any
@@ -144,7 +145,7 @@ func mergeNamed(base, next, current []any) []any {
 	return merged
 }
 
-// asObjects returns the values as objects, if each is one or absent.
+// asObjects returns the values as objects if each of them is an object or absent.
 func asObjects(base, next, current any) (b, n, c map[string]any, ok bool) {
 	var are [3]bool
 	b, are[0] = as[map[string]any](base)
@@ -153,7 +154,7 @@ func asObjects(base, next, current any) (b, n, c map[string]any, ok bool) {
 	return b, n, c, are == [3]bool{true, true, true}
 }
 
-// asNamedLists returns the values as lists, if each is one or absent and each item has a name.
+// asNamedLists returns the values as lists if each of them is a list or absent, and each item has a name.
 func asNamedLists(base, next, current any) (b, n, c []any, ok bool) {
 	var are [3]bool
 	b, are[0] = as[[]any](base)
@@ -175,7 +176,7 @@ func as[T any](value any) (T, bool) {
 	return typed, ok || value == nil
 }
 
-// byName returns the items that have a name, each name once.
+// byName returns the items that have a name, by name.
 func byName(list []any) map[string]any {
 	items := make(map[string]any, len(list))
 	for _, item := range list {

@@ -20,15 +20,14 @@ const defaultReplicas = 1
 // burst is how many VMs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
 const burst = 250
 
-// At most healBurst VMs of a pool are replaced within healPause, and none while as many are new or being deleted. The
-// owner's settings cannot lift this limit: a template that never starts, with a minFailingToStartDuration of 0, would otherwise
-// keep virt-controller busy.
+// At most healBurst VMs of a pool are replaced within healPause, and none while that many are new or being deleted. The pool's settings
+// cannot lift this limit: a template that never starts, with a minFailingToStartDuration of 0, would otherwise keep virt-controller busy.
 const (
 	healBurst = 10
 	healPause = time.Minute
 )
 
-// state is what a plan follows from.
+// state is the input of a plan.
 type state struct {
 	spec *poolv1.VirtualMachinePoolSpec
 	now  time.Time
@@ -36,7 +35,7 @@ type state struct {
 	members []*member
 	// current is the name of the revision with the template.
 	current string
-	// revisions are the specs of other revisions, by name. One that does not exist has none.
+	// revisions are the specs of other revisions, by name; nil for a revision that does not exist.
 	revisions map[string]*poolv1.VirtualMachinePoolSpec
 }
 
@@ -52,25 +51,25 @@ type plan struct {
 	heal []*member
 	// rewrite are VMs whose spec gets the changes of the template; their guests continue to run.
 	rewrite []*member
-	// relabel are VMs, and relabelInstance VMs whose VMIs, are labeled with the current revision, because it is equal to theirs.
+	// relabel are VMs that are labeled with the current revision because it is equal to theirs, and relabelInstance those whose VMIs are.
 	relabel, relabelInstance []*member
 	// restart are VMs whose VMI is replaced, because it is not made from the current template.
 	restart []*member
 	// recreate are VMs that are deleted with their disks, because the template has other disks.
 	recreate []*member
-	// after is the time until the next VM is to be healed, or 0.
+	// after is the delay until the next VM has to be healed, or 0.
 	after time.Duration
-	// scaleInErr and updateErr are why nothing can be selected.
+	// scaleInErr and updateErr are why no VMs can be selected for these.
 	scaleInErr, updateErr error
 }
 
-// idle reports whether there is nothing to do.
-func (p *plan) idle() bool {
+// isEmpty reports whether there is nothing to do.
+func (p *plan) isEmpty() bool {
 	return p.create == 0 && len(p.scaleIn) == 0 && len(p.heal) == 0 && len(p.rewrite) == 0 && len(p.relabel) == 0 &&
 		len(p.relabelInstance) == 0 && len(p.restart) == 0 && len(p.recreate) == 0
 }
 
-// decide makes the plan: more or fewer VMs, replacements and updates share one budget of VMs that may be unavailable.
+// decide makes the plan. Scaling, healing and updates share one budget of VMs that may be unavailable.
 func decide(s *state) *plan {
 	p := &plan{}
 	p.scale(s)
@@ -85,8 +84,8 @@ func replicas(spec *poolv1.VirtualMachinePoolSpec) int {
 	return max(0, int(ptr.Deref(spec.Replicas, defaultReplicas)))
 }
 
-// scale compares the number of VMs with the one that is wanted. VMs that are being deleted count: their
-// numbers are free only when they are gone, and fewer others have to be deleted.
+// scale compares the number of VMs with the wanted one. VMs that are being deleted count: their ordinals are free only once they are
+// deleted, and fewer other VMs have to be deleted.
 func (p *plan) scale(s *state) {
 	surplus := len(s.members) - replicas(s.spec)
 	if surplus <= 0 {
@@ -113,8 +112,7 @@ func (p *plan) scale(s *state) {
 	p.scaleIn = candidates[:min(surplus, len(candidates), burst)]
 }
 
-// healFailing replaces VMs that fail to start, as long as no more are being replaced than may be unavailable, and not too many at a
-// time.
+// healFailing replaces VMs that fail to start, within the budget of VMs that may be unavailable and within healBurst.
 func (p *plan) healFailing(s *state, live []*member) {
 	recent, pause := s.recent()
 	allowed := maxUnavailable(s.spec) - missing(s, len(live))
@@ -138,7 +136,7 @@ func (p *plan) healFailing(s *state, live []*member) {
 	}
 }
 
-// recent returns how many VMs are new or being deleted, and the time until one of them is not new any more, or healPause.
+// recent returns how many VMs are new or being deleted, and the time until the first of them is not new any more, or healPause.
 func (s *state) recent() (count int, pause time.Duration) {
 	pause = healPause
 	for _, m := range s.members {
@@ -154,10 +152,10 @@ func (s *state) recent() (count int, pause time.Duration) {
 	return count, pause
 }
 
-// missing is how many VMs there are too few.
+// missing returns how many VMs are missing.
 func missing(s *state, live int) int { return max(0, replicas(s.spec)-live) }
 
-// maxUnavailable is how many VMs may be unavailable: all by default, at least one.
+// maxUnavailable returns how many VMs may be unavailable: at least one, and all of them by default.
 func maxUnavailable(spec *poolv1.VirtualMachinePoolSpec) int {
 	if spec.MaxUnavailable == nil {
 		return max(1, replicas(spec))
@@ -178,7 +176,7 @@ func (p *plan) update(s *state, live []*member) {
 	}
 	allowed := maxUnavailable(s.spec) - missing(s, len(live))
 	for _, m := range live {
-		if m.expected() && !m.ready() {
+		if m.shouldRun() && !m.ready() {
 			allowed--
 		}
 	}
@@ -209,8 +207,8 @@ func updated(spec *poolv1.VirtualMachinePoolSpec, live []*member) (vms []*member
 	return vms, strategy == nil || strategy.Opportunistic == nil, nil
 }
 
-// compared returns the revisions that an update compares with the current one. Labels of VMs can name any others, and as many as there
-// are VMs: those are not read.
+// compared returns the revisions that an update compares with the current one. Only these are read, because labels of VMs can contain any
+// names, and as many as there are VMs.
 func compared(spec *poolv1.VirtualMachinePoolSpec, members []*member, current string) map[string]bool {
 	live := slices.DeleteFunc(slices.Clone(members), (*member).deleting)
 	vms, proactive, err := updated(spec, live)
@@ -221,7 +219,7 @@ func compared(spec *poolv1.VirtualMachinePoolSpec, members []*member, current st
 	for _, m := range vms {
 		names[m.revision()] = true
 		if proactive && m.vmi != nil {
-			names[m.running()] = true
+			names[m.runningRevision()] = true
 		}
 	}
 	delete(names, current)
@@ -231,7 +229,7 @@ func compared(spec *poolv1.VirtualMachinePoolSpec, members []*member, current st
 
 func (p *plan) updateSpec(s *state, m *member) {
 	if m.revision() == s.current {
-		if m.next() != s.current { // each new VMI would be restarted
+		if m.nextRevision() != s.current { // each new VMI would be restarted
 			p.relabel = append(p.relabel, m)
 		}
 		return
@@ -243,10 +241,10 @@ func (p *plan) updateSpec(s *state, m *member) {
 	p.rewrite = append(p.rewrite, m)
 }
 
-// updateInstance restarts a guest that is not made from the current template, and returns how many more may become unavailable.
-// One that is not ready restarts in any case.
+// updateInstance restarts a guest that was not created from the current template, and returns how many more may become unavailable. A guest
+// that is not ready restarts regardless of that number.
 func (p *plan) updateInstance(s *state, m *member, allowed int) int {
-	running := m.running()
+	running := m.runningRevision()
 	if running == s.current {
 		return allowed
 	}
@@ -271,7 +269,7 @@ func (p *plan) updateInstance(s *state, m *member, allowed int) int {
 	return allowed
 }
 
-// keepsState reports whether the disks of a VM that is deleted are kept for the next one of its number. Online acts as Offline.
+// keepsState reports whether the disks of a deleted VM are kept for the next VM with its ordinal. Online has the same effect as Offline.
 func keepsState(spec *poolv1.VirtualMachinePoolSpec) bool {
 	var policy *poolv1.StatePreservation
 	switch strategy := spec.ScaleInStrategy; {

@@ -120,7 +120,7 @@ func in(zone, disk string) memberChange {
 	}
 }
 
-func of(revision string) memberChange {
+func withRevision(revision string) memberChange {
 	return func(m *member) {
 		setRevision(m.vm, revision)
 		if m.vmi != nil {
@@ -220,7 +220,7 @@ func TestDecide(t *testing.T) {
 			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: &policy},
 		}})
 	}
-	old, oldDisks := of("old"), of("old disks")
+	old, oldDisks := withRevision("old"), withRevision("old disks")
 	inProgress := []memberChange{old, old, old, old}
 	for _, tc := range []struct {
 		name    string
@@ -251,7 +251,7 @@ func TestDecide(t *testing.T) {
 		{"10 % of 4 is one", newSpec(4, unavailable(intstr.FromString("10%")), ordered(descending)), members(inProgress...),
 			"rewrite 3 2 1 0, restart 3"},
 		{"none while another one is not ready", newSpec(4, unavailable(intstr.FromInt32(1)), ordered(ascending)),
-			members(all(of("new"), notReady), old, old, old), "rewrite 1 2 3"},
+			members(all(withRevision("new"), notReady), old, old, old), "rewrite 1 2 3"},
 		{"none while one is missing", newSpec(5, unavailable(intstr.FromInt32(1)), ordered(ascending)), members(inProgress...),
 			"create 1, rewrite 0 1 2 3"},
 		{"one that is not ready does not count", newSpec(4, unavailable(intstr.FromInt32(1)), ordered(ascending)),
@@ -269,9 +269,9 @@ func TestDecide(t *testing.T) {
 			members(all(old, func(m *member) { setRevision(m.vm, "new") }), same), "restart 0"},
 		{"other disks", newSpec(2, ordered(ascending)), members(oldDisks, same), "recreate 0"},
 		{"other disks of a stopped VM", newSpec(1, ordered(ascending)), members(all(oldDisks, halted)), "rewrite 0"},
-		{"an equal revision", newSpec(1), members(of("equal")), "relabel 0, relabel VMI 0"},
-		{"a lost revision", newSpec(1), members(of("lost")), "rewrite 0, restart 0"},
-		{"a label of VMs", newSpec(1), members(of("other label")), "rewrite 0, relabel VMI 0"},
+		{"an equal revision", newSpec(1), members(withRevision("equal")), "relabel 0, relabel VMI 0"},
+		{"a lost revision", newSpec(1), members(withRevision("lost")), "rewrite 0, restart 0"},
+		{"a label of VMs", newSpec(1), members(withRevision("other label")), "rewrite 0, relabel VMI 0"},
 		{"a template that names another revision", newSpec(1), members(nextOf("old")), "relabel 0"},
 		{"also while its VMI restarts", newSpec(1), members(all(nextOf("old"), func(m *member) { m.vmi.Labels = m.vm.Spec.Template.ObjectMeta.Labels })),
 			"relabel 0, restart 0"},
@@ -350,12 +350,12 @@ func TestCompared(t *testing.T) {
 		want    []string
 	}{
 		"the current revision":                {newSpec(1), members(same), nil},
-		"VMs and VMIs":                        {newSpec(2), members(of("vm"), vmi), []string{"vm", "vmi"}},
-		"a VM without a VMI or a label":       {newSpec(2), members(all(of("vm"), halted), of("")), []string{"vm"}},
-		"guests run on":                       {newSpec(2, opportunistic), members(of("vm"), vmi), []string{"vm"}},
-		"VMs are not updated":                 {newSpec(2, unmanaged), members(of("vm"), vmi), nil},
-		"VMs that are being deleted":          {newSpec(1), members(all(of("vm"), deleted)), nil},
-		"VMs that the selectors do not match": {newSpec(2, ssd), members(of("vm"), all(of("selected"), in("a", "ssd"))), []string{"selected"}},
+		"VMs and VMIs":                        {newSpec(2), members(withRevision("vm"), vmi), []string{"vm", "vmi"}},
+		"a VM without a VMI or a label":       {newSpec(2), members(all(withRevision("vm"), halted), withRevision("")), []string{"vm"}},
+		"guests run on":                       {newSpec(2, opportunistic), members(withRevision("vm"), vmi), []string{"vm"}},
+		"VMs are not updated":                 {newSpec(2, unmanaged), members(withRevision("vm"), vmi), nil},
+		"VMs that are being deleted":          {newSpec(1), members(all(withRevision("vm"), deleted)), nil},
+		"VMs that the selectors do not match": {newSpec(2, ssd), members(withRevision("vm"), all(withRevision("selected"), in("a", "ssd"))), []string{"selected"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := slices.Sorted(maps.Keys(compared(tc.spec, tc.members, "new"))); !slices.Equal(got, tc.want) {
@@ -374,8 +374,8 @@ func TestInvalidSelectors(t *testing.T) {
 	}), updates(poolv1.VirtualMachinePoolUpdateStrategy{
 		Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{SelectionPolicy: bad},
 	}))
-	p := decide(&state{spec: spec, now: now, members: members(of("lost")), current: "new"})
-	if !p.idle() || p.scaleInErr == nil || p.updateErr == nil {
+	p := decide(&state{spec: spec, now: now, members: members(withRevision("lost")), current: "new"})
+	if !p.isEmpty() || p.scaleInErr == nil || p.updateErr == nil {
 		t.Errorf("got %q, %v, %v; want nothing but both errors", describe(p), p.scaleInErr, p.updateErr)
 	}
 	want := `spec.scaleInStrategy.proactive.selectionPolicy.selectors.nodeSelectorRequirementMatcher: "Near" is not a valid operator`

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// dropFinalizer removes the finalizer of pools and no other.
+// dropFinalizer removes the finalizer of pools.
 func dropFinalizer(object client.Object) {
 	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool {
 		return f == poolapi.VirtualMachinePoolControllerFinalizer
@@ -40,7 +40,7 @@ func dropOwner(object client.Object, uid types.UID) {
 	object.SetOwnerReferences(slices.DeleteFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == uid }))
 }
 
-// patch changes the metadata of a VM if it is still at the version that was read. A VM that no longer exists is no error.
+// patch changes the metadata of a VM unless it has changed since it was read. A VM that no longer exists is no error.
 func patch(ctx context.Context, s *Scope, vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) error {
 	if _, err := optimistic.Patch(ctx, s.Client, vm, change); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("patch VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
@@ -59,7 +59,7 @@ func releaseLeftovers(ctx context.Context, s *Scope) error {
 	if len(found) == 0 {
 		return nil
 	}
-	// The cache may show the VMs of a new pool before the pool.
+	// The cache may contain the VMs of a new pool before it contains the pool.
 	live := &poolv1.VirtualMachinePool{}
 	if err := client.IgnoreNotFound(s.APIReader.Get(ctx, s.Key, live)); err != nil {
 		return fmt.Errorf("get VirtualMachinePool %s: %w", s.Key, err)
@@ -73,7 +73,7 @@ func releaseLeftovers(ctx context.Context, s *Scope) error {
 	return errors.Join(errs...)
 }
 
-// detach gives up VMs whose labels no longer match the selector.
+// detach removes the pool from the owners of VMs whose labels no longer match the selector.
 func detach(ctx context.Context, s *Scope, vms []*v1.VirtualMachine) error {
 	errs := make([]error, 0, len(vms))
 	for _, vm := range vms {
@@ -85,8 +85,8 @@ func detach(ctx context.Context, s *Scope, vms []*v1.VirtualMachine) error {
 	return errors.Join(errs...)
 }
 
-// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, after the
-// disks that are to be kept no longer belong to them. A VM that is deleted in the foreground keeps none: healing deletes VMs so.
+// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, once it has removed them from the
+// owners of the disks that are to be kept. The disks of a VM that is deleted in the foreground, as when it is healed, are not kept.
 func releaseDeleting(ctx context.Context, s *Scope) error {
 	keeps := s.Pool.DeletionTimestamp == nil && keepsState(&s.Pool.Spec)
 	var errs []error
@@ -123,7 +123,7 @@ func releasePool(ctx context.Context, s *Scope) error {
 }
 
 // keepDisks removes the VM from the owners of its DataVolumes and claims, so that they are not deleted with it. The next VM of
-// its name adopts them. They are read from the API server: one that the cache does not show yet would be lost.
+// its name adopts them. They are read from the API server, because one that the cache does not contain yet would be deleted.
 func keepDisks(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
 	inNamespace := client.InNamespace(vm.Namespace)
 	dvs, claims := &cdi.DataVolumeList{}, &corev1.PersistentVolumeClaimList{}

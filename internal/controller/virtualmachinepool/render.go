@@ -20,14 +20,14 @@ import (
 // poolKind is the kind in the owner references of a pool's VMs and revisions.
 var poolKind = poolv1.GroupVersion.WithKind(poolapi.VirtualMachinePoolKind)
 
-// rendered is what a pool's template determines of a VM, without the label with the revision.
+// rendered is the part of a VM that the pool's template determines, without the label with the revision.
 type rendered struct {
 	labels, annotations map[string]string
 	spec                v1.VirtualMachineSpec
 }
 
-// render returns the VM with a number. Names of DataVolumes get the number appended, and those of ConfigMaps and Secrets if the
-// spec says so.
+// render returns the VM with this ordinal. The ordinal is appended to the names of DataVolumes, and to those of ConfigMaps and Secrets if
+// the spec requests it.
 func render(spec *poolv1.VirtualMachinePoolSpec, ordinal int) rendered {
 	template := spec.VirtualMachineTemplate.DeepCopy()
 	out := rendered{labels: template.ObjectMeta.Labels, annotations: template.ObjectMeta.Annotations, spec: template.Spec}
@@ -85,7 +85,7 @@ func appendOrdinal(volume *v1.Volume, suffix string, own map[string]bool, config
 	}
 }
 
-// newVM returns the VM with a number as it is created.
+// newVM returns the new VM with this ordinal.
 func newVM(pool *poolv1.VirtualMachinePool, ordinal int, revision string) *v1.VirtualMachine {
 	from := render(&pool.Spec, ordinal)
 	vm := &v1.VirtualMachine{
@@ -101,7 +101,7 @@ func newVM(pool *poolv1.VirtualMachinePool, ordinal int, revision string) *v1.Vi
 	return vm
 }
 
-// setRevision labels a VM and its template, and so its next VMI, with a revision.
+// setRevision labels a VM, its template, and thereby its next VMI with a revision.
 func setRevision(vm *v1.VirtualMachine, revision string) {
 	metav1.SetMetaDataLabel(&vm.ObjectMeta, v1.VirtualMachinePoolRevisionName, revision)
 	if vm.Spec.Template != nil {

@@ -27,13 +27,13 @@ import (
 // generation does not identify it, because scaling the pool changes the generation. The annotation is Vireo's own.
 const templateHashAnnotation = "pool.kubevirt.io/template-hash"
 
-// revisions are the ControllerRevisions of a pool, each with a spec as its data.
+// revisions contains the ControllerRevisions of a pool, whose data is a spec.
 type revisions struct {
 	// owned are those of the pool, without their data.
 	owned []metav1.PartialObjectMetadata
 	// current is the name of the one with the current template.
 	current string
-	// specs are the data of those that are compared with the current one, nil for those that do not exist.
+	// specs contains the data of those that are compared with the current one; nil for those that do not exist.
 	specs map[string]*poolv1.VirtualMachinePoolSpec
 }
 
@@ -76,7 +76,7 @@ func revisionName(pool *poolv1.VirtualMachinePool) string {
 	return fmt.Sprintf("%s-%d", pool.Name, pool.Generation)
 }
 
-// templateHash returns a hash of those fields of the spec that VMs are made from.
+// templateHash returns a hash of those fields of the spec from which VMs are created.
 func templateHash(spec *poolv1.VirtualMachinePoolSpec) (string, error) {
 	raw, err := json.Marshal(struct {
 		Template *poolv1.VirtualMachineTemplateSpec
@@ -122,8 +122,8 @@ func createRevision(ctx context.Context, s *Scope, name, sum string) (string, er
 	return "", fmt.Errorf("create ControllerRevision %s: another object has the name", name)
 }
 
-// adoptRevision reports whether the existing object of the name is the pool's. If KubeVirt created it, it gets the label by which
-// it is found from then on.
+// adoptRevision reports whether the existing object of this name is a revision of the pool. It adds the label by which revisions are found,
+// which a revision that KubeVirt created does not have.
 func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevision) (bool, error) {
 	existing := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), existing); err != nil {
@@ -133,7 +133,7 @@ func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevis
 		return false, nil
 	}
 	if existing.Labels[v1.CreatedByLabel] == string(s.Pool.UID) {
-		return true, nil // the cache does not show it yet
+		return true, nil // the cache does not contain it yet
 	}
 	_, err := optimistic.Patch(ctx, s.Client, existing, func(r *appsv1.ControllerRevision) {
 		metav1.SetMetaDataLabel(&r.ObjectMeta, v1.CreatedByLabel, string(s.Pool.UID))
@@ -145,21 +145,21 @@ func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevis
 	return true, nil
 }
 
-// named returns the revisions that VMs and VMIs of the pool name.
-func (s *Scope) named() map[string]bool {
+// referencedRevisions returns the names of the revisions with which VMs and VMIs of the pool are labeled.
+func (s *Scope) referencedRevisions() map[string]bool {
 	names := map[string]bool{}
 	for _, m := range s.members {
 		if name := m.revision(); name != "" {
 			names[name] = true
 		}
-		if m.vmi != nil && m.running() != "" {
-			names[m.running()] = true
+		if m.vmi != nil && m.runningRevision() != "" {
+			names[m.runningRevision()] = true
 		}
 	}
 	return names
 }
 
-// read reads the data of the revisions that an update compares with the current one. Unless an update is in progress, there are none.
+// read reads the data of the revisions that an update compares with the current one. There are none unless an update is in progress.
 func (r *revisions) read(ctx context.Context, s *Scope) error {
 	for name := range compared(&s.Pool.Spec, s.members, r.current) {
 		if _, known := r.specs[name]; known {
@@ -185,9 +185,9 @@ func (r *revisions) read(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// pruneRevisions deletes the revisions that no VM and no VMI names.
+// pruneRevisions deletes the revisions with which no VM and no VMI is labeled.
 func pruneRevisions(ctx context.Context, s *Scope) error {
-	names := s.named()
+	names := s.referencedRevisions()
 	for i := range s.revisions.owned {
 		old := &s.revisions.owned[i]
 		if old.Name == s.revisions.current || names[old.Name] {

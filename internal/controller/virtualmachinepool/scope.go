@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachinepool keeps the number of VMs of a pool at spec.replicas and the VMs like the pool's template. Each file is
+// Package virtualmachinepool keeps the number of VMs of a pool at spec.replicas, and updates the VMs to the pool's template. Each file has
 // one concern; Run has the order.
 //
 // What to do follows from the pool's VMs alone: classify.go finds and describes them, plan.go decides about creation, deletion,
-// healing and updates under one budget, render.go and merge.go compute VMs. All of these are pure. As with replica sets, nothing is
-// remembered between reconciliations: a plan made from the cache is made again from the API server before it is carried out, and
-// the names of VMs are deterministic.
+// healing and updates under one budget, render.go and merge.go compute VMs. All of these are pure. As with replica sets, no state is kept
+// between reconciliations: a plan that was made from the cache is made again from the API server's state before it is carried out, and the
+// names of VMs are deterministic.
 package virtualmachinepool
 
 import (
@@ -31,9 +31,9 @@ type Scope struct {
 	// Client reads from the cache and writes to the API server. APIReader reads from the API server, without the cache.
 	Client    client.Client
 	APIReader client.Reader
-	// Recorder records events, after what they report has happened.
+	// Recorder records events, each after the change that it reports.
 	Recorder events.EventRecorder
-	// Now is one time for the whole reconciliation.
+	// Now is the time of the reconciliation.
 	Now time.Time
 
 	// Key is the name of the pool. Pool is the object, or nil if it does not exist. Its status stays as it was read until the
@@ -42,12 +42,12 @@ type Scope struct {
 	Pool *poolv1.VirtualMachinePool
 	// Selector matches the pool's VMs; nil while the spec has no valid one.
 	Selector labels.Selector
-	// VMs and VMIs are all of the namespace. They belong to the cache until they are refreshed: read only.
+	// VMs and VMIs are all VMs and VMIs of the namespace. They belong to the cache and must not be changed.
 	VMs  []v1.VirtualMachine
 	VMIs []v1.VirtualMachineInstance
 	// Status is the status to write.
 	Status poolv1.VirtualMachinePoolStatus
-	// Failure is why the VMs are not as they should be, or nil.
+	// Failure is why the VMs are not in the wanted state, or nil.
 	Failure *Failure
 	// After is the time after which the pool is reconciled again, or 0.
 	After time.Duration
@@ -77,7 +77,7 @@ func (s *Scope) list(ctx context.Context, from client.Reader, options ...client.
 
 // Run reconciles the pool. The order matters where a numbered comment gives the reason.
 func Run(ctx context.Context, s *Scope) error {
-	// 1. VMs of a pool that does not exist any more, or that were detached, wait for nothing else.
+	// 1. VMs of a pool that does not exist any more, and detached VMs, are released first: this depends on nothing else.
 	err := releaseLeftovers(ctx, s)
 	if s.Pool == nil {
 		return err
@@ -102,11 +102,11 @@ func act(ctx context.Context, s *Scope) error {
 	if s.Pool.Spec.Paused || !valid || err != nil {
 		return err
 	}
-	return follow(ctx, s)
+	return applyPlan(ctx, s)
 }
 
-// follow makes the plan and carries it out.
-func follow(ctx context.Context, s *Scope) error {
+// applyPlan makes a plan and carries it out.
+func applyPlan(ctx context.Context, s *Scope) error {
 	if err := loadRevisions(ctx, s); err != nil {
 		return err
 	}
@@ -115,11 +115,11 @@ func follow(ctx context.Context, s *Scope) error {
 		return err
 	}
 	s.After = p.after
-	if p.idle() {
+	if p.isEmpty() {
 		s.reportPlan(p)
 		return pruneRevisions(ctx, s)
 	}
-	// 1. The cache may be stale: it only shows that there may be something to do.
+	// 1. The cache may be stale, so the plan is made again from the API server's state before it is carried out.
 	if err := s.list(ctx, s.APIReader); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func follow(ctx context.Context, s *Scope) error {
 	}
 	s.After = p.after
 	s.reportPlan(p)
-	// 2. VMs are created even if others could not be deleted, and the other way around.
+	// 2. VMs are created even if others could not be deleted, and vice versa.
 	return errors.Join(remove(ctx, s, p), create(ctx, s, p.create), update(ctx, s, p))
 }
 

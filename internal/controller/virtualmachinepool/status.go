@@ -45,7 +45,7 @@ func computeStatus(s *Scope) {
 	}
 }
 
-// set makes a condition true. One that was true keeps its transition time.
+// set makes a condition true. If it already was, its transition time does not change.
 func (s *Scope) set(kind poolv1.VirtualMachinePoolConditionType, reason, message string) {
 	conditions.Set(&s.Status.Conditions, poolv1.VirtualMachinePoolCondition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now),

@@ -27,7 +27,7 @@ type failedDataVolume struct {
 	err  error
 }
 
-// refusedError is the error of a VM that the API server does not find valid.
+// refusedError is the error of a VM that the API server rejects as invalid.
 type refusedError struct {
 	vm  client.ObjectKey
 	err error
@@ -38,12 +38,12 @@ func (e *refusedError) Error() string {
 	return fmt.Sprintf("VirtualMachine %s cannot be created: %v", e.vm, e.err)
 }
 
-// Unwrap returns what the API server has responded.
+// Unwrap returns the API server's error.
 func (e *refusedError) Unwrap() error { return e.err }
 
-// apply applies the changes of a step, which do not depend on each other, up to the first error, and reports whether there are any. A
-// step may have hundreds, and is tried again. What is to be checked comes before them, and then what unlocks the target, and what frees
-// storage for new claims.
+// apply applies the changes of a step until one fails, and reports whether there are any. They do not depend on each other. There may be
+// hundreds, and the next reconciliation tries the rest again. So the checks come first, then the changes that unlock the target, and then
+// those that free storage for new claims.
 func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.Step) (bool, error) {
 	if step.Check != nil {
 		if err := create(ctx, s, step.Check.DeepCopy(), client.DryRunAll); err != nil {
@@ -68,7 +68,7 @@ func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.St
 		add(func() error { return create(ctx, s, object) })
 	}
 	count := len(changes)
-	if step.Stop { // It may be underway.
+	if step.Stop { // A stop may already be in progress.
 		add(func() error { return stop(ctx, s) })
 	}
 	for _, change := range changes {
@@ -79,7 +79,7 @@ func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.St
 	return count > 0, nil
 }
 
-// create creates an object. One that exists already is left as it is: the cache was behind.
+// create creates an object. If it exists already, because the cache was stale, it is not changed.
 func create(ctx context.Context, s *Scope, object client.Object, options ...client.CreateOption) error {
 	err := s.Client.Create(ctx, object, options...)
 	if err == nil || apierrors.IsAlreadyExists(err) {
@@ -97,7 +97,7 @@ func create(ctx context.Context, s *Scope, object client.Object, options ...clie
 	return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
 }
 
-// update writes a changed copy of an object, if that is still as it was read. Fields that our types do not have are kept.
+// update writes a changed copy of an object, if the object has not changed since it was read. Fields that our types do not have are kept.
 func update(ctx context.Context, s *Scope, live, changed client.Object) error {
 	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(live)); err != nil {
 		return fmt.Errorf("patch %T %s: %w", changed, client.ObjectKeyFromObject(live), err)
@@ -105,7 +105,7 @@ func update(ctx context.Context, s *Scope, live, changed client.Object) error {
 	return nil
 }
 
-// remove deletes an object, if it is still as it was read.
+// remove deletes an object, if it has not changed since it was read.
 func remove(ctx context.Context, s *Scope, object client.Object) error {
 	exactly := client.Preconditions{UID: ptr.To(object.GetUID()), ResourceVersion: ptr.To(object.GetResourceVersion())}
 	if err := client.IgnoreNotFound(s.Client.Delete(ctx, object, exactly)); err != nil {
@@ -119,24 +119,24 @@ func lock(ctx context.Context, s *Scope) error {
 	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress = ptr.To(s.Restore.Name) })
 }
 
-// unlock removes restoreInProgress, and the memory dump, whose volume is not restored.
+// unlock removes restoreInProgress, and memoryDumpRequest, because the volume of the memory dump is not restored.
 func unlock(ctx context.Context, s *Scope) error {
 	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
 }
 
 // unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them, because it was deleted by force and perhaps
-// created again for another VM. of is nil if the cache does not have the restore.
-func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, of *v1beta1.VirtualMachineRestore) error {
+// created again for another VM. vmRestore is nil if the cache does not have the restore.
+func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, vmRestore *v1beta1.VirtualMachineRestore) error {
 	vms := &v1.VirtualMachineList{}
 	if err := r.Client.List(ctx, vms, client.InNamespace(key.Namespace), client.MatchingFields{LockIndex: key.Name}); err != nil {
 		return fmt.Errorf("list the VirtualMachines that are locked for VirtualMachineRestore %s: %w", key, err)
 	}
 	for i := range vms.Items {
 		vm := &vms.Items[i]
-		if of != nil && of.Spec.Target.Name == vm.Name {
+		if vmRestore != nil && vmRestore.Spec.Target.Name == vm.Name {
 			continue
 		}
-		// The cache may be behind.
+		// The cache may be stale.
 		live, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineRestore{}, r.APIReader)
 		if err != nil {
 			return err
@@ -160,7 +160,7 @@ func (s *Scope) patchTargetStatus(ctx context.Context, change func(*v1.VirtualMa
 	return nil
 }
 
-// stop stops the target for good, by its run strategy: virt-api does the same for the verb stop.
+// stop stops the target permanently, by its run strategy, as virt-api does for the verb stop.
 func stop(ctx context.Context, s *Scope) error {
 	strategy, err := s.target.RunStrategy()
 	if err != nil {

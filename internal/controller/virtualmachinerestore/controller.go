@@ -72,28 +72,28 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinerestore").
 		For(&v1beta1.VirtualMachineRestore{}).
-		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.ofVM)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofTarget), builder.WithPredicates(comesOrGoes)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
-		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.ofSnapshot)).
-		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.ofContent)).
-		WatchesRawSource(r.DataVolumes.Source(r.withDataVolume)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfVM)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfTarget), builder.WithPredicates(createdOrDeleted)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfClaim)).
+		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfSnapshot)).
+		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfContent)).
+		WatchesRawSource(r.DataVolumes.Source(r.restoresOfDataVolume)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: restoreWorkers}).
 		Complete(r)
 }
 
 // Reconcile reconciles one restore. See Run for the phases.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	of, err := reconciler.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineRestore{}, r.Client)
+	vmRestore, err := reconciler.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineRestore{}, r.Client)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.unlockAbandoned(ctx, request.NamespacedName, of); err != nil || of == nil {
+	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmRestore); err != nil || vmRestore == nil {
 		return reconciler.Result(err, 0)
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,
-		VolumeSnapshots: r.VolumeSnapshots, Now: reconciler.Now(r.Clock), Restore: of,
+		VolumeSnapshots: r.VolumeSnapshots, Now: reconciler.Now(r.Clock), Restore: vmRestore,
 	}
 	if err := Run(ctx, scope); err != nil {
 		return reconciler.Result(err, 0)

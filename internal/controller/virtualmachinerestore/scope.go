@@ -30,7 +30,7 @@ import (
 // actionRestore is the action of a restore's events.
 const actionRestore = "Restore"
 
-// recheck is when a restore is reconciled again after it has changed objects: ControllerRevisions are not watched.
+// recheck is the delay after which a restore that has changed objects is reconciled again: ControllerRevisions are not watched.
 const recheck = time.Second
 
 // Scope is one reconciliation of one restore.
@@ -52,7 +52,7 @@ type Scope struct {
 	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 
-	// target is the VM that the restore names, and vmi is that VM's. Nil if they do not exist.
+	// target is the VM that the restore names, and vmi is its VMI. Nil if they do not exist.
 	target *v1.VirtualMachine
 	vmi    *v1.VirtualMachineInstance
 	// failed are DataVolumes that could not be created.
@@ -70,8 +70,8 @@ func Run(ctx context.Context, s *Scope) error {
 	if err := s.readTarget(ctx, s.Client); err != nil {
 		return err
 	}
-	// 1. The finalizer is there before the target is locked. The owner is there before anything else, so that the restore never
-	// creates a VM again that a user has deleted.
+	// 1. The finalizer is added before the target is locked. The owner is added before any other change, so that the restore never
+	// recreates a VM that a user has deleted.
 	if err := protect(ctx, s); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func Run(ctx context.Context, s *Scope) error {
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
 		step = restore.Failed(world, err)
 	}
-	// 2. The status is written last, once, whether the changes were applied or not. The changes are visible in the objects themselves.
+	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the changes.
 	if err := writeStatus(ctx, s, &step); err != nil {
 		return err
 	}
@@ -109,12 +109,12 @@ func protect(ctx context.Context, s *Scope) error {
 	if owned && s.hasFinalizer() {
 		return nil
 	}
-	return s.patchRestore(ctx, func(of *v1beta1.VirtualMachineRestore) {
+	return s.patchRestore(ctx, func(vmRestore *v1beta1.VirtualMachineRestore) {
 		if !owned {
-			of.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target, v1.VirtualMachineGroupVersionKind)}
+			vmRestore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target, v1.VirtualMachineGroupVersionKind)}
 		}
-		if !slices.Contains(of.Finalizers, snapshot.VirtualMachineRestoreFinalizer) {
-			of.Finalizers = append(of.Finalizers, snapshot.VirtualMachineRestoreFinalizer)
+		if !slices.Contains(vmRestore.Finalizers, snapshot.VirtualMachineRestoreFinalizer) {
+			vmRestore.Finalizers = append(vmRestore.Finalizers, snapshot.VirtualMachineRestoreFinalizer)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func release(ctx context.Context, s *Scope) error {
 	if !s.hasFinalizer() {
 		return nil
 	}
-	// The cache may be behind and not show the lock.
+	// The cache may be stale and not show the lock.
 	if err := s.readTarget(ctx, s.APIReader); err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func release(ctx context.Context, s *Scope) error {
 	if err := writeStatus(ctx, s, &step); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(s.patchRestore(ctx, func(of *v1beta1.VirtualMachineRestore) {
-		of.Finalizers = slices.DeleteFunc(of.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineRestoreFinalizer })
+	return client.IgnoreNotFound(s.patchRestore(ctx, func(vmRestore *v1beta1.VirtualMachineRestore) {
+		vmRestore.Finalizers = slices.DeleteFunc(vmRestore.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineRestoreFinalizer })
 	}))
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
-// Indexes of the restores that have not finished, which are few: by the name of their target, by everything else that they wait for, and by
+// Fields of the indexes of unfinished restores, which are few: by the name of their target, by everything else that they wait for, and by
 // the value underway, which all of them have.
 const (
 	targetField             = "target"
@@ -33,42 +33,42 @@ const (
 const awaitedSnapshot, awaitedClaim, awaitedState, awaitedObsolete = "snapshot/", "claim/", "state/", "obsolete/"
 
 var (
-	targetIndex   = indexUnderway(targetField, func(of *v1beta1.VirtualMachineRestore) []string { return []string{of.Spec.Target.Name} })
+	targetIndex   = indexUnderway(targetField, func(vmRestore *v1beta1.VirtualMachineRestore) []string { return []string{vmRestore.Spec.Target.Name} })
 	awaitedIndex  = indexUnderway(awaitedField, awaited)
 	underwayIndex = indexUnderway(underwayField, func(*v1beta1.VirtualMachineRestore) []string { return []string{underway} })
 )
 
 // indexUnderway is an index of the restores that have not finished.
 func indexUnderway(field string, values func(*v1beta1.VirtualMachineRestore) []string) reconciler.Index {
-	return reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, field, func(of *v1beta1.VirtualMachineRestore) []string {
-		if restore.Finished(of.Status) {
+	return reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, field, func(vmRestore *v1beta1.VirtualMachineRestore) []string {
+		if restore.Finished(vmRestore.Status) {
 			return nil
 		}
-		return values(of)
+		return values(vmRestore)
 	})
 }
 
 // awaited returns the values of awaitedIndex: the snapshot, the claims and DataVolumes in the status, and the claims with the labels of the
 // target's persistent state.
-func awaited(of *v1beta1.VirtualMachineRestore) []string {
-	target := of.Spec.Target.Name
+func awaited(vmRestore *v1beta1.VirtualMachineRestore) []string {
+	target := vmRestore.Spec.Target.Name
 	values := []string{
-		awaitedSnapshot + of.Spec.VirtualMachineSnapshotName, awaitedState + target, awaitedObsolete + capture.StateVolume(target),
+		awaitedSnapshot + vmRestore.Spec.VirtualMachineSnapshotName, awaitedState + target, awaitedObsolete + capture.StateVolume(target),
 	}
-	if of.Status == nil {
+	if vmRestore.Status == nil {
 		return values
 	}
-	for i := range of.Status.Restores {
-		values = append(values, awaitedClaim+of.Status.Restores[i].PersistentVolumeClaimName)
+	for i := range vmRestore.Status.Restores {
+		values = append(values, awaitedClaim+vmRestore.Status.Restores[i].PersistentVolumeClaimName)
 	}
-	for _, name := range of.Status.DeletedDataVolumes {
+	for _, name := range vmRestore.Status.DeletedDataVolumes {
 		values = append(values, awaitedClaim+name)
 	}
 	return values
 }
 
-// comesOrGoes passes the creation and the deletion of a VMI. A restore waits until its target has none.
-var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+// createdOrDeleted accepts the creation and the deletion of a VMI: a restore waits until its target has none.
+var createdOrDeleted = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
 // LockIndex finds the VMs that are locked for a restore, by its name.
 const LockIndex = "status.restoreInProgress"
@@ -83,9 +83,9 @@ func LockOf(vm *v1.VirtualMachine) []string {
 	return []string{*vm.Status.RestoreInProgress}
 }
 
-// ofVM returns the unfinished restores of a VM, and the one for which it is locked, even if that is gone.
-func (r *Reconciler) ofVM(ctx context.Context, object client.Object) []ctrl.Request {
-	requests := r.ofTarget(ctx, object)
+// restoresOfVM returns the unfinished restores of a VM, and the one for which it is locked, even if that does not exist any more.
+func (r *Reconciler) restoresOfVM(ctx context.Context, object client.Object) []ctrl.Request {
+	requests := r.restoresOfTarget(ctx, object)
 	if vm, ok := object.(*v1.VirtualMachine); ok {
 		for _, name := range LockOf(vm) {
 			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: vm.Namespace, Name: name}})
@@ -94,50 +94,50 @@ func (r *Reconciler) ofVM(ctx context.Context, object client.Object) []ctrl.Requ
 	return requests
 }
 
-// ofTarget returns the restores underway to the VM of an object's name.
-func (r *Reconciler) ofTarget(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.by(ctx, object.GetNamespace(), targetField, object.GetName())
+// restoresOfTarget returns the unfinished restores of the VM that has the object's name.
+func (r *Reconciler) restoresOfTarget(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.restoresByIndex(ctx, object.GetNamespace(), targetField, object.GetName())
 }
 
-// ofClaim returns the restores underway that wait for a claim.
-func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+// restoresOfClaim returns the unfinished restores that wait for a claim.
+func (r *Reconciler) restoresOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
 	values := []string{awaitedClaim + claim.GetName()}
-	if vm, is := claim.GetLabels()[v1.PersistentStateLabel]; is {
+	if vm, ok := claim.GetLabels()[v1.PersistentStateLabel]; ok {
 		values = append(values, awaitedState+vm)
 	}
-	if state, is := claim.GetLabels()[snapshot.RestoreCleanupStateLabel]; is {
+	if state, ok := claim.GetLabels()[snapshot.RestoreCleanupStateLabel]; ok {
 		values = append(values, awaitedObsolete+state)
 	}
 	found := make([][]ctrl.Request, len(values))
 	for i, value := range values {
-		found[i] = r.by(ctx, claim.GetNamespace(), awaitedField, value)
+		found[i] = r.restoresByIndex(ctx, claim.GetNamespace(), awaitedField, value)
 	}
 	return slices.Concat(found...)
 }
 
-// ofSnapshot returns the restores underway of a snapshot, and ofContent those of the snapshot that a content names.
-func (r *Reconciler) ofSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.by(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
+// restoresOfSnapshot returns the unfinished restores of a snapshot, and restoresOfContent those of the snapshot that a content names.
+func (r *Reconciler) restoresOfSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.restoresByIndex(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
 }
 
-func (r *Reconciler) ofContent(ctx context.Context, object client.Object) []ctrl.Request {
+func (r *Reconciler) restoresOfContent(ctx context.Context, object client.Object) []ctrl.Request {
 	content, ok := object.(*v1beta1.VirtualMachineSnapshotContent)
 	if !ok || content.Spec.VirtualMachineSnapshotName == nil {
 		return nil
 	}
-	return r.by(ctx, content.Namespace, awaitedField, awaitedSnapshot+*content.Spec.VirtualMachineSnapshotName)
+	return r.restoresByIndex(ctx, content.Namespace, awaitedField, awaitedSnapshot+*content.Spec.VirtualMachineSnapshotName)
 }
 
-// withDataVolume returns the restores underway that wait for a DataVolume, or all if the importer was installed or removed.
-func (r *Reconciler) withDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
+// restoresOfDataVolume returns the unfinished restores that wait for a DataVolume, or all if the importer was installed or removed.
+func (r *Reconciler) restoresOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
-		return r.by(ctx, "", underwayField, underway)
+		return r.restoresByIndex(ctx, "", underwayField, underway)
 	}
-	return r.by(ctx, change.Namespace, awaitedField, awaitedClaim+change.Name)
+	return r.restoresByIndex(ctx, change.Namespace, awaitedField, awaitedClaim+change.Name)
 }
 
-// by returns the restores of a namespace, or of all, with a value in an index.
-func (r *Reconciler) by(ctx context.Context, namespace, field, value string) []ctrl.Request {
+// restoresByIndex returns the restores of a namespace, or of all namespaces, with this value in the index of the field.
+func (r *Reconciler) restoresByIndex(ctx context.Context, namespace, field, value string) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
 		client.InNamespace(namespace), client.MatchingFields{field: value})
 }

@@ -56,9 +56,9 @@ func names(requests []ctrl.Request) []string {
 	return slices.Compact(out)
 }
 
-func restoreTo(name, target, of string, status *v1beta1.VirtualMachineRestoreStatus) *v1beta1.VirtualMachineRestore {
+func restoreTo(name, target, snapshot string, status *v1beta1.VirtualMachineRestoreStatus) *v1beta1.VirtualMachineRestore {
 	out := &v1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Status: status}
-	out.Spec.Target.Name, out.Spec.VirtualMachineSnapshotName = target, of
+	out.Spec.Target.Name, out.Spec.VirtualMachineSnapshotName = target, snapshot
 	return out
 }
 
@@ -81,7 +81,7 @@ func TestARestoreIsTriggeredByWhatItWaitsFor(t *testing.T) {
 		}
 		return out
 	}
-	of := func(name string) *v1beta1.VirtualMachineSnapshot {
+	snapshotNamed := func(name string) *v1beta1.VirtualMachineSnapshot {
 		return &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	}
 	content := func(name *string) *v1beta1.VirtualMachineSnapshotContent {
@@ -90,43 +90,43 @@ func TestARestoreIsTriggeredByWhatItWaitsFor(t *testing.T) {
 		return out
 	}
 	imported := func(namespace, name string) []ctrl.Request {
-		return r.withDataVolume(t.Context(), datavolume.Change{Namespace: namespace, Name: name})
+		return r.restoresOfDataVolume(t.Context(), datavolume.Change{Namespace: namespace, Name: name})
 	}
-	locked := func(name, by string) client.Object {
+	locked := func(name, restore string) client.Object {
 		vm := builder.MakeVM(name).Obj()
-		vm.Status.RestoreInProgress = &by
+		vm.Status.RestoreInProgress = &restore
 		return vm
 	}
 	for name, tc := range map[string]struct {
 		got  []ctrl.Request
 		want []string
 	}{
-		"a restored claim":                {r.ofClaim(t.Context(), claim("restored-data")), []string{"planned"}},
-		"any other claim":                 {r.ofClaim(t.Context(), claim("data")), nil},
-		"the claim of a former template":  {r.ofClaim(t.Context(), claim("root-dv")), []string{"planned"}},
-		"the state of the target":         {r.ofClaim(t.Context(), claim("x", v1.PersistentStateLabel, "vm")), []string{"planned"}},
-		"the state of a target to create": {r.ofClaim(t.Context(), claim("x", v1.PersistentStateLabel, "another")), []string{"new"}},
-		"the state of any other VM":       {r.ofClaim(t.Context(), claim("x", v1.PersistentStateLabel, "third")), nil},
+		"a restored claim":                {r.restoresOfClaim(t.Context(), claim("restored-data")), []string{"planned"}},
+		"any other claim":                 {r.restoresOfClaim(t.Context(), claim("data")), nil},
+		"the claim of a former template":  {r.restoresOfClaim(t.Context(), claim("root-dv")), []string{"planned"}},
+		"the state of the target":         {r.restoresOfClaim(t.Context(), claim("x", v1.PersistentStateLabel, "vm")), []string{"planned"}},
+		"the state of a target to create": {r.restoresOfClaim(t.Context(), claim("x", v1.PersistentStateLabel, "another")), []string{"new"}},
+		"the state of any other VM":       {r.restoresOfClaim(t.Context(), claim("x", v1.PersistentStateLabel, "third")), nil},
 		"a state that is to be deleted": {
-			r.ofClaim(t.Context(), claim("x", snapshot.RestoreCleanupStateLabel, "persistent-state-for-vm")), []string{"planned"},
+			r.restoresOfClaim(t.Context(), claim("x", snapshot.RestoreCleanupStateLabel, "persistent-state-for-vm")), []string{"planned"},
 		},
 		"a restored state of another target": {
-			r.ofClaim(t.Context(), claim("restored-data", v1.PersistentStateLabel, "another")), []string{"new", "planned"},
+			r.restoresOfClaim(t.Context(), claim("restored-data", v1.PersistentStateLabel, "another")), []string{"new", "planned"},
 		},
-		"the snapshot":               {r.ofSnapshot(t.Context(), of("snap")), []string{"planned"}},
-		"a snapshot to be taken":     {r.ofSnapshot(t.Context(), of("later")), []string{"new"}},
-		"any other snapshot":         {r.ofSnapshot(t.Context(), of("vm")), nil},
-		"the content":                {r.ofContent(t.Context(), content(ptr.To("snap"))), []string{"planned"}},
-		"the content of another":     {r.ofContent(t.Context(), content(ptr.To("x"))), nil},
-		"a content without snapshot": {r.ofContent(t.Context(), content(nil)), nil},
+		"the snapshot":               {r.restoresOfSnapshot(t.Context(), snapshotNamed("snap")), []string{"planned"}},
+		"a snapshot to be taken":     {r.restoresOfSnapshot(t.Context(), snapshotNamed("later")), []string{"new"}},
+		"any other snapshot":         {r.restoresOfSnapshot(t.Context(), snapshotNamed("vm")), nil},
+		"the content":                {r.restoresOfContent(t.Context(), content(ptr.To("snap"))), []string{"planned"}},
+		"the content of another":     {r.restoresOfContent(t.Context(), content(ptr.To("x"))), nil},
+		"a content without snapshot": {r.restoresOfContent(t.Context(), content(nil)), nil},
 		"a restored DataVolume":      {imported("default", "restored-root"), []string{"planned"}},
 		"a former DataVolume":        {imported("default", "root-dv"), []string{"planned"}},
 		"any other DataVolume":       {imported("default", "data"), nil},
 		"the importer":               {imported("", ""), []string{"elsewhere", "new", "planned"}},
-		"the instance of the target": {r.ofTarget(t.Context(), builder.MakeVMI("vm").Obj()), []string{"planned"}},
-		"the target":                 {r.ofVM(t.Context(), builder.MakeVM("vm").Obj()), []string{"planned"}},
-		"the target, locked":         {r.ofVM(t.Context(), locked("vm", "planned")), []string{"planned"}},
-		"a VM that is locked":        {r.ofVM(t.Context(), locked("third", "gone")), []string{"gone"}},
+		"the instance of the target": {r.restoresOfTarget(t.Context(), builder.MakeVMI("vm").Obj()), []string{"planned"}},
+		"the target":                 {r.restoresOfVM(t.Context(), builder.MakeVM("vm").Obj()), []string{"planned"}},
+		"the target, locked":         {r.restoresOfVM(t.Context(), locked("vm", "planned")), []string{"planned"}},
+		"a VM that is locked":        {r.restoresOfVM(t.Context(), locked("third", "gone")), []string{"gone"}},
 	} {
 		if diff := cmp.Diff(tc.want, names(tc.got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

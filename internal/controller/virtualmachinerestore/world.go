@@ -32,7 +32,7 @@ func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) 
 	return err
 }
 
-// readWorld reads what the next step depends on. Objects in lists belong to the cache: read only.
+// readWorld reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
 func readWorld(ctx context.Context, s *Scope) (restore.World, error) {
 	world := restore.World{Now: s.Now, Restore: s.Restore, Target: s.target}
 	for _, part := range []func(context.Context, *restore.World) error{
@@ -45,7 +45,7 @@ func readWorld(ctx context.Context, s *Scope) (restore.World, error) {
 	return world, nil
 }
 
-// readInstance reads the target's VMI. The cache may be behind and not show a VMI that was created before the target was locked.
+// readInstance reads the target's VMI. The cache may be stale and not show a VMI that was created before the target was locked.
 func (s *Scope) readInstance(ctx context.Context, world *restore.World) error {
 	if s.target == nil {
 		return nil
@@ -104,7 +104,7 @@ func (s *Scope) readDataVolumes(ctx context.Context, world *restore.World) error
 // readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored.
 func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) error {
 	if world.Content == nil || world.Restored() || capture.TooManyVolumes(world.Content) != "" {
-		return nil // A content with too many is not restored.
+		return nil // A content with too many volumes is not restored.
 	}
 	world.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
 	for i := range world.Content.Spec.VolumeBackups {
@@ -126,7 +126,7 @@ func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) e
 	return nil
 }
 
-// readRevisions reads the ControllerRevisions from the API server: the cache has only those with an owner.
+// readRevisions reads the ControllerRevisions from the API server, because the cache contains only those with an owner.
 func (s *Scope) readRevisions(ctx context.Context, world *restore.World) error {
 	world.Revisions = map[string]*appsv1.ControllerRevision{}
 	for _, names := range restore.Revisions(s.Restore, world.Content) {

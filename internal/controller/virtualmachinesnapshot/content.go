@@ -25,7 +25,7 @@ const actionCreate = "Create"
 
 // createContent stores the locked VM.
 func (s *scope) createContent(ctx context.Context) error {
-	// The cache may be behind and not show the VMI: its guest would not be frozen.
+	// The cache may be stale and not show the VMI, whose guest would then not be frozen.
 	if err := s.loadVMI(ctx, s.apiReader); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (s *scope) createContent(ctx context.Context) error {
 	if err := capture.SetGuest(content, guestOf(s.vmi)); err != nil {
 		return err
 	}
-	// The content names the copies, which must exist then.
+	// The copies are created before the content, which refers to them.
 	for _, revision := range copies {
 		if err := s.copyRevision(ctx, revision); err != nil {
 			return err
@@ -47,8 +47,8 @@ func (s *scope) createContent(ctx context.Context) error {
 	err = s.client.Create(ctx, content)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		if err := s.loadContent(ctx, s.apiReader); err != nil || s.seen.Content != nil {
-			return err // The cache was behind.
+		if err := s.loadContent(ctx, s.apiReader); err != nil || s.observed.Content != nil {
+			return err // The cache was stale.
 		}
 		return fmt.Errorf("VirtualMachineSnapshotContent %s exists and belongs to another snapshot: delete it", key)
 	case err != nil:
@@ -60,10 +60,10 @@ func (s *scope) createContent(ctx context.Context) error {
 	return nil
 }
 
-// stored returns what is stored of the VM.
+// stored returns the parts of the VM that the content stores.
 func (s *scope) stored(ctx context.Context) (capture.Stored, error) {
-	vm := s.seen.Source.VM
-	out := capture.Stored{VM: vm, Volumes: s.seen.Source.Volumes}
+	vm := s.observed.Source.VM
+	out := capture.Stored{VM: vm, Volumes: s.observed.Source.Volumes}
 	scope := &virtualmachine.Scope{Client: s.client, APIReader: s.apiReader, VM: vm, VMI: s.vmi}
 	var err error
 	if out.Identity, err = virtualmachine.StoredIdentity(ctx, scope); err != nil {
@@ -92,7 +92,7 @@ func (s *scope) copyRevision(ctx context.Context, revision capture.RevisionCopy)
 	return nil
 }
 
-// checkCopy returns an error unless a ControllerRevision is the copy that an earlier attempt has made.
+// checkCopy returns an error unless a ControllerRevision is a copy that an earlier attempt has created.
 func (s *scope) checkCopy(ctx context.Context, from *appsv1.ControllerRevision, name string) error {
 	live, key := &appsv1.ControllerRevision{}, client.ObjectKey{Namespace: s.snapshot.Namespace, Name: name}
 	if err := s.apiReader.Get(ctx, key, live); err != nil {
@@ -104,9 +104,9 @@ func (s *scope) checkCopy(ctx context.Context, from *appsv1.ControllerRevision, 
 	return nil
 }
 
-// deleteContent deletes the content, unless it has changed since it was read: it may have been completed.
+// deleteContent deletes the content, unless it has changed since it was read, because it may be complete by now.
 func (s *scope) deleteContent(ctx context.Context) error {
-	content := s.seen.Content
+	content := s.observed.Content
 	if content.DeletionTimestamp != nil {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *scope) deleteContent(ctx context.Context) error {
 
 // writeStatus writes the status if it changed.
 func (s *scope) writeStatus(ctx context.Context) error {
-	status := capture.Status(s.snapshot, s.seen)
+	status := capture.Status(s.snapshot, s.observed)
 	if equality.Semantic.DeepEqual(s.snapshot.Status, status) {
 		return nil
 	}

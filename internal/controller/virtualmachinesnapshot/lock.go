@@ -26,9 +26,9 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// readSource reads what decides whether the VM can be locked.
+// readSource reads what determines whether the VM can be locked.
 func (s *scope) readSource(ctx context.Context) error {
-	source := &s.seen.Source
+	source := &s.observed.Source
 	expanded, err := s.expanded(ctx)
 	if err != nil {
 		return err
@@ -55,10 +55,10 @@ func (s *scope) readSource(ctx context.Context) error {
 	return err
 }
 
-// expanded returns the VM with its instance type and preference, which may add a TPM. As in KubeVirt, a VM whose references are missing
-// or contradict it is stored as it is: it cannot run.
+// expanded returns the VM with its instance type and preference, which may add a TPM. As in KubeVirt, a VM that cannot run because these do
+// not exist, or conflict with it, is stored unchanged.
 func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
-	vm := s.seen.Source.VM
+	vm := s.observed.Source.VM
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
 		return vm, nil
 	}
@@ -73,7 +73,7 @@ func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
 	return expanded, nil
 }
 
-// isFilled reports whether the importer does not fill a claim any more.
+// isFilled reports whether a claim is not being filled by the importer.
 func (s *scope) isFilled(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
 	if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
@@ -82,7 +82,7 @@ func (s *scope) isFilled(ctx context.Context, claim *corev1.PersistentVolumeClai
 	dv, err := s.dataVolumes.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
 	switch {
 	case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
-		return false, nil // The cache is behind, or the claim is about to be deleted with its owner.
+		return false, nil // The cache is stale, or the claim is about to be deleted with its owner.
 	case err != nil:
 		return false, err
 	default:
@@ -90,27 +90,28 @@ func (s *scope) isFilled(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 }
 
-// lock locks the VM with two writes, each of which is repeated if it is missing.
+// lock locks the VM with two writes. It omits those that an earlier attempt has made.
 func (s *scope) lock(ctx context.Context) error {
-	vm := s.seen.Source.VM
+	vm := s.observed.Source.VM
 	if vm.Status.SnapshotInProgress == nil {
 		if err := s.setInProgress(ctx, vm, ptr.To(s.snapshot.Name)); err != nil {
 			return err
 		}
 	}
-	if slices.Contains(s.seen.Source.VM.Finalizers, snapshot.SourceFinalizer) {
+	if slices.Contains(s.observed.Source.VM.Finalizers, snapshot.SourceFinalizer) {
 		return nil
 	}
 	return s.patchVM(ctx, func(vm *v1.VirtualMachine) { vm.Finalizers = append(vm.Finalizers, snapshot.SourceFinalizer) })
 }
 
-// unlock unlocks the VM if it is locked for this snapshot. The status is written last: it says whose the finalizer is.
+// unlock unlocks the VM if it is locked for this snapshot. The status is written last, because it determines to which snapshot the
+// finalizer belongs.
 func (s *scope) unlock(ctx context.Context) error {
 	return s.unlockFrom(ctx, s.snapshot.Name)
 }
 
 func (s *scope) unlockFrom(ctx context.Context, name string) error {
-	vm := s.seen.Source.VM
+	vm := s.observed.Source.VM
 	if vm == nil || vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != name {
 		return nil
 	}
@@ -121,7 +122,7 @@ func (s *scope) unlockFrom(ctx context.Context, name string) error {
 			return client.IgnoreNotFound(err)
 		}
 	}
-	return client.IgnoreNotFound(s.setInProgress(ctx, s.seen.Source.VM, nil))
+	return client.IgnoreNotFound(s.setInProgress(ctx, s.observed.Source.VM, nil))
 }
 
 // unlockWithoutSnapshot unlocks the VM of a snapshot that was removed by force.
@@ -135,11 +136,11 @@ func (s *scope) unlockWithoutSnapshot(ctx context.Context, key client.ObjectKey)
 		if vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != key.Name {
 			continue
 		}
-		// The cache may be behind and not show the snapshot.
+		// The cache may be stale and not show the snapshot.
 		if found, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.apiReader); err != nil || found != nil {
 			return err
 		}
-		s.seen.Source.VM = vm
+		s.observed.Source.VM = vm
 		if err := s.unlockFrom(ctx, key.Name); err != nil {
 			return err
 		}
@@ -153,15 +154,15 @@ func (s *scope) setInProgress(ctx context.Context, vm *v1.VirtualMachine, name *
 	if err := s.client.Status().Patch(ctx, changed, optimistic.MergeFrom(vm)); err != nil {
 		return fmt.Errorf("patch status.snapshotInProgress of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
 	}
-	s.seen.Source.VM = changed
+	s.observed.Source.VM = changed
 	return nil
 }
 
 func (s *scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {
-	changed, err := optimistic.Patch(ctx, s.client, s.seen.Source.VM, change)
+	changed, err := optimistic.Patch(ctx, s.client, s.observed.Source.VM, change)
 	if err != nil {
-		return fmt.Errorf("patch the finalizers of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.seen.Source.VM), err)
+		return fmt.Errorf("patch the finalizers of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.observed.Source.VM), err)
 	}
-	s.seen.Source.VM = changed
+	s.observed.Source.VM = changed
 	return nil
 }

@@ -32,8 +32,8 @@ func ClaimsOfPod(pod *corev1.Pod) []string {
 	return claims
 }
 
-// podLists are the last lists of Pods, by namespace. Many snapshots may wait for the same Pod of a user. So for lockRetry the list is used
-// to find that a Pod uses a claim, but never to find that no Pod does.
+// podLists contains the most recent list of Pods of each namespace. Many snapshots may wait for the same Pod. So while a list is not older
+// than lockRetry, it is used to find that a Pod uses a claim, but never to find that no Pod does.
 type podLists struct {
 	mu     sync.Mutex
 	recent map[string]podList
@@ -45,29 +45,29 @@ type podList struct {
 	byClaim map[string][]string
 }
 
-// of returns the recent list of a namespace; an empty one if there is none.
-func (l *podLists) of(namespace string, now time.Time) podList {
+// get returns the recent list of a namespace, or an empty one.
+func (l *podLists) get(namespace string, now time.Time) podList {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.recent[namespace].unless(now)
+	return l.recent[namespace].ifRecent(now)
 }
 
-// unless returns an empty list in place of one that is too old.
-func (l podList) unless(now time.Time) podList {
+// ifRecent returns the list, or an empty one if the list is too old.
+func (l podList) ifRecent(now time.Time) podList {
 	if age := now.Sub(l.at); age < 0 || age >= lockRetry {
 		return podList{}
 	}
 	return l
 }
 
-// keep keeps the list of a namespace, and drops those that are too old.
+// keep stores the list of a namespace, and removes those that are too old.
 func (l *podLists) keep(namespace string, list podList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := map[string]podList{namespace: list}
-	for other, of := range l.recent {
-		if other != namespace && of.unless(list.at).byClaim != nil {
-			kept[other] = of
+	for other, recent := range l.recent {
+		if other != namespace && recent.ifRecent(list.at).byClaim != nil {
+			kept[other] = recent
 		}
 	}
 	l.recent = kept
@@ -84,12 +84,12 @@ func (l podList) count(claims map[string]bool) int {
 	return len(pods)
 }
 
-// countPods counts the unfinished Pods that use a claim of the VM. As long as the cache shows launcher Pods, it counts only these: the
-// others are read when they are what is left to wait for.
+// countPods counts the unfinished Pods that use a claim of the VM. It reads other Pods than launcher Pods, which are not in the cache, only
+// if no launcher Pod uses a claim.
 func (s *scope) countPods(ctx context.Context) (int, error) {
 	claims := map[string]bool{}
-	for i := range s.seen.Source.Volumes {
-		if name := s.seen.Source.Volumes[i].ClaimName; name != "" {
+	for i := range s.observed.Source.Volumes {
+		if name := s.observed.Source.Volumes[i].ClaimName; name != "" {
 			claims[name] = true
 		}
 	}
@@ -104,7 +104,7 @@ func (s *scope) countPods(ctx context.Context) (int, error) {
 	if count := launchers.count(claims); count > 0 || len(claims) == 0 {
 		return count, nil
 	}
-	if count := s.pods.of(s.snapshot.Namespace, s.now).count(claims); count > 0 {
+	if count := s.pods.get(s.snapshot.Namespace, s.now).count(claims); count > 0 {
 		return count, nil
 	}
 	pods := &corev1.PodList{}

@@ -29,8 +29,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// lockRetry is when to try again to lock a VM: not all that may prevent it is watched. KubeVirt's value. A snapshot that has waited for long
-// tries less often, up to lockRetryMax.
+// lockRetry is the delay before another attempt to lock a VM, because not everything that may prevent it is watched. KubeVirt's value. The
+// delay increases up to lockRetryMax the longer a snapshot has been waiting.
 const (
 	lockRetry    = 5 * time.Second
 	lockRetryMax = time.Minute
@@ -41,12 +41,12 @@ type scope struct {
 	// client reads from the cache and writes to the API server. apiReader reads from the API server.
 	client    client.Client
 	apiReader client.Reader
-	// recorder records events, each after what it reports has happened.
+	// recorder records events, each after the change that it reports.
 	recorder events.EventRecorder
 	// volumeSnapshots and dataVolumes read kinds that the cluster may not have.
 	volumeSnapshots volumesnapshot.Reader
 	dataVolumes     datavolume.Reader
-	// pods are recent lists of Pods, which all snapshots share.
+	// pods contains recent lists of Pods, which all snapshots share.
 	pods *podLists
 	// now is the time of the reconciliation.
 	now time.Time
@@ -55,8 +55,8 @@ type scope struct {
 	snapshot *v1beta1.VirtualMachineSnapshot
 	// vmi is the VM's VMI, or nil. A VMI of the same name that the VM does not control does not count: any user may have created it.
 	vmi *v1.VirtualMachineInstance
-	// seen is what was observed, and changes with each write.
-	seen capture.Observed
+	// observed is what was observed, updated by each write.
+	observed capture.Observed
 	// requeueAfter is when to reconcile again even if nothing changes, or 0.
 	requeueAfter time.Duration
 }
@@ -68,7 +68,7 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	err := s.act(ctx)
 	if apierrors.IsConflict(err) {
-		return err // What was observed has changed: the content may be complete.
+		return err // The observed state has changed: the content may be complete.
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.
 	if statusErr := s.writeStatus(ctx); statusErr != nil {
@@ -81,7 +81,7 @@ func (s *scope) run(ctx context.Context) error {
 	return s.removeFinalizer(ctx)
 }
 
-// act does the next step.
+// act takes the next step.
 func (s *scope) act(ctx context.Context) error {
 	switch s.phase() {
 	case v1beta1.Succeeded:
@@ -95,14 +95,14 @@ func (s *scope) act(ctx context.Context) error {
 
 // phase returns the phase that follows from what was observed.
 func (s *scope) phase() v1beta1.VirtualMachineSnapshotPhase {
-	return capture.Status(s.snapshot, s.seen).Phase
+	return capture.Status(s.snapshot, s.observed).Phase
 }
 
 // load reads the VM, its VMI and the content.
 func (s *scope) load(ctx context.Context) error {
-	s.seen.Now = s.now
+	s.observed.Now = s.now
 	var err error
-	if s.seen.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.client); err != nil {
+	if s.observed.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.client); err != nil {
 		return err
 	}
 	if err := s.loadVMI(ctx, s.client); err != nil {
@@ -111,14 +111,14 @@ func (s *scope) load(ctx context.Context) error {
 	return s.loadContent(ctx, s.client)
 }
 
-// loadVMI reads the VM's VMI. One that the VM has yet to adopt keeps the snapshot waiting, because its launcher Pod uses the claims.
+// loadVMI reads the VM's VMI. The snapshot waits for a VMI that the VM has not adopted yet, because its launcher Pod uses the claims.
 func (s *scope) loadVMI(ctx context.Context, from client.Reader) error {
 	s.vmi = nil
 	found, err := reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachineInstance{}, from)
 	if err != nil {
 		return err
 	}
-	if vm := s.seen.Source.VM; vm != nil && found != nil && metav1.IsControlledBy(found, vm) {
+	if vm := s.observed.Source.VM; vm != nil && found != nil && metav1.IsControlledBy(found, vm) {
 		s.vmi = found
 	}
 	return nil
@@ -143,12 +143,12 @@ func (s *scope) loadContent(ctx context.Context, from client.Reader) error {
 
 // setContent sets the content and the guest, which is stored in the content.
 func (s *scope) setContent(content *v1beta1.VirtualMachineSnapshotContent) {
-	s.seen.Content = content
+	s.observed.Content = content
 	if content != nil {
-		s.seen.Guest = capture.GuestOf(content)
+		s.observed.Guest = capture.GuestOf(content)
 		return
 	}
-	s.seen.Guest = guestOf(s.vmi)
+	s.observed.Guest = guestOf(s.vmi)
 }
 
 // guestOf returns the guest of a VMI, which may be nil.
@@ -162,7 +162,7 @@ func guestOf(vmi *v1.VirtualMachineInstance) capture.Guest {
 	}
 }
 
-// requeue reconciles again after a time, unless that is to happen earlier anyway.
+// requeue makes sure that the snapshot is reconciled again after this delay at the latest.
 func (s *scope) requeue(after time.Duration) {
 	if s.requeueAfter == 0 || after < s.requeueAfter {
 		s.requeueAfter = after
@@ -177,18 +177,18 @@ func (s *scope) take(ctx context.Context) error {
 	if err := s.addFinalizer(ctx); err != nil {
 		return err
 	}
-	locked := s.seen.Source.Locked(s.snapshot.Name)
-	if vm := s.seen.Source.VM; vm != nil && vm.DeletionTimestamp != nil && !locked {
-		s.seen.Source.VM = nil // It cannot be locked any more.
+	locked := s.observed.Source.Locked(s.snapshot.Name)
+	if vm := s.observed.Source.VM; vm != nil && vm.DeletionTimestamp != nil && !locked {
+		s.observed.Source.VM = nil // It cannot be locked any more.
 	}
-	if s.seen.Source.VM == nil || s.seen.Content != nil {
+	if s.observed.Source.VM == nil || s.observed.Content != nil {
 		return nil
 	}
 	if err := s.readSource(ctx); err != nil {
 		return err
 	}
 	if !locked {
-		if s.seen.Source.Obstacle(s.snapshot.Name) != "" {
+		if s.observed.Source.Obstacle(s.snapshot.Name) != "" {
 			waited := s.now.Sub(s.snapshot.CreationTimestamp.Time)
 			s.requeue(min(max(waited/10, lockRetry), lockRetryMax))
 			return nil
@@ -205,7 +205,7 @@ func (s *scope) complete(ctx context.Context) error {
 	if err := s.unlock(ctx); err != nil {
 		return err
 	}
-	content := s.seen.Content
+	content := s.observed.Content
 	if s.snapshot.DeletionTimestamp == nil || content == nil || content.DeletionTimestamp != nil {
 		return nil
 	}
@@ -216,9 +216,9 @@ func (s *scope) complete(ctx context.Context) error {
 	return s.deleteContent(ctx)
 }
 
-// abandon ends a snapshot that was not taken. The VM stays locked until the content is gone, which is when its guest is thawed.
+// abandon ends a snapshot that was not taken. The VM stays locked until the content has been deleted, because the guest is thawed by then.
 func (s *scope) abandon(ctx context.Context) error {
-	settled := s.seen.Content == nil && !s.seen.Source.Locked(s.snapshot.Name) && s.snapshot.DeletionTimestamp == nil &&
+	settled := s.observed.Content == nil && !s.observed.Source.Locked(s.snapshot.Name) && s.snapshot.DeletionTimestamp == nil &&
 		s.snapshot.Status != nil && s.snapshot.Status.Phase == v1beta1.Failed
 	if settled {
 		return nil
@@ -230,11 +230,11 @@ func (s *scope) abandon(ctx context.Context) error {
 	if s.phase() == v1beta1.Succeeded {
 		return s.complete(ctx)
 	}
-	if s.seen.Content != nil {
+	if s.observed.Content != nil {
 		return s.deleteContent(ctx)
 	}
 	var err error
-	if s.seen.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader); err != nil {
+	if s.observed.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader); err != nil {
 		return err
 	}
 	return s.unlock(ctx)
@@ -249,18 +249,18 @@ func (s *scope) addFinalizer(ctx context.Context) error {
 	})
 }
 
-// removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content is gone, or was taken.
+// removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content has been deleted or was taken.
 func (s *scope) removeFinalizer(ctx context.Context) error {
 	if s.snapshot.DeletionTimestamp == nil || !slices.Contains(s.snapshot.Finalizers, snapshot.VirtualMachineSnapshotFinalizer) ||
-		s.phase() != v1beta1.Succeeded && s.seen.Content != nil {
+		s.phase() != v1beta1.Succeeded && s.observed.Content != nil {
 		return nil
 	}
-	// The cache may be behind and not show the lock.
+	// The cache may be stale and not show the lock.
 	vm, err := reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader)
 	if err != nil {
 		return err
 	}
-	s.seen.Source.VM = vm
+	s.observed.Source.VM = vm
 	if err := s.unlock(ctx); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func snapshotOf(_ context.Context, object client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: content.Namespace, Name: *content.Spec.VirtualMachineSnapshotName}}}
 }
 
-// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, even if that is gone.
+// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, even if that does not exist any more.
 func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.unfinishedOf(ctx, object)
 	if vm, ok := object.(*v1.VirtualMachine); ok && vm.Status.SnapshotInProgress != nil {
@@ -53,16 +53,16 @@ func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []
 	return requests
 }
 
-// unfinishedOf returns the unfinished snapshots of the VM that an object has the name of.
+// unfinishedOf returns the unfinished snapshots of the VM that has the object's name.
 func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotList{}, client.InNamespace(object.GetNamespace()),
 		client.MatchingFields{unfinishedIndex: object.GetName()})
 }
 
-// guestChanged accepts an update of a VMI if a snapshot describes its guest differently than before, or if its owner has changed. Agents
-// update many other fields.
+// guestChanged accepts an update of a VMI only if it changes what a snapshot reports about the guest, or the owner. Agents update many
+// other fields.
 var guestChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
-	return !ok || !is || guestOf(before) != guestOf(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
+	before, beforeOK := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, afterOK := e.ObjectNew.(*v1.VirtualMachineInstance)
+	return !beforeOK || !afterOK || guestOf(before) != guestOf(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 }}

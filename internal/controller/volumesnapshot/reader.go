@@ -36,7 +36,7 @@ const (
 var ErrNotInstalled = errors.New("the cluster has no VolumeSnapshots (there is no CustomResourceDefinition " + snapshotCRD +
 	"): install Kubernetes' external-snapshotter")
 
-// Reader reads VolumeSnapshots and what chooses their classes. Its errors are optional.ErrUnknown while it is not known whether the
+// Reader reads VolumeSnapshots and what determines their classes. Its errors are optional.ErrUnknown while it is unknown whether the
 // cluster has a kind.
 type Reader interface {
 	// Get reads a VolumeSnapshot. It returns ErrNotInstalled if the cluster has none, and NotFound if this one does not exist.
@@ -118,8 +118,8 @@ func preferred(profiles []cdi.StorageProfile) map[string]string {
 }
 
 // list lists the objects of a kind. The list stays empty if the cluster does not have it.
-func (*Store) list(ctx context.Context, of *optional.Store, list client.ObjectList) error {
-	reader, err := of.Reader()
+func (*Store) list(ctx context.Context, store *optional.Store, list client.ObjectList) error {
+	reader, err := store.Reader()
 	switch {
 	case errors.Is(err, optional.ErrAbsent):
 		return nil
@@ -143,7 +143,7 @@ func (s *Store) OnClass(all func(context.Context) []reconcile.Request) source.So
 	return sources{s.classes.Source(users), s.profiles.Source(users)}
 }
 
-// sources are several sources as one.
+// sources combines several sources.
 type sources []*optional.Source
 
 var _ source.SyncingSource = sources{}

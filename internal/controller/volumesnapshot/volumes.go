@@ -70,7 +70,7 @@ func ClassOf(ctx context.Context, cached client.Reader, snapshots Reader, storag
 	return class, err
 }
 
-// read reads what chooses a class.
+// read reads what determines the class.
 func read(ctx context.Context, cached client.Reader, snapshots Reader) (storage capture.Storage, err error) {
 	if storage.Classes, err = snapshots.Classes(ctx); err != nil {
 		return storage, err
@@ -100,7 +100,7 @@ func StateClaim(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine
 	rank := 0
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		// By name, too: the order of a cache's list varies.
+		// The name decides between equal ranks, because the order of a cache's list varies.
 		if r := rankOf(claim, vm); r > rank || r == rank && found != nil && claim.Name < found.Name {
 			found, rank = claim, r
 		}

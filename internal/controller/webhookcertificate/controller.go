@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package webhookcertificate renews the certificate of virt-controller's webhooks and metrics, and keeps its CA in the webhook
-// configurations. It needs no KubeVirt object: a webhook validates that.
+// configurations. It works without a KubeVirt object, because a webhook validates that object.
 package webhookcertificate
 
 import (
@@ -40,9 +40,9 @@ type Reconciler struct {
 	Names []string
 	// Hooks reads and changes the webhook configurations.
 	Hooks Hooks
-	// Config has the lifetimes.
+	// Config contains the lifetimes of certificates.
 	Config reconciler.ConfigFeed
-	// Clock replaces the time in tests.
+	// Clock replaces the system's clock in tests.
 	Clock clock.PassiveClock
 }
 
@@ -57,7 +57,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Secret{}, enqueue, only(r.Secret.Name)).
 		Watches(&admissionv1.MutatingWebhookConfiguration{}, enqueue, only(r.Hooks.Mutating)).
 		Watches(&admissionv1.ValidatingWebhookConfiguration{}, enqueue, only(r.Hooks.Validating)).
-		// Also at the start, when there may be no Secret.
+		// This also triggers the first reconciliation, when there may be no Secret.
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.secret)).
 		Complete(r)
 }
@@ -77,11 +77,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err != nil {
 		return reconciler.Result(err, 0)
 	}
-	// The configurations trust a CA before it signs: their events cause the next reconciliation.
+	// A CA signs once the configurations trust it. Their update triggers the next reconciliation.
 	return reconciler.Result(inject(ctx, r.Client, configurations, bundle), again.Sub(now))
 }
 
-// renew writes the Secret if something in it is due. It returns the CA certificates to trust, and when to call it again.
+// renew writes the Secret if a certificate in it has to be renewed. It returns the CA certificates to trust, and when to call it again.
 func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte) (bundle []byte, again time.Time, err error) {
 	secret := &corev1.Secret{}
 	err = r.Get(ctx, r.Secret, secret)
@@ -115,7 +115,7 @@ func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte)
 	case missing:
 		err = r.Create(ctx, wanted)
 	case !maps.EqualFunc(secret.Data, data, equalBytes) || !equality.Semantic.DeepEqual(secret.ObjectMeta, wanted.ObjectMeta):
-		// Only of the version that was read: a stale cache must not overwrite a CA that signs.
+		// The update fails if the Secret has changed since it was read: a stale cache must not overwrite a CA that signs.
 		err = r.Update(ctx, wanted)
 	}
 	if err != nil {

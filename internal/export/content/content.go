@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package content describes what an exporter serves: virt-controller writes it into an annotation of the exporter's Pod, whose kubelet
-// gives it to virt-exportserver as a file. It also has the names and paths on which the two, virt-exportproxy and virtctl agree.
+// Package content describes what an exporter serves: virt-controller writes it into an annotation of the exporter's Pod, and the kubelet
+// makes it available to virt-exportserver as a file. The package also defines the names and paths that these, virt-exportproxy and virtctl
+// share.
 package content
 
 import (
@@ -17,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// TokenHeader is the header, and the query parameter, with the token that opens an export. KubeVirt's.
+// TokenHeader is the header, and the query parameter, with the token that gives access to an export. KubeVirt's.
 const TokenHeader = "x-kubevirt-export-token" //nolint:gosec // a name
 
 // TokenNeeded is the response to a request without the token.
@@ -37,23 +38,23 @@ const ReadinessPath = "/exportready"
 
 // Directories of the exporter's Pod.
 const (
-	// VolumeDirectory has a directory for each exported claim with a file system, and DeviceDirectory a device for each other one.
+	// VolumeDirectory contains a directory for each exported claim with a file system, and DeviceDirectory a device for each other claim.
 	VolumeDirectory = "/export-volumes"
 	DeviceDirectory = "/dev/export-volumes"
-	// CertificateDirectory has tls.crt and tls.key.
+	// CertificateDirectory contains tls.crt and tls.key.
 	CertificateDirectory = "/var/run/virt-exporter/certificate"
-	// TokenDirectory has the token.
+	// TokenDirectory contains the token.
 	TokenDirectory = "/var/run/virt-exporter/token" //nolint:gosec // a path
-	// ContentDirectory has the content.
+	// ContentDirectory contains the content.
 	ContentDirectory = "/var/run/virt-exporter/content"
-	// ContentFile is the name of its file.
+	// ContentFile is the name of the file in it.
 	ContentFile = "content.json"
 )
 
-// MaxSize is the size of the largest content. All annotations of an object together may have 256 KiB.
+// MaxSize is the maximum size of a content, in bytes. All annotations of an object together may have 256 KiB.
 const MaxSize = 200 << 10
 
-// maxVolumes is the greatest number of volumes: those that admission allows a VM, and its persistent state.
+// maxVolumes is the maximum number of volumes: those that admission allows for a VM, and the persistent state.
 const maxVolumes = 256 + 1
 
 // Content is what an exporter serves.
@@ -62,21 +63,21 @@ type Content struct {
 	Export string `json:"export"`
 	// Volumes are the exported claims.
 	Volumes []Volume `json:"volumes"`
-	// Manifests are the manifests with which the VM can be created elsewhere, or nil if no VM is exported.
+	// Manifests are the manifests from which the VM can be created in another cluster, or nil if no VM is exported.
 	Manifests *Manifests `json:"manifests,omitempty"`
 }
 
 // Volume is an exported claim.
 type Volume struct {
-	// Name is its name in addresses.
+	// Name is its name in URLs.
 	Name string `json:"name"`
 	// Block reports whether the claim is a block device.
 	Block bool `json:"block,omitempty"`
-	// Disk reports whether it has the disk of a VM: as the device, or as the file disk.img. Other claims are served file by file.
+	// Disk reports whether it contains the disk of a VM, as the device or as the file disk.img. Of other claims, the files are served.
 	Disk bool `json:"disk,omitempty"`
 }
 
-// Manifests are the manifests with which a VM can be created elsewhere.
+// Manifests are the manifests from which a VM can be created in another cluster.
 type Manifests struct {
 	// VirtualMachine is the VM. Its dataVolumeTemplates have no source.
 	VirtualMachine map[string]any `json:"virtualMachine"`
@@ -84,7 +85,7 @@ type Manifests struct {
 	Templates map[string]string `json:"templates,omitempty"`
 	// DataVolumes are the other DataVolumes that the VM needs.
 	DataVolumes []DataVolume `json:"dataVolumes,omitempty"`
-	// Internal and External are where the volumes can be downloaded from inside and outside of the cluster. External is nil if that is not
+	// Internal and External are the addresses for downloads from inside and outside of the cluster. External is nil if the latter are not
 	// possible.
 	Internal *Side `json:"internal,omitempty"`
 	External *Side `json:"external,omitempty"`
@@ -102,11 +103,11 @@ type DataVolume struct {
 	VolumeMode string `json:"volumeMode,omitempty"`
 }
 
-// Side is where the volumes can be downloaded.
+// Side is an address at which the volumes can be downloaded.
 type Side struct {
 	// Address is the host, and the path on it, without a scheme.
 	Address string `json:"address"`
-	// CA are the certificates with which the server's is verified, as PEM; empty if the system's are used.
+	// CA contains the certificates by which the server's certificate is verified, as PEM; empty if the system's are used.
 	CA string `json:"ca,omitempty"`
 }
 
@@ -145,7 +146,7 @@ func (v Volume) Mount() string {
 	return path.Join(VolumeDirectory, v.Name)
 }
 
-// Parse reads a content and checks it: names become parts of paths.
+// Parse parses a content and validates it, because names become parts of paths.
 func Parse(raw []byte) (*Content, error) {
 	if len(raw) > MaxSize {
 		return nil, fmt.Errorf("the content of the export has %d bytes: at most %d are accepted", len(raw), MaxSize)
@@ -182,7 +183,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// Volume returns the volume of a name.
+// Volume returns the volume with this name.
 func (c *Content) Volume(name string) (Volume, bool) {
 	for _, v := range c.Volumes {
 		if v.Name == name {
@@ -192,7 +193,7 @@ func (c *Content) Volume(name string) (Volume, bool) {
 	return Volume{}, false
 }
 
-// maxLabel is the greatest length of a Service's name. Source: k8s.io/apimachinery pkg/util/validation, DNS1035LabelMaxLength.
+// maxLabel is the maximum length of a Service's name. Source: k8s.io/apimachinery pkg/util/validation, DNS1035LabelMaxLength.
 const maxLabel = 63
 
 // ServiceName returns the name of an export's Service and Pod. KubeVirt's, unless it is too long.

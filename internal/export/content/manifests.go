@@ -8,13 +8,13 @@ import "k8s.io/apimachinery/pkg/runtime"
 // CAKey is the key of the certificates in the ConfigMap of the manifests. KubeVirt's, which CDI reads.
 const CAKey = "ca.pem"
 
-// CAName returns the name of the ConfigMap with the certificates by which CDI verifies the server.
+// CAName returns the name of the ConfigMap with the certificates with which CDI verifies the server.
 func CAName(export string) string { return "export-ca-cm-" + export }
 
 // HeaderSecretName returns the name of the Secret with the header that CDI sends.
 func HeaderSecretName(export string) string { return "header-secret-" + export }
 
-// SecretManifest returns the Secret with the token as a header, in the form in which CDI reads it.
+// SecretManifest returns the Secret with the token as a header, in CDI's format.
 func (c *Content) SecretManifest(token string) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": HeaderSecretName(c.Export)},
@@ -22,8 +22,8 @@ func (c *Content) SecretManifest(token string) map[string]any {
 	}
 }
 
-// AllManifests returns the manifests with which the VM can be created elsewhere by downloads from a side, without the Secret: the ConfigMap
-// of the certificates, the VM and its DataVolumes.
+// AllManifests returns the manifests from which the VM can be created with downloads from this address, except for the Secret: the
+// ConfigMap with the certificates, the VM and its DataVolumes.
 func (c *Content) AllManifests(side Side) []map[string]any {
 	out := make([]map[string]any, 0, len(c.Manifests.DataVolumes)+2)
 	if side.CA != "" {
@@ -50,7 +50,7 @@ func (c *Content) AllManifests(side Side) []map[string]any {
 	return out
 }
 
-// virtualMachine returns the VM, whose templates of DataVolumes download what was exported.
+// virtualMachine returns the VM, whose DataVolume templates download the exported volumes.
 func (c *Content) virtualMachine(side Side) map[string]any {
 	vm := runtime.DeepCopyJSON(c.Manifests.VirtualMachine)
 	spec, _ := vm["spec"].(map[string]any)

@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// content returns what the exporter serves, as JSON. problem is why it has no manifests, if it should have some.
+// content returns what the exporter serves, as JSON. problem is why it has no manifests although it should have some.
 func (w *World) content(s *source) (raw []byte, problem string, err error) {
 	c := &content.Content{Export: w.Export.Name}
 	for i := range s.volumes {
@@ -40,7 +40,7 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 	return raw, fmt.Sprintf("The VM is too large for a manifest: at most %d bytes are possible", content.MaxSize), err
 }
 
-// hasManifests reports whether the export has manifests, from which the VM can be created elsewhere.
+// hasManifests reports whether the export has manifests from which the VM can be created.
 func (w *World) hasManifests(s *source) bool {
 	return s.vm != nil && s.vm.Spec.Template != nil && w.Problem == ""
 }
@@ -53,7 +53,7 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 			exported.Annotations[key] = value
 		}
 	}
-	// Instance type and preference have been applied.
+	// The instance type and the preference have already been applied.
 	exported.Spec.Instancetype, exported.Spec.Preference = nil, nil
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(exported)
 	if err != nil {
@@ -79,7 +79,7 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 	}
 	for i := range s.volumes {
 		v := &s.volumes[i]
-		if templates[v.Name] || !inVM[v.Name] { // The state claim is made when the VM starts.
+		if templates[v.Name] || !inVM[v.Name] { // The state claim is created when the VM starts.
 			continue
 		}
 		size := v.claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -96,7 +96,7 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 func reserved(key string) bool {
 	domain, _, found := strings.Cut(key, "/")
 	if !found {
-		domain = key // kubevirt.io is a label
+		domain = key // kubevirt.io itself is a label
 	}
 	return domain == "kubevirt.io" || strings.HasSuffix(domain, ".kubevirt.io") || strings.HasPrefix(domain, "kubevirt.io.")
 }
@@ -112,7 +112,7 @@ func (w *World) external() *content.Side {
 	return &content.Side{Address: w.Config.External.Host + content.ProxyPath(w.Export.Namespace, w.Export.Name), CA: w.Config.External.CA}
 }
 
-// links returns the addresses of what is exported.
+// links returns the addresses at which the export can be downloaded.
 func (w *World) links(s *source) *exportv1.VirtualMachineExportLinks {
 	out := &exportv1.VirtualMachineExportLinks{Internal: w.link(s, *w.internal(), content.InternalSide)}
 	if side := w.external(); side != nil {

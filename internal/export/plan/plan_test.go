@@ -32,15 +32,15 @@ var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // export is an export of a claim, VM or snapshot.
 func exportOf(kind, group, name string) *World {
-	of := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{
+	vmExport := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "export", UID: "uid", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)),
 	}}
-	of.Spec.Source = corev1.TypedLocalObjectReference{Kind: kind, Name: name}
+	vmExport.Spec.Source = corev1.TypedLocalObjectReference{Kind: kind, Name: name}
 	if group != "" {
-		of.Spec.Source.APIGroup = &group
+		vmExport.Spec.Source.APIGroup = &group
 	}
 	return &World{
-		Now: now, Export: of, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]bool{}, Used: map[string]bool{},
+		Now: now, Export: vmExport, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]bool{}, Used: map[string]bool{},
 		Config: Config{Image: "exporter:1", CA: "CA", CAEnd: now.Add(24 * time.Hour)},
 	}
 }
@@ -147,11 +147,11 @@ func TestSourcesThatWait(t *testing.T) {
 				t.Errorf("a Pod is made: %+v", step)
 			}
 			// What is watched is not polled: the export is planned again when its time is over.
-			again := poll
+			interval := poll
 			if strings.HasPrefix(tc.want, "Skipped") || strings.Contains(tc.want, "Initializing") {
-				again = 2*time.Hour - time.Minute
+				interval = 2*time.Hour - time.Minute
 			}
-			if step.Service == nil || step.RequeueAfter != again {
+			if step.Service == nil || step.RequeueAfter != interval {
 				t.Errorf("got Service %v, again after %s", step.Service, step.RequeueAfter)
 			}
 			// A Pod of a source that cannot be exported any more is deleted.
@@ -295,9 +295,9 @@ func expectOnlyToken(t *testing.T, link *exportv1.VirtualMachineExportLink) {
 }
 
 func conditionsEqual(a, b *exportv1.VirtualMachineExportStatus) bool {
-	left, _ := json.Marshal(a)
-	right, _ := json.Marshal(b)
-	return string(left) == string(right)
+	first, _ := json.Marshal(a)
+	second, _ := json.Marshal(b)
+	return string(first) == string(second)
 }
 
 func TestFormats(t *testing.T) {
@@ -605,14 +605,14 @@ func TestSnapshotsThatCannotBeExported(t *testing.T) {
 		}, "has two volumes of PersistentVolumeClaim root"},
 		"a path in place of a name": {func(w *World) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = "../var"
-		}, `has a volume of PersistentVolumeClaim "../var", which is no name of a claim`},
+		}, `has a volume of PersistentVolumeClaim "../var", which is not a valid name of a claim`},
 		// The claim that would be made of it has a valid name.
 		"a path that is shortened": {func(w *World) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = strings.Repeat("x", validation.DNS1123SubdomainMaxLength) + "/../../var"
-		}, "which is no name of a claim"},
+		}, "which is not a valid name of a claim"},
 		"no name": {func(w *World) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = ""
-		}, `PersistentVolumeClaim "", which is no name of a claim`},
+		}, `PersistentVolumeClaim "", which is not a valid name of a claim`},
 		"too many volumes": {func(w *World) {
 			w.Content.Spec.VolumeBackups = make([]v1beta1.VolumeBackup, 1000)
 		}, "has 1000 volumes, and a VirtualMachine has at most"},

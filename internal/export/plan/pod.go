@@ -26,19 +26,19 @@ import (
 const (
 	// ServiceLabel selects the Pod of an export. KubeVirt's.
 	ServiceLabel = "kubevirt.io.virt-export-service"
-	// ContentAnnotation of the Pod has what it serves. The kubelet makes it available to the exporter as a file, and updates the file.
+	// ContentAnnotation of the Pod contains what it serves. The kubelet makes it available to the exporter as a file, and updates the file.
 	ContentAnnotation = "export.vireo.io/content"
-	// CertificateEndAnnotation of the Pod is when its certificate expires.
+	// CertificateEndAnnotation of the Pod contains the time at which its certificate expires.
 	CertificateEndAnnotation = "export.vireo.io/certificate-end"
 	// exporterUser is QEMU's user and group, who owns the disks of VMs. KubeVirt's.
 	exporterUser = 107
-	// grace is the Pod's grace period: downloads may go on that long after the deletion of an export.
+	// grace is the Pod's grace period: how long downloads may continue after the deletion of an export.
 	grace = 30
-	// certificateMargin is how much longer than the export its certificate is valid.
+	// certificateMargin is how long the certificate is valid after the export has expired.
 	certificateMargin = 5 * time.Minute
-	// renewal is how long before its certificate expires a Pod is replaced.
+	// renewal is how long before the expiry of its certificate a Pod is replaced.
 	renewal = 10 * time.Minute
-	// maxDeadline is the greatest deadline of a Pod in seconds. Source: k8s.io/kubernetes pkg/apis/core/validation, ValidatePodSpec.
+	// maxDeadline is the maximum deadline of a Pod in seconds. Source: k8s.io/kubernetes pkg/apis/core/validation, ValidatePodSpec.
 	maxDeadline = math.MaxInt32
 )
 
@@ -65,8 +65,8 @@ func (w *World) service() *corev1.Service {
 	}
 }
 
-// meta returns the metadata that the Service and the Pod share. Both get the labels and annotations of the export, as in KubeVirt. Those of
-// KubeVirt's components are left out, because Pods with them are trusted.
+// meta returns the metadata that the Service and the Pod share. Both get the labels and annotations of the export, as in KubeVirt, except
+// for those of KubeVirt's components, because Pods with these are trusted.
 func (w *World) meta() metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
 		Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
@@ -94,7 +94,7 @@ func (w *World) labelValue() string {
 	return content.ServiceName(w.Export.Name)
 }
 
-// CertificateEnd returns when the certificate of a Pod that is created now expires: after the export, but not after its CA.
+// CertificateEnd returns when the certificate of a Pod that is created now expires: later than the export, but not later than the CA.
 func (w *World) CertificateEnd() time.Time {
 	end := Expiry(w.Export).Add(certificateMargin)
 	if w.Config.CAEnd.Before(end) {
@@ -103,9 +103,10 @@ func (w *World) CertificateEnd() time.Time {
 	return end.UTC().Truncate(time.Second)
 }
 
-// CertificateSecret returns the name of the Secret of a certificate. virt-controller reads no Secrets of tenants, and identifies them by name.
-func CertificateSecret(of *exportv1.VirtualMachineExport, end time.Time) string {
-	sum := sha256.Sum256([]byte(string(of.UID) + "/" + end.Format(time.RFC3339)))
+// CertificateSecret returns the name of the Secret of a certificate. virt-controller reads no Secrets of tenants, and identifies them by
+// name.
+func CertificateSecret(vmExport *exportv1.VirtualMachineExport, end time.Time) string {
+	sum := sha256.Sum256([]byte(string(vmExport.UID) + "/" + end.Format(time.RFC3339)))
 	return "secret-" + hex.EncodeToString(sum[:])[:20]
 }
 
@@ -118,7 +119,7 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](grace),
-			// Without virt-controller, the kubelet stops the Pod when the time of the export is over.
+			// If virt-controller does not run, the kubelet stops the Pod when the export has expired.
 			ActiveDeadlineSeconds: ptr.To(min(max(1, int64(Expiry(w.Export).Sub(w.Now)/time.Second)), maxDeadline)),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser), RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
@@ -153,7 +154,7 @@ func (w *World) exporter() corev1.Container {
 		Env: []corev1.EnvVar{{Name: memorylimit.Env, ValueFrom: &corev1.EnvVarSource{
 			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: container, Resource: "limits.memory"},
 		}}},
-		// KubeVirt's. The page cache of the files counts as memory too, but the kernel reclaims it first.
+		// KubeVirt's values. The page cache of the files also counts as memory, but the kernel reclaims it.
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
 			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
@@ -177,7 +178,8 @@ func (w *World) exporter() corev1.Container {
 }
 
 func mount(spec *corev1.PodSpec, name string, v *volume) {
-	// A device has no mount that could be read-only. With a file system, the volume's own read-only would leave out fsGroup.
+	// A device has no mount that could be read-only. For a file system, ReadOnly is set on the mount only: fsGroup does not apply to a
+	// volume that is itself read-only.
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.claim.Name, ReadOnly: v.Block},
 	}})

@@ -32,7 +32,7 @@ type volume struct {
 	claim *corev1.PersistentVolumeClaim
 }
 
-// source is what is exported, as far as it exists.
+// source describes what is exported, as far as it exists.
 type source struct {
 	volumes []volume
 	// vm is the VM, for the manifests, and vmName its name. An export of a claim has none.
@@ -54,7 +54,7 @@ func condition(kind exportv1.ConditionType, status corev1.ConditionStatus, reaso
 	return &exportv1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// wait sets why the source cannot be exported now.
+// wait sets the reason why the source cannot be exported now.
 func (s *source) wait(reason, format string, args ...any) {
 	s.obstacle = condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, fmt.Sprintf(format, args...))
 }
@@ -77,7 +77,7 @@ func (w *World) source() source {
 }
 
 // Contested returns the names of the claims that other Pods must not use during the export. There are none if the source cannot be exported
-// for another reason, or if the claims are made for the export.
+// for another reason, or if the claims are created for the export.
 func (w *World) Contested() []string {
 	s := w.source()
 	if s.obstacle != nil || SourceKind(w.Export) == KindSnapshot {
@@ -144,7 +144,7 @@ func (w *World) vmSource() source {
 		}
 		names = append(names, v.ClaimName)
 		if v.Claim == nil || w.Unfilled[v.ClaimName] {
-			unfilled = true // A volume is never left out silently.
+			unfilled = true // A volume is never omitted silently.
 			continue
 		}
 		s.volumes = append(s.volumes, newVolume(v.ClaimName, v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
@@ -196,7 +196,7 @@ func hasDisk(vm *v1.VirtualMachine, name string) bool {
 	return false
 }
 
-// isDisk reports whether a claim has the disk of a VM by itself: it is a block device, or the importer says so.
+// isDisk reports whether a claim contains the disk of a VM regardless of a VM: it is a block device, or has the importer's annotation.
 func isDisk(claim *corev1.PersistentVolumeClaim) bool {
 	if isBlock(claim) {
 		return true
@@ -261,29 +261,29 @@ func (w *World) snapshotSource() source {
 		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
 	case bound:
 		created(corev1.ConditionTrue, export.AllPVCsReadyReason, "")
-	default: // Those that wait for their first consumer are bound when the exporter's Pod uses them.
+	default: // Claims that wait for their first consumer are bound when the exporter's Pod uses them.
 		created(corev1.ConditionFalse, export.NotAllPVCsReadyReason, "Not all PVCs are ready")
 	}
 	return s
 }
 
-// restoreVolumes adds the claims that are made of a snapshot, and reports whether all are bound, or why one cannot be made.
+// restoreVolumes adds the claims that are created from a snapshot, and reports whether all are bound, or why one cannot be created.
 func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 	bound = true
 	for i := range w.Content.Spec.VolumeBackups {
-		of := &w.Content.Spec.VolumeBackups[i]
+		backup := &w.Content.Spec.VolumeBackups[i]
 		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which could hide an error.
-		if len(validation.IsDNS1123Subdomain(of.PersistentVolumeClaim.Name)) > 0 {
-			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is no name of a claim",
-				w.Content.Name, short(of.PersistentVolumeClaim.Name))
+		if len(validation.IsDNS1123Subdomain(backup.PersistentVolumeClaim.Name)) > 0 {
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is not a valid name of a claim",
+				w.Content.Name, short(backup.PersistentVolumeClaim.Name))
 		}
-		name := shortened(w.Export.Name + "-" + of.PersistentVolumeClaim.Name)
+		name := shortened(w.Export.Name + "-" + backup.PersistentVolumeClaim.Name)
 		claim := w.Claims[name]
 		switch {
-		case contains(s.volumes, of.PersistentVolumeClaim.Name):
-			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s", w.Content.Name, of.PersistentVolumeClaim.Name)
+		case contains(s.volumes, backup.PersistentVolumeClaim.Name):
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s", w.Content.Name, backup.PersistentVolumeClaim.Name)
 		case claim == nil:
-			if claim, problem = w.restored(of, name); problem != "" {
+			if claim, problem = w.restored(backup, name); problem != "" {
 				return false, problem
 			}
 			s.missing = append(s.missing, claim)
@@ -292,20 +292,20 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 		default:
 			bound = bound && claim.Status.Phase == corev1.ClaimBound
 		}
-		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, of.VolumeName)
-		s.volumes = append(s.volumes, newVolume(of.PersistentVolumeClaim.Name, claim, disk))
+		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, backup.VolumeName)
+		s.volumes = append(s.volumes, newVolume(backup.PersistentVolumeClaim.Name, claim, disk))
 	}
 	return bound, ""
 }
 
-// restored returns a claim that is made of the snapshot of a volume. Users may write contents, and virt-controller has more rights than
-// they have, so the claim can only be made of a VolumeSnapshot of its namespace.
-func (w *World) restored(of *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
-	taken := w.VolumeSnapshots[ptr.Deref(of.VolumeSnapshotName, "")]
+// restored returns a claim that is created from the snapshot of a volume. Users may write contents, and virt-controller has more
+// permissions than they have, so the claim can only be created from a VolumeSnapshot of its namespace.
+func (w *World) restored(backup *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
+	taken := w.VolumeSnapshots[ptr.Deref(backup.VolumeSnapshotName, "")]
 	if taken == nil {
-		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", w.Export.Namespace, ptr.Deref(of.VolumeSnapshotName, ""), of.VolumeName)
+		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", w.Export.Namespace, ptr.Deref(backup.VolumeSnapshotName, ""), backup.VolumeName)
 	}
-	old := &of.PersistentVolumeClaim
+	old := &backup.PersistentVolumeClaim
 	claim = &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.Export.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
@@ -335,6 +335,6 @@ func (w *World) restored(of *v1beta1.VolumeBackup, name string) (claim *corev1.P
 }
 
 // ownerRef makes an export the owner of an object.
-func ownerRef(of *exportv1.VirtualMachineExport) metav1.OwnerReference {
-	return *metav1.NewControllerRef(of, exportv1.GroupVersion.WithKind("VirtualMachineExport"))
+func ownerRef(owner *exportv1.VirtualMachineExport) metav1.OwnerReference {
+	return *metav1.NewControllerRef(owner, exportv1.GroupVersion.WithKind("VirtualMachineExport"))
 }

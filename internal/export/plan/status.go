@@ -43,8 +43,8 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	return status
 }
 
-// set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so is the time since when the export has been
-// waiting for the same.
+// set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so shows since when the export has been
+// waiting for the same reason.
 func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
 	c.LastTransitionTime = metav1.NewTime(w.Now).Rfc3339Copy()
 	if known := conditions.Find(status.Conditions, c.Type); known != nil && known.Reason != c.Reason {
@@ -55,7 +55,7 @@ func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Cond
 }
 
 // Failed returns the status of an export whose step failed.
-func Failed(of *World, err error) *exportv1.VirtualMachineExportStatus {
-	s := of.source()
-	return of.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))
+func Failed(w *World, err error) *exportv1.VirtualMachineExportStatus {
+	s := w.source()
+	return w.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))
 }

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// poll is the first interval at which an export that waits reads what is not watched: other Pods, and routes to virt-exportproxy. The
-	// longer it waits for the same reason, the longer is the interval, up to maxPoll.
+	// poll is the first interval at which a waiting export reads what is not watched: other Pods, and routes to virt-exportproxy. The
+	// interval increases up to maxPoll the longer the export waits for the same reason.
 	poll    = 10 * time.Second
 	maxPoll = 5 * time.Minute
 	// pollReady is the same for an export that is ready.
 	pollReady = time.Minute
-	// restart is the time between the end of a Pod and its replacement, which limits how often a failing Pod is replaced.
+	// restart is the delay between the end of a Pod and its replacement, which limits how often a failing Pod is replaced.
 	restart = 30 * time.Second
 )
 
 // Step is what to do for an export now, and its status if that succeeds.
 type Step struct {
-	// Expired reports whether the time of the export is over: then it is deleted, and nothing else is done.
+	// Expired reports whether the export has expired. It is then deleted, and nothing else is done.
 	Expired bool
 	// Token reports whether the Secret with the token is to be created.
 	Token bool
@@ -47,7 +47,7 @@ type Step struct {
 	Delete, Paused bool
 	// Ended reports whether the Pod to delete has ended.
 	Ended bool
-	// Content is what the existing Pod has to serve from now on. It is empty if the Pod does so already.
+	// Content is what the existing Pod has to serve from now on. It is empty if the Pod already does.
 	Content string
 	// Status is the status to write.
 	Status *exportv1.VirtualMachineExportStatus
@@ -63,8 +63,8 @@ func Next(w *World) (*Step, error) {
 	}
 	step, s := &Step{}, w.source()
 	step.requeue(expiry.Sub(w.Now))
-	_, ours := TokenName(w.Export)
-	step.Token = ours && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil || w.waitsLong())
+	_, isOurs := TokenName(w.Export)
+	step.Token = isOurs && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil || w.waitsLong())
 	ready := w.ready(step, &s)
 	served, problem, err := w.content(&s)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Step) requeue(after time.Duration) {
 	}
 }
 
-// pollWhile requeues the export, because the cause of its condition Ready may not be watched. The interval is the time for which the condition
+// pollWhile requeues the export, because the cause of its condition Ready may not be watched. The delay is the time for which the condition
 // has had its reason, so that it doubles each time.
 func (w *World) pollWhile(step *Step, ready *exportv1.Condition) *exportv1.Condition {
 	step.requeue(min(max(w.age(ready), poll), maxPoll))
@@ -109,7 +109,7 @@ func (w *World) age(ready *exportv1.Condition) time.Duration {
 	return w.Now.Sub(known.LastTransitionTime.Time)
 }
 
-// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of one whose source is in use.
+// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of an export whose source is in use.
 func (w *World) ready(step *Step, s *source) *exportv1.Condition {
 	pending := func(reason, message string) *exportv1.Condition {
 		return w.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message))
@@ -134,8 +134,8 @@ func (w *World) ready(step *Step, s *source) *exportv1.Condition {
 
 func (w *World) ownsPod() bool { return metav1.IsControlledBy(w.Pod, w.Export) }
 
-// waitsLong reports whether the Pod has not started for some time. The Secret with the token may be missing: if it existed before, it may
-// have belonged to an earlier export of the same name, and have been deleted after it.
+// waitsLong reports whether the Pod has not started for some time. The Secret with the token may then be missing, because it belonged to an
+// earlier export of the same name and was deleted with it.
 func (w *World) waitsLong() bool {
 	return w.Pod != nil && w.Pod.Status.Phase == corev1.PodPending && w.Now.Sub(w.Pod.CreationTimestamp.Time) >= restart
 }
@@ -202,7 +202,7 @@ func (w *World) ended(step *Step) *exportv1.Condition {
 	return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, "The exporter's Pod has ended"+podEnd(w.Pod))
 }
 
-// renews reports whether the certificate of the Pod expires soon, and the export goes on.
+// renews reports whether the Pod has to be replaced because its certificate expires before the export, and soon.
 func (w *World) renews(step *Step) bool {
 	end, err := time.Parse(time.RFC3339, w.Pod.Annotations[CertificateEndAnnotation])
 	if err != nil || end.After(Expiry(w.Export)) {
@@ -218,7 +218,7 @@ func (w *World) renews(step *Step) bool {
 
 // hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format: the VM has changed.
 func (w *World) hasOtherVolumes(s *source) bool {
-	// A running exporter gets new content, but no other volumes. A content that cannot be read is replaced.
+	// A running exporter can get new content, but no other volumes. Content that cannot be read is replaced.
 	if served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation])); err == nil {
 		for i := range s.volumes {
 			if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
@@ -240,7 +240,7 @@ func (w *World) hasOtherVolumes(s *source) bool {
 	return len(mounted) != len(s.volumes)
 }
 
-// maxText is how many characters are taken from a Pod's status or from an error. An exporter writes a part of the status.
+// maxText is how many characters of a Pod's status or of an error are used. A part of a Pod's status is written by the exporter.
 const maxText = 512
 
 // podProblem returns why a Pod is not ready yet.

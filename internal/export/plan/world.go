@@ -29,18 +29,18 @@ const (
 	KindBackup   = "VirtualMachineBackup"
 )
 
-// World is what was observed of an export. Nothing in it is changed.
+// World contains what was observed for an export. Its objects must not be changed.
 type World struct {
 	// Now is the time.
 	Now time.Time
 	// Export is the export.
 	Export *exportv1.VirtualMachineExport
-	// VM is the VM of an export of one, with its instance type and preference applied, or nil if there is none.
+	// VM is the VM if the source is a VM, with its instance type and preference applied, or nil if there is none.
 	VM *v1.VirtualMachine
 	// Running reports whether the VM has a VMI that has not finished.
 	Running bool
-	// Snapshot and Content are those of an export of one, or nil, and Stored is the VM in the content, with its instance type and
-	// preference applied.
+	// Snapshot and Content are set if the source is a snapshot, and Stored is the VM in the content, with its instance type and preference
+	// applied.
 	Snapshot *v1beta1.VirtualMachineSnapshot
 	Content  *v1beta1.VirtualMachineSnapshotContent
 	Stored   *v1.VirtualMachine
@@ -53,25 +53,25 @@ type World struct {
 	State  *corev1.PersistentVolumeClaim
 	// Unfilled are the claims that the importer still fills, by name.
 	Unfilled map[string]bool
-	// Used are claims that other Pods use, by name. The list may be incomplete: one such claim prevents the export.
+	// Used are claims that other Pods use, by name. The list may be incomplete, because one such claim suffices to prevent the export.
 	Used map[string]bool
 	// Service and Pod are those of the export, or nil.
 	Service *corev1.Service
 	Pod     *corev1.Pod
-	// Config is what the installation specifies.
+	// Config is the configuration of the installation.
 	Config Config
 }
 
-// Config is what the installation specifies.
+// Config is the configuration of the installation.
 type Config struct {
 	// Image is the exporter's image; empty if the installation has none.
 	Image string
-	// PullPolicy is when it is pulled.
+	// PullPolicy is the image's pull policy.
 	PullPolicy corev1.PullPolicy
 	// Verbosity is the exporter's log verbosity.
 	Verbosity uint
-	// CA are the certificates by which exporters are verified, as PEM, and CAEnd is when the signing one expires. CA is empty if there is
-	// none yet.
+	// CA contains the certificates by which exporters are verified, as PEM, and CAEnd is when the one that signs expires. CA is empty if
+	// there is none yet.
 	CA    string
 	CAEnd time.Time
 	// External is where virt-exportproxy can be reached from outside, or nil.
@@ -82,13 +82,13 @@ type Config struct {
 type External struct {
 	// Host is the host.
 	Host string
-	// CA are the certificates by which it is verified, as PEM; empty if they are not known.
+	// CA contains the certificates by which it is verified, as PEM; empty if they are not known.
 	CA string
 }
 
-// SourceKind returns the kind of the source of an export, or "" for one that is not exported.
-func SourceKind(of *exportv1.VirtualMachineExport) string {
-	group, kind := ptr.Deref(of.Spec.Source.APIGroup, ""), of.Spec.Source.Kind
+// SourceKind returns the kind of the source of an export, or "" for a kind that cannot be exported.
+func SourceKind(vmExport *exportv1.VirtualMachineExport) string {
+	group, kind := ptr.Deref(vmExport.Spec.Source.APIGroup, ""), vmExport.Spec.Source.Kind
 	for _, known := range []struct{ group, kind string }{
 		{"", KindClaim}, {v1.GroupVersion.Group, KindVM}, {snapshot.GroupName, KindSnapshot}, {backup.GroupName, KindBackup},
 	} {
@@ -100,23 +100,23 @@ func SourceKind(of *exportv1.VirtualMachineExport) string {
 }
 
 // Expiry returns when an export is deleted.
-func Expiry(of *exportv1.VirtualMachineExport) time.Time {
+func Expiry(vmExport *exportv1.VirtualMachineExport) time.Time {
 	ttl := exportv1.DefaultDurationTTL
-	if of.Spec.TTLDuration != nil {
-		ttl = of.Spec.TTLDuration.Duration
+	if vmExport.Spec.TTLDuration != nil {
+		ttl = vmExport.Spec.TTLDuration.Duration
 	}
-	return of.CreationTimestamp.Add(ttl)
+	return vmExport.CreationTimestamp.Add(ttl)
 }
 
-// TokenName returns the name of the Secret with the token, and whether it is ours to create.
-func TokenName(of *exportv1.VirtualMachineExport) (name string, ours bool) {
-	if given := ptr.Deref(of.Spec.TokenSecretRef, ""); given != "" {
+// TokenName returns the name of the Secret with the token, and whether virt-controller creates it.
+func TokenName(vmExport *exportv1.VirtualMachineExport) (name string, isOurs bool) {
+	if given := ptr.Deref(vmExport.Spec.TokenSecretRef, ""); given != "" {
 		return given, false
 	}
-	return shortened("export-token-" + of.Name), true
+	return shortened("export-token-" + vmExport.Name), true
 }
 
-// shortened returns a name of an object. If it is too long, a hash replaces its end.
+// shortened returns the name of an object. If it is too long, a hash replaces its end.
 func shortened(name string) string {
 	const most = validation.DNS1123SubdomainMaxLength
 	if len(name) <= most {

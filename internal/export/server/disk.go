@@ -31,7 +31,7 @@ type disk struct {
 	version string
 }
 
-// open opens the disk, and returns its size and what changes with its content.
+// open opens the disk, and returns its size, and a tag and a time that change with its content.
 func (d disk) open() (file *os.File, size int64, tag string, modified time.Time, err error) {
 	if d.block {
 		file, size, err = openDevice(d.mount)
@@ -53,7 +53,7 @@ func (d disk) open() (file *os.File, size int64, tag string, modified time.Time,
 	return file, info.Size(), tag, info.ModTime(), nil
 }
 
-// raw serves the bytes of the disk. A download can be continued: parts of it have the same tag as long as the disk has not changed.
+// raw serves the bytes of the disk. A download can be continued: the tag stays the same as long as the disk does not change.
 func (d disk) raw(w http.ResponseWriter, r *http.Request) error {
 	file, size, tag, modified, err := d.open()
 	if err != nil {
@@ -66,7 +66,7 @@ func (d disk) raw(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// compressed serves the compressed bytes of the disk. Their number is not known before.
+// compressed serves the compressed bytes of the disk. Their number is not known in advance.
 func (d disk) compressed(w http.ResponseWriter, r *http.Request) error {
 	file, size, _, _, err := d.open()
 	if err != nil {
@@ -87,7 +87,7 @@ func (d disk) compressed(w http.ResponseWriter, r *http.Request) error {
 	return out.Close()
 }
 
-// copyExactly copies as many bytes as a file had when it was opened.
+// copyExactly copies size bytes, the size of the file when it was opened.
 func copyExactly(to io.Writer, from io.Reader, size int64) error {
 	n, err := io.CopyBuffer(onlyWriter{to}, io.LimitReader(from, size), make([]byte, copyBuffer))
 	if err == nil && n < size {
@@ -99,15 +99,15 @@ func copyExactly(to io.Writer, from io.Reader, size int64) error {
 // onlyWriter hides ReadFrom, which would not use the buffer.
 type onlyWriter struct{ io.Writer }
 
-// openDevice opens a block device, which the kubelet has made.
+// openDevice opens a block device, which the kubelet has created.
 func openDevice(name string) (*os.File, int64, error) {
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) //nolint:gosec // the kubelet has made it
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) //nolint:gosec // the kubelet has created it
 	if err != nil {
 		return nil, 0, err
 	}
 	info, err := file.Stat()
 	if err == nil && (info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0) {
-		err = fmt.Errorf("%s is no block device", name)
+		err = fmt.Errorf("%s is not a block device", name)
 	}
 	var size int64
 	if err == nil {
@@ -126,8 +126,8 @@ func openDevice(name string) (*os.File, int64, error) {
 // errIrregular is the error for what is neither a regular file nor a directory.
 var errIrregular = &problem{http.StatusForbidden, "it is neither a regular file nor a directory, and is not served"}
 
-// openFile opens a regular file below a root. Nothing else is opened: opening a FIFO blocks, and opening a device may do anything. Links are
-// not followed at the end of the name, and not out of the root at all.
+// openFile opens a regular file below a root. Nothing else is opened: opening a FIFO blocks, and opening a device may do anything. Links
+// are not followed at the end of the name, and not out of the root at all.
 func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	before, err := root.Lstat(name)
 	if err != nil {
@@ -136,7 +136,7 @@ func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	if !before.Mode().IsRegular() {
 		return nil, nil, errIrregular
 	}
-	// It may be replaced now. Without O_NONBLOCK the opening of a FIFO would block.
+	// The file may be replaced at this moment. Without O_NONBLOCK, opening a FIFO would block.
 	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, err
@@ -159,5 +159,5 @@ func inode(info fs.FileInfo) uint64 {
 	return 0
 }
 
-// closeAll closes what was only read.
+// closeAll closes a file that was only read, whose error does not matter.
 func closeAll(c io.Closer) { _ = c.Close() }

@@ -56,7 +56,7 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 		return list(w, r, root, name)
 	}
 	if isDirectory {
-		return &problem{http.StatusNotFound, "it is no directory"}
+		return &problem{http.StatusNotFound, "it is not a directory"}
 	}
 	file, info, err := openFile(root, name)
 	if err != nil {
@@ -64,7 +64,7 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer closeAll(file)
 	w.Header().Set("Etag", fmt.Sprintf(`"%x-%x-%x"`, inode(info), info.Size(), info.ModTime().UnixNano()))
-	// A browser must not run what another tenant wrote, and its type is not guessed from its content.
+	// A browser must not execute what another tenant has written, and its type is not guessed from its content.
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", info.ModTime(), io.NewSectionReader(file, 0, info.Size()))
 	return nil
@@ -72,7 +72,7 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 
 // toDirectory redirects from a directory to the same path with a slash.
 func toDirectory(w http.ResponseWriter, r *http.Request) error {
-	// Relative, so that it works behind a proxy, and without the query, which may have the token.
+	// The location is relative, so that it works behind a proxy, and omits the query, which may contain the token.
 	w.Header().Set("Location", url.PathEscape(path.Base(r.URL.Path))+"/")
 	w.WriteHeader(http.StatusMovedPermanently)
 	return nil
@@ -91,7 +91,7 @@ func relative(requested string) (name string, isDirectory bool, err error) {
 	return requested, isDirectory, nil
 }
 
-// absent returns the error for what does not exist, or is out of the volume.
+// absent converts the error of opening a file to the error for the client.
 func absent(err error) error {
 	var known *problem
 	switch {
@@ -129,7 +129,7 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 		if entry.IsDir() {
 			shown += "/"
 		}
-		// A name with a colon would be taken for a scheme.
+		// The prefix keeps a name with a colon from being interpreted as a scheme.
 		_, err := fmt.Fprintf(w, "<a href=\"./%s\">%s</a>\n", (&url.URL{Path: shown}).EscapedPath(), html.EscapeString(strings.ToValidUTF8(shown, "�")))
 		return err
 	})
@@ -143,8 +143,8 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 // entries calls a function for each entry of a directory.
 func entries(dir *os.File, each func(fs.DirEntry) error) error {
 	for {
-		some, err := dir.ReadDir(batch)
-		for _, entry := range some {
+		read, err := dir.ReadDir(batch)
+		for _, entry := range read {
 			if err := each(entry); err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ func entries(dir *os.File, each func(fs.DirEntry) error) error {
 	}
 }
 
-// openDirectory opens a directory, and nothing else.
+// openDirectory opens a directory. It opens nothing else.
 func openDirectory(root *os.Root, name string) (*os.File, error) {
 	before, err := root.Lstat(name)
 	if err != nil {
@@ -182,7 +182,8 @@ func openDirectory(root *os.Root, name string) (*os.File, error) {
 	return dir, nil
 }
 
-// archive serves all files as a compressed tar archive. It fails if a file cannot be archived, so that an incomplete archive is recognized.
+// archive serves all files as a compressed tar archive. It fails if a file cannot be archived, so that clients detect an incomplete
+// archive.
 func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 	root, err := os.OpenRoot(f.mount)
 	if err != nil {
@@ -210,7 +211,7 @@ func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 // archiver writes files into an archive.
 type archiver struct{ out *tar.Writer }
 
-// directory adds what is in a directory, whose name in the archive is given.
+// directory adds the entries of a directory to the archive, under this name.
 func (a archiver) directory(root *os.Root, name string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("directory %q: there are more than %d levels", name, maxDepth)
@@ -287,6 +288,6 @@ func (a archiver) header(info fs.FileInfo, target, name string) error {
 		return err
 	}
 	header.Name = name
-	header.Uname, header.Gname = "", "" // those of the exporter's image mean nothing
+	header.Uname, header.Gname = "", "" // the names in the exporter's image have no meaning
 	return a.out.WriteHeader(header)
 }

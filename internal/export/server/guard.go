@@ -29,7 +29,7 @@ type problem struct {
 // Error implements error.
 func (p *problem) Error() string { return p.text }
 
-// guard serves requests with the token, as many at a time as there are slots, and logs each.
+// guard returns a handler that serves only requests with the token, at most as many at a time as there are slots, and logs each.
 func (s *Server) guard(serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.authorized(w, r) {
@@ -79,7 +79,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, serve func(http.R
 	}
 }
 
-// authorized reports whether a request has the token, in constant time, and refuses it otherwise.
+// authorized reports whether a request has the token, which it compares in constant time, and rejects the request otherwise.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	token, err := s.options.Token()
 	if err != nil || token == "" {
@@ -93,8 +93,8 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	r.URL.RawQuery = ""
 	r.RequestURI = ""
 	match := 0
-	for _, one := range given {
-		sum := sha256.Sum256([]byte(one))
+	for _, candidate := range given {
+		sum := sha256.Sum256([]byte(candidate))
 		match |= subtle.ConstantTimeCompare(sum[:], want[:])
 	}
 	if match != 1 {
@@ -111,7 +111,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// response is a response that is given up if the client accepts no byte for some time.
+// response is a response that fails if the client accepts no byte for some time.
 type response struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -120,7 +120,7 @@ type response struct {
 	failed  error
 }
 
-// Unwrap gives net/http the original.
+// Unwrap returns the original for net/http.
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // short returns an error if fewer bytes were written than the response announced.
@@ -132,7 +132,7 @@ func (r *response) short(request *http.Request) error {
 	return fmt.Errorf("only %d of %d bytes could be read", r.sent, announced)
 }
 
-// WriteHeader remembers the code.
+// WriteHeader stores the code.
 func (r *response) WriteHeader(code int) {
 	if r.code == 0 {
 		r.code = code

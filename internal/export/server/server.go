@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package server serves the volumes of an export for download. What is in a volume belongs to a tenant, so nothing in it is trusted: files
-// are opened below the volume's directory only, anything but regular files and directories is not opened at all, and what is read or listed
-// has limits.
+// Package server serves the volumes of an export for download. The content of a volume belongs to a tenant and is not trusted: files are
+// opened only below the volume's directory, nothing but regular files and directories is opened, and what is read or listed is limited.
 package server
 
 import (
@@ -19,37 +18,37 @@ import (
 )
 
 const (
-	// maxRequests is how many requests are served at the same time: each may read a disk, and compress it.
+	// maxRequests is how many requests are served at the same time. Each may read and compress a disk.
 	maxRequests = 16
 	// stall is how long a client may accept no byte of a response.
 	stall = 2 * time.Minute
-	// readTimeout bounds the header of a request, and a body if it has one, and maxHeaderBytes is the size of the header.
+	// readTimeout bounds how long reading the header, and the body, of a request may take, and maxHeaderBytes the size of the header.
 	readTimeout    = 15 * time.Second
 	maxHeaderBytes = 16 << 10
 	// idle is how long a connection without a request stays open.
 	idle = time.Minute
 )
 
-// Options are what a Server serves.
+// Options configure a Server.
 type Options struct {
 	// Content returns what is exported now. The manifests may change while volumes are downloaded; the volumes do not.
 	Content func() (*content.Content, error)
-	// Token returns the token that opens the export.
+	// Token returns the token that gives access to the export.
 	Token func() (string, error)
 	// Mount returns where a volume is. Nil means where the exporter's Pod has it.
 	Mount func(content.Volume) string
-	// Log is the log. It never has a token, nor the query of a request, which may have one.
+	// Log is the log. It never contains a token, nor the query of a request, which may contain one.
 	Log logr.Logger
 }
 
 // Server serves an export.
 type Server struct {
 	options Options
-	// exact are the handlers of paths, and below those of all paths below one. A ServeMux would redirect to other spellings of a path, with
-	// the query, which may have the token.
+	// exact contains the handlers of single paths, and below those of all paths with a prefix. A ServeMux is not used, because its
+	// redirects to other spellings of a path would contain the query, which may contain the token.
 	exact, below map[string]http.Handler
 	slots        chan struct{}
-	// version distinguishes the runs of the server in ETags: between them, a guest may have written to a device.
+	// version distinguishes the runs of the server in ETags, because a guest may have written to a device in between.
 	version string
 }
 
@@ -94,7 +93,7 @@ func (s *Server) handle(path string, serve func(http.ResponseWriter, *http.Reque
 // ServeHTTP serves a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		// net/http reads what is left of a body.
+		// net/http reads the rest of a body.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
 		w.Header().Set("Connection", "close")
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
-// maxToken is the size of the longest token. KubeVirt's have 20 characters.
+// maxToken is the maximum size of a token, in bytes. KubeVirt's tokens have 20 characters.
 const maxToken = 4 << 10
 
 // reload is how old a certificate may be before its files are read again.
@@ -36,7 +36,7 @@ func ContentFrom(directory string) func() (*content.Content, error) {
 	}
 }
 
-// TokenFrom returns a function that reads the token from a directory. Spaces around it cannot be sent in a header.
+// TokenFrom returns a function that reads the token from a directory. It trims spaces, which cannot be sent in a header.
 func TokenFrom(directory string) func() (string, error) {
 	return func() (string, error) {
 		raw, err := readFile(filepath.Join(directory, content.TokenKey), maxToken)
@@ -47,29 +47,29 @@ func TokenFrom(directory string) func() (string, error) {
 	}
 }
 
-// readFile reads a file of at most a size, which the kubelet has written.
-func readFile(name string, most int64) ([]byte, error) {
+// readFile reads a file that the kubelet has written, and returns an error if it has more than maxBytes.
+func readFile(name string, maxBytes int64) ([]byte, error) {
 	file, err := os.Open(name) //nolint:gosec // the names are those of the exporter's own directories
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(file)
-	raw, err := io.ReadAll(io.LimitReader(file, most+1))
+	raw, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(raw)) > most {
-		return nil, fmt.Errorf("%s has more than %d bytes", name, most)
+	if int64(len(raw)) > maxBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes", name, maxBytes)
 	}
 	return raw, nil
 }
 
-// Certificate is a serving certificate in a directory. It is read again from time to time, so that a new one is served without a restart,
-// which would end all downloads.
+// Certificate is a serving certificate in a directory. It is read again periodically, so that a new one is used without a restart, which
+// would end all downloads.
 type Certificate struct {
-	// Directory has the files tls.crt and tls.key.
+	// Directory contains the files tls.crt and tls.key.
 	Directory string
-	// Now is the time. Nil means the system's.
+	// Now returns the time. Nil means the system's.
 	Now func() time.Time
 
 	mu   sync.Mutex
@@ -85,7 +85,7 @@ func (c *Certificate) TLS() *tls.Config {
 	}
 }
 
-// Current returns the certificate. If its files cannot be read again, the one that was read before is kept.
+// Current returns the certificate. If its files cannot be read again, it returns the certificate that was read before.
 func (c *Certificate) Current() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,5 +4,5 @@
 // Package common generates the cluster-wide instance types and preferences of KubeVirt's common-instancetypes, with the same names,
 // labels and specs. Users, images and consoles refer to them by name and select them by label.
 //
-// families.go and systems.go are the tables. traits.go has the parts of preferences that the table of systems names.
+// families.go and systems.go contain the tables. traits.go contains the parts of preferences to which the table of systems refers.
 package common

@@ -3,15 +3,15 @@
 
 package common
 
-// family is the instance types whose names have the same prefix. They differ in their size only.
+// family describes the instance types whose names have the same prefix. They differ only in their size.
 type family struct {
 	name  string
 	class string
 	// title, icon and description are shown by consoles. icon is a class of PatternFly's icon font.
 	title, icon, description string
 	sizes                    []size
-	// pages are the huge pages of the guest's memory. There is an instance type for each size and each of them. Empty means
-	// ordinary memory.
+	// pages are the huge pages of the guest's memory. There is an instance type for each combination of a size and one of them. Empty
+	// means ordinary memory.
 	pages []hugePages
 	// dedicated gives each vCPU, and the emulator, a CPU of the node.
 	dedicated bool
@@ -19,7 +19,7 @@ type family struct {
 	numa bool
 	// realtime runs the vCPUs with a real-time priority.
 	realtime bool
-	// undisturbed turns interrupts of devices, CPU quotas and load balancing off for these CPUs. Only CRI-O implements it.
+	// undisturbed disables interrupts of devices, CPU quotas and load balancing on these CPUs. Only CRI-O implements it.
 	undisturbed bool
 	// ioThreads sets ioThreadsPolicy to auto.
 	ioThreads bool
@@ -39,7 +39,7 @@ type size struct {
 // hugePages is a size of huge pages.
 type hugePages struct {
 	size string
-	// suffix is what the name of the instance type's size ends with.
+	// suffix is the suffix of the size in the instance type's name.
 	suffix string
 }
 

@@ -33,10 +33,10 @@ const (
 	descriptionAnnotation = prefix + "description"
 )
 
-// familyVersion is the version of every family, as the 1 in u1.
+// familyVersion is the version of every family, such as the 1 in u1.
 const familyVersion = "1"
 
-// Annotations with which CRI-O turns these functions of the node's kernel off for the CPUs of a Pod, and their value.
+// Annotations with which CRI-O disables these functions of the node's kernel on the CPUs of a Pod, and their value.
 const (
 	cpuLoadBalancingAnnotation = "cpu-load-balancing.crio.io"
 	cpuQuotaAnnotation         = "cpu-quota.crio.io"
@@ -138,7 +138,7 @@ func labelsOf(spec *v1beta1.VirtualMachineInstancetypeSpec) map[string]string {
 	return labels
 }
 
-// without returns the sizes except those with the names.
+// without returns the sizes except those with these names.
 func without(sizes []size, names ...string) []size {
 	return slices.DeleteFunc(slices.Clone(sizes), func(s size) bool { return slices.Contains(names, s.name) })
 }

@@ -5,12 +5,12 @@ package common
 
 import "github.com/vireo-project/vireo/api/instancetype"
 
-// prefix is what the keys of most labels and annotations start with.
+// prefix is the prefix of the keys of most labels and annotations.
 const prefix = instancetype.GroupName + "/"
 
 // Labels of every object.
 const (
-	// vendorLabel is the object's vendor. KubeVirt's metrics contain the names of objects of known vendors only.
+	// vendorLabel is the object's vendor. KubeVirt's metrics contain only the names of objects of known vendors.
 	vendorLabel = prefix + "vendor"
 	// releaseLabel is the release of common-instancetypes whose object has the same spec.
 	releaseLabel = prefix + "common-instancetypes-version"

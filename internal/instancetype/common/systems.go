@@ -3,22 +3,22 @@
 
 package common
 
-// group is systems that consoles show with the same icon.
+// group contains the systems that consoles show with the same icon.
 type group struct {
 	// icon is a class of the console's icon font.
 	icon string
-	// tags are keywords of consoles, besides those that all preferences have.
+	// tags are keywords for consoles, besides those that all preferences have.
 	tags    string
 	systems []system
 }
 
-// system is one operating system, or one way to run it.
+// system is an operating system, or a variant of one.
 type system struct {
 	// name is the name of the preference.
 	name string
 	// title is shown by consoles.
 	title string
-	// cpus and memory are what the system requires at least. 0 and "" mean that it requires nothing.
+	// cpus and memory are the minimum that the system requires. 0 and "" mean that it has no requirement.
 	cpus   uint32
 	memory string
 	// traits are applied in their order. The first one is the kind of system.

@@ -22,7 +22,7 @@ type (
 	preferenceSpec = v1beta1.VirtualMachinePreferenceSpec
 )
 
-// systemAnnotation is set for VMIs: the kind of their operating system.
+// systemAnnotation is an annotation of VMIs with the kind of their operating system.
 const systemAnnotation = "vm.kubevirt.io/os"
 
 // Values for Windows. The grace period is long because Windows installs updates when it shuts down.
@@ -47,7 +47,7 @@ var (
 		annotate(s, systemAnnotation, "legacy")
 		buses(s, v1.DiskBusSATA, "e1000")
 	}}
-	// windows is Windows with the drivers that it comes with.
+	// windows is Windows with only its built-in drivers.
 	windows = trait{apply: func(s *preferenceSpec) {
 		annotate(s, systemAnnotation, "windows")
 		buses(s, v1.DiskBusSATA, "e1000e")
@@ -105,7 +105,7 @@ var (
 		need(&s.Firmware).PreferredEfi = &v1.EFI{SecureBoot: ptr.To(true)}
 		need(&s.Features).PreferredSmm = &v1.FeatureState{}
 	}}
-	// tpm has a TPM. Its contents and the variables of UEFI are kept while the VM is stopped.
+	// tpm has a TPM. Its state and the UEFI variables are kept while the VM is stopped.
 	tpm = trait{apply: func(s *preferenceSpec) {
 		need(&need(&s.Firmware).PreferredEfi).Persistent = ptr.To(true)
 		need(&s.Devices).PreferredTPM = &v1.TPMDevice{Persistent: ptr.To(true)}
@@ -145,7 +145,7 @@ func architecture(name string) trait {
 	}}
 }
 
-// enlightenments are the features of Hyper-V with which Windows is faster.
+// enlightenments returns the features of Hyper-V with which Windows is faster.
 func enlightenments() *v1.FeatureHyperv {
 	return &v1.FeatureHyperv{
 		Relaxed:         &v1.FeatureState{},
@@ -163,7 +163,7 @@ func enlightenments() *v1.FeatureHyperv {
 	}
 }
 
-// buses sets what disks and network interfaces are attached to.
+// buses sets the bus of disks and the model of network interfaces.
 func buses(s *preferenceSpec, disk v1.DiskBus, iface string) {
 	devices := need(&s.Devices)
 	devices.PreferredDiskBus, devices.PreferredInterfaceModel = disk, iface
@@ -174,7 +174,7 @@ func virtioTablet(s *preferenceSpec) {
 	devices.PreferredInputBus, devices.PreferredInputType = v1.InputBusVirtio, v1.InputTypeTablet
 }
 
-// spread makes each core two threads, and returns the options for the cores of a socket.
+// spread prefers two threads per core, and returns the options for the cores of a socket.
 func spread(s *preferenceSpec) *v1beta1.SpreadOptions {
 	cpu := need(&s.CPU)
 	cpu.PreferredCPUTopology = ptr.To(v1beta1.Spread)
@@ -190,7 +190,7 @@ func annotate(s *preferenceSpec, key, value string) {
 	s.Annotations[key] = value
 }
 
-// need returns what a pointer points to. It sets a nil pointer to a new value.
+// need returns the pointer in a field. It first sets a nil pointer to a new value.
 func need[T any](field **T) *T {
 	if *field == nil {
 		*field = new(T)

@@ -8,8 +8,8 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype"
 )
 
-// ExpandVM returns a copy of a VM with what it refers to applied, and without the matchers and the references of the status. With
-// conflicts, it returns the VM's copy unchanged.
+// ExpandVM returns a copy of a VM with the objects to which it refers applied, and without the matchers and the references in the status.
+// If there are conflicts, it returns an unchanged copy.
 func ExpandVM(vm *v1.VirtualMachine, specs Specs) (*v1.VirtualMachine, instancetype.Conflicts) {
 	expanded := vm.DeepCopy()
 	if vm.Spec.Template != nil {

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Finder finds what VMs refer to.
+// Finder finds the instance types and preferences to which VMs refer.
 type Finder struct {
 	// Objects reads instance types and preferences.
 	Objects client.Reader
@@ -23,13 +23,13 @@ type Finder struct {
 	Revisions client.Reader
 }
 
-// Specs are what is applied to a VM. Each may be nil.
+// Specs are the specs that are applied to a VM. Each may be nil.
 type Specs struct {
 	Instancetype *v1beta1.VirtualMachineInstancetypeSpec
 	Preference   *v1beta1.VirtualMachinePreferenceSpec
 }
 
-// Find returns what a VM refers to: the content of its ControllerRevisions, or else the objects.
+// Find returns the specs to which a VM refers, from its ControllerRevisions, or else from the objects.
 func (f Finder) Find(ctx context.Context, vm *v1.VirtualMachine) (Specs, error) {
 	var specs Specs
 	for _, class := range Classes {
@@ -75,7 +75,7 @@ func (f Finder) Stored(ctx context.Context, class *Class, key client.ObjectKey) 
 	return class.Decode(revision)
 }
 
-// Object returns the object that a matcher names, for a VM of a namespace. Its errors "not found" have KubeVirt's text.
+// Object returns the object that a matcher of a VM in the namespace names. If it does not exist, the error has KubeVirt's text.
 func (f Finder) Object(ctx context.Context, class *Class, namespace string, matcher *v1.InstancetypeMatcher) (client.Object, error) {
 	kind, err := class.KindOf(matcher.Kind)
 	if err != nil {
@@ -91,7 +91,7 @@ func (f Finder) Object(ctx context.Context, class *Class, namespace string, matc
 	object := kind.New()
 	switch err := f.Objects.Get(ctx, key, object); {
 	case apierrors.IsNotFound(err):
-		return nil, apierrors.NewNotFound(kind.GroupResource(), matcher.Name) // A cache's error has the kind in place of the resource.
+		return nil, apierrors.NewNotFound(kind.GroupResource(), matcher.Name) // The error of a cache contains the kind instead of the resource.
 	case err != nil:
 		return nil, fmt.Errorf("get %s %s: %w", kind.Name, key, err)
 	}

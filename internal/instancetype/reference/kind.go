@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package reference is how VMs refer to instance types and preferences: the matchers of their spec, and the
+// Package reference implements the references of VMs to instance types and preferences: the matchers in their spec, and the
 // ControllerRevisions with the objects as they were when a VM first referred to them.
 package reference
 
@@ -34,7 +34,7 @@ func (k Kind) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: instancetype.GroupName, Resource: k.Resource}
 }
 
-// Class is one of the two things that a VM can refer to.
+// Class is one of the two classes of objects to which a VM can refer: instance types and preferences.
 type Class struct {
 	// Field is the name of the matcher's field in the spec of a VM.
 	Field string
@@ -44,9 +44,9 @@ type Class struct {
 	ReasonNotFound string
 	// Cluster and Namespaced are the kinds of the class. Cluster is the default.
 	Cluster, Namespaced Kind
-	// Annotations of a VMI are the name of the object that was applied to it, for a cluster-wide and a namespaced one.
+	// ClusterAnnotation and NamespacedAnnotation of a VMI contain the name of the object that was applied to it.
 	ClusterAnnotation, NamespacedAnnotation string
-	// DefaultLabel and DefaultKindLabel of a volume are the name and the kind of the object that suits what is on it.
+	// DefaultLabel and DefaultKindLabel of a volume contain the name and the kind of the object that suits its content.
 	DefaultLabel, DefaultKindLabel string
 
 	matcher func(*v1.VirtualMachineSpec) *v1.InstancetypeMatcher
@@ -107,7 +107,7 @@ func (c *Class) SetRef(status *v1.VirtualMachineStatus, ref *v1.InstancetypeStat
 	*c.ref(status) = ref
 }
 
-// KindOf returns the kind that a matcher names: in any case, singular or plural. Empty means the cluster-wide kind.
+// KindOf returns the kind that a matcher names, in upper or lower case, singular or plural. Empty means the cluster-wide kind.
 func (c *Class) KindOf(name string) (Kind, error) {
 	lower := strings.ToLower(name)
 	for _, kind := range []Kind{c.Cluster, c.Namespaced} {

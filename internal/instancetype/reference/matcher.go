@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Validate returns the errors of the matchers of a VM. path is that of the VM's spec; before is its spec before an update, or nil.
+// Validate returns the errors of the matchers of a VM. path is the path of the VM's spec, and before is the spec before an update, or nil.
 // The messages are KubeVirt's.
 func Validate(path *field.Path, before, after *v1.VirtualMachineSpec) field.ErrorList {
 	var errs field.ErrorList
@@ -73,7 +73,7 @@ func (c *Class) RevisionOf(vm *v1.VirtualMachine) string {
 	}
 }
 
-// refersTo reports whether a reference in the status is for what a matcher refers to. KubeVirt compares the names only.
+// refersTo reports whether a reference in the status and a matcher refer to the same object. KubeVirt compares only the names.
 func (c *Class) refersTo(ref *v1.InstancetypeStatusRef, matcher *v1.InstancetypeMatcher) bool {
 	if ref.InferFromVolume != matcher.InferFromVolume {
 		return false
@@ -85,18 +85,18 @@ func (c *Class) refersTo(ref *v1.InstancetypeStatusRef, matcher *v1.Instancetype
 	if err != nil {
 		return false
 	}
-	is, err := c.KindOf(ref.Kind)
-	return err == nil && want.Name == is.Name && ref.Name == matcher.Name
+	current, err := c.KindOf(ref.Kind)
+	return err == nil && want.Name == current.Name && ref.Name == matcher.Name
 }
 
-// Ignores reports whether a matcher is dropped if the volume that it infers from names nothing.
+// Ignores reports whether a matcher is ignored if nothing can be inferred from its volume.
 func Ignores(matcher *v1.InstancetypeMatcher) bool {
 	return matcher.InferFromVolume != "" && matcher.InferFromVolumeFailurePolicy != nil &&
 		*matcher.InferFromVolumeFailurePolicy == v1.IgnoreInferFromVolumeFailure
 }
 
-// TemplateOf returns the template of a VM to which specs are applied. If the instance type was inferred and the VM would do without,
-// the memory of the template is only for that case, and is left out. KubeVirt removes it from the VM.
+// TemplateOf returns the template of a VM to which specs are applied. If the instance type was inferred, and is optional, the template's
+// memory is only a fallback, and is omitted. KubeVirt removes it from the VM.
 func TemplateOf(spec *v1.VirtualMachineSpec, specs Specs) *v1.VirtualMachineInstanceTemplateSpec {
 	if specs.Instancetype == nil || spec.Instancetype == nil || !Ignores(spec.Instancetype) || spec.Template == nil {
 		return spec.Template
@@ -106,8 +106,8 @@ func TemplateOf(spec *v1.VirtualMachineSpec, specs Specs) *v1.VirtualMachineInst
 	return template
 }
 
-// Hopeless returns the first error of a matcher that infers from a volume from which nothing can ever be inferred, or nil. KubeVirt
-// refuses such a VM. One that the status has a result for is not hopeless.
+// Hopeless returns an error for the first matcher with a volume from which nothing can ever be inferred, or nil. KubeVirt rejects such a
+// VM. A matcher whose result is in the VM's status is not hopeless.
 func Hopeless(vm *v1.VirtualMachine) error {
 	for _, class := range Classes {
 		matcher := class.MatcherOf(&vm.Spec)
@@ -115,19 +115,19 @@ func Hopeless(vm *v1.VirtualMachine) error {
 			continue
 		}
 		volumes := vm.Spec.Template.Spec.Volumes
-		at := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == matcher.InferFromVolume })
-		if at < 0 {
+		i := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == matcher.InferFromVolume })
+		if i < 0 {
 			return fmt.Errorf("unable to find volume %s to infer defaults", matcher.InferFromVolume)
 		}
-		if volumes[at].PersistentVolumeClaim == nil && volumes[at].DataVolume == nil && !Ignores(matcher) {
+		if volumes[i].PersistentVolumeClaim == nil && volumes[i].DataVolume == nil && !Ignores(matcher) {
 			return fmt.Errorf("unable to infer defaults from volume %s as type is not supported", matcher.InferFromVolume)
 		}
 	}
 	return nil
 }
 
-// Waiting returns keys, as of Key, of the objects of which a VM has no ControllerRevision yet. It is the index by which the VMs are
-// found that wait for an object.
+// Waiting returns the keys (see Key) of the objects for which a VM has no ControllerRevision yet. They are the values of the index of the
+// VMs that wait for an object.
 func Waiting(vm *v1.VirtualMachine) []string {
 	var keys []string
 	for _, class := range Classes {

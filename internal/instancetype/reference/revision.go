@@ -21,13 +21,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// RevisionName returns the name of the ControllerRevision with an object as a VM uses it. KubeVirt's form.
+// RevisionName returns the name of the ControllerRevision with the version of an object that a VM uses. The format is KubeVirt's.
 func RevisionName(vm *v1.VirtualMachine, object client.Object) string {
 	return fmt.Sprintf("%s-%s-%s-%s-%d", vm.Name, object.GetName(), instancetype.LatestVersion, object.GetUID(), object.GetGeneration())
 }
 
-// NewRevision returns the ControllerRevision with an object as a VM uses it. The VM owns it. Its data are the object without the
-// metadata that are of no use in a copy.
+// NewRevision returns the ControllerRevision, owned by the VM, with the version of an object that a VM uses. Its data are the object
+// without the metadata that are of no use in a copy.
 func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.ControllerRevision, error) {
 	kind, err := KindOf(object)
 	if err != nil {
@@ -59,7 +59,7 @@ func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.Controlle
 				instancetype.ControllerRevisionObjectNameLabel:       object.GetName(),
 				instancetype.ControllerRevisionObjectUIDLabel:        string(object.GetUID()),
 				instancetype.ControllerRevisionObjectVersionLabel:    instancetype.LatestVersion,
-				// KubeVirt's do not have it. It selects the revisions that are in the cache.
+				// KubeVirt's revisions do not have this label, which selects the revisions that are in the cache.
 				v1.CreatedByLabel: string(vm.UID),
 			},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)},
@@ -73,8 +73,8 @@ func IsRevision(labels map[string]string) bool {
 	return labels[instancetype.ControllerRevisionObjectNameLabel] != ""
 }
 
-// IsLatest reports whether the labels of a ControllerRevision are those that NewRevision sets today. Revisions of earlier versions
-// of KubeVirt have no version.
+// IsLatest reports whether the labels of a ControllerRevision are those that this version of NewRevision sets. Revisions of earlier
+// versions of KubeVirt have no version.
 func IsLatest(labels map[string]string) bool {
 	return labels[instancetype.ControllerRevisionObjectVersionLabel] == instancetype.LatestVersion
 }
@@ -82,8 +82,8 @@ func IsLatest(labels map[string]string) bool {
 // ErrUnusable is the error of a ControllerRevision without an instance type or a preference of a supported version.
 var ErrUnusable = errors.New("failed to decode object in ControllerRevision")
 
-// Decode returns the instance type or preference in a ControllerRevision. Alpha versions of the API, which KubeVirt stored in
-// another form, are an error, ErrUnusable like all others.
+// Decode returns the instance type or preference in a ControllerRevision. Alpha versions of the API, which KubeVirt stored in another
+// format, are not supported. All errors are ErrUnusable.
 func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, error) {
 	fail := func(reason error) (client.Object, error) {
 		return nil, fmt.Errorf("%w: %s/%s: %w", ErrUnusable, revision.Namespace, revision.Name, reason)
@@ -108,14 +108,14 @@ func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, erro
 	return fail(fmt.Errorf("it has a %s, spec.%s needs a %s or a %s", meta.Kind, c.Field, c.Cluster.Name, c.Namespaced.Name))
 }
 
-// SameSpec reports whether two objects have equal specs. Objects of different classes have not.
+// SameSpec reports whether two objects have equal specs. Objects of different classes never do.
 func SameSpec(a, b client.Object) bool {
 	return equality.Semantic.DeepEqual(InstancetypeSpec(a), InstancetypeSpec(b)) &&
 		equality.Semantic.DeepEqual(PreferenceSpec(a), PreferenceSpec(b))
 }
 
-// SortKeys encodes JSON as the API server does when it patches a ControllerRevision. Data in another form cannot be patched; see
-// docs/adr/0063.
+// SortKeys encodes JSON as the API server does when it patches a ControllerRevision. Data that is encoded differently cannot be patched;
+// see docs/adr/0063.
 func SortKeys(raw []byte) ([]byte, error) {
 	var value any
 	// Numbers are decoded as the API server does.

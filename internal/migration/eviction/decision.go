@@ -13,11 +13,11 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Facts are what a decision depends on.
+// Facts are the input of a decision.
 type Facts struct {
 	// Pod is the launcher Pod to be evicted.
 	Pod *corev1.Pod
-	// VMI is the Pod's VMI, or nil if none of its name exists.
+	// VMI is the Pod's VMI, or nil if no VMI with its name exists.
 	VMI *v1.VirtualMachineInstance
 	// Default is the strategy of a VMI that has none.
 	Default v1.EvictionStrategy
@@ -35,14 +35,14 @@ type Decision struct {
 	Message string
 }
 
-// The descheduler recognizes by these messages that the Pod will be evacuated.
+// Prefixes of messages. From these, the descheduler recognizes that the Pod will be evacuated.
 // Source: kubevirt/kubevirt pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go.
 const (
 	triggered  = "Eviction triggered evacuation of VMI %q"
 	inProgress = "Evacuation in progress: " + triggered
 )
 
-// Decide decides on an eviction. The beginnings of its messages are KubeVirt's.
+// Decide decides on an eviction. Its messages start with KubeVirt's text.
 func Decide(f Facts) Decision {
 	if podstate.TerminalOrDeleted(f.Pod) || !protects(f.Pod, f.VMI) {
 		return Decision{Allowed: true}
@@ -50,9 +50,9 @@ func Decide(f Facts) Decision {
 	vmi := f.VMI
 	switch StrategyOf(vmi, f.Default) {
 	case v1.EvictionStrategyLiveMigrate:
-		if why := Obstacle(vmi, f.LiveMigration); why != "" {
+		if obstacle := Obstacle(vmi, f.LiveMigration); obstacle != "" {
 			return Decision{Message: fmt.Sprintf("VMI %s is configured with an eviction strategy but is not live-migratable: %s. "+
-				"Nothing is done until it can migrate or is stopped", vmi.Name, why)}
+				"Nothing is done until it can migrate or is stopped", vmi.Name, obstacle)}
 		}
 	case v1.EvictionStrategyLiveMigrateIfPossible:
 		if Obstacle(vmi, f.LiveMigration) != "" {
@@ -82,8 +82,8 @@ func evacuate(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) Decision {
 	}
 }
 
-// protects reports whether the Pod's VMI has a guest that runs, or may run, in the Pod and is not about to end. A Pod without an owner, as
-// after a restore, will be adopted again: it is identified by its label.
+// protects reports whether the guest of the Pod's VMI runs or may run in the Pod, and is not about to end. A Pod without an owner, as after
+// a restore from a backup, will be adopted again, and is identified by its label.
 func protects(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) bool {
 	return vmi != nil && (podspec.IsOf(pod, vmi) || podspec.IsOrphanOf(pod, vmi)) && vmi.DeletionTimestamp == nil && !vmi.IsFinal()
 }

@@ -12,16 +12,16 @@ import (
 
 // Annotations of a launcher Pod that is being evicted.
 const (
-	// InProgressAnnotation informs the descheduler that an eviction that it requested is being handled. Its value is
-	// KubeVirt's: kubevirt/kubevirt pkg/virt-controller/watch/descheduler.
+	// InProgressAnnotation informs the descheduler that an eviction that it requested is in progress. Its value is KubeVirt's:
+	// kubevirt/kubevirt pkg/virt-controller/watch/descheduler.
 	InProgressAnnotation = "descheduler.alpha.kubernetes.io/eviction-in-progress"
 	inProgressValue      = "kubevirt"
-	// DrainAnnotation is ours. It means that the Pod's node was unschedulable when the Pod was evicted: a drain, which ends when the node is
-	// schedulable again. Other evictions, as the descheduler's, do not depend on the node.
+	// DrainAnnotation means that the Pod's node was unschedulable when the Pod was evicted. This is a drain, which ends when the node is
+	// schedulable again. Other evictions, such as the descheduler's, do not depend on the node. KubeVirt does not have this annotation.
 	DrainAnnotation = "kubevirt.io/evicted-by-drain"
 )
 
-// SourceDescheduler is the value of the annotation kubevirt.io/eviction-source of a VMI that the descheduler evicts: migrations of drains
+// SourceDescheduler is the value of the annotation kubevirt.io/eviction-source of a VMI that the descheduler evicts. Migrations for drains
 // have priority over its migration.
 const SourceDescheduler = "descheduler"
 
@@ -39,7 +39,7 @@ func SourceOf(annotations map[string]string) string {
 	return ""
 }
 
-// Annotate sets the annotations of a Pod that is evicted, by a drain of its node or not.
+// Annotate sets the annotations of a Pod that is evicted. drained reports whether this is because of a drain of its node.
 func Annotate(pod *metav1.ObjectMeta, drained bool) {
 	metav1.SetMetaDataAnnotation(pod, InProgressAnnotation, inProgressValue)
 	if drained {

@@ -57,9 +57,9 @@ func IsMarked(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.Status.EvacuationNodeName != "" && vmi.Status.EvacuationNodeName == vmi.Status.NodeName
 }
 
-// Mark marks a VMI for evacuation of its node. The condition's transition time is that of the request.
+// Mark marks a VMI for evacuation of its node. The condition's transition time is the time of the request.
 func Mark(status *v1.VirtualMachineInstanceStatus, now metav1.Time) {
-	// A new request has a new time, even if there is a stale mark.
+	// The condition is removed first, so that a new request has a new time even if there is a stale mark.
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceEvictionRequested)
 	status.EvacuationNodeName = status.NodeName
 	Observe(status, now)
@@ -71,7 +71,7 @@ func Unmark(status *v1.VirtualMachineInstanceStatus) {
 	Observe(status, metav1.Time{})
 }
 
-// Observe sets the condition EvictionRequested by the mark, which users may set or remove too.
+// Observe sets the condition EvictionRequested according to the mark, which users may also set or remove.
 func Observe(status *v1.VirtualMachineInstanceStatus, now metav1.Time) {
 	if status.EvacuationNodeName == "" {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceEvictionRequested)

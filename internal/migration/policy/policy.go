@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package policy determines the configuration of a migration, from the cluster's configuration and the MigrationPolicy that matches the VMI
-// best, and how long a transfer may take. It is pure.
+// Package policy determines how long a transfer may take, and the configuration of a migration, from the cluster's configuration and the
+// MigrationPolicy that matches the VMI best. It is pure.
 package policy
 
 import (
@@ -28,8 +28,8 @@ func Choose(policies []v1alpha1.MigrationPolicy, vmi, namespace map[string]strin
 	return best
 }
 
-// selects reports whether the selectors match the labels of VMI and namespace. A policy without selectors, which the schema refuses, selects
-// nothing.
+// selects reports whether the selectors match the labels of VMI and namespace. A policy without selectors, which the schema rejects,
+// selects nothing.
 func selects(s *v1alpha1.Selectors, vmi, namespace map[string]string) bool {
 	return s != nil && labels.SelectorFromSet(labels.Set(s.VirtualMachineInstanceSelector)).Matches(labels.Set(vmi)) &&
 		labels.SelectorFromSet(labels.Set(s.NamespaceSelector)).Matches(labels.Set(namespace))
@@ -48,8 +48,8 @@ func beats(a, b *v1alpha1.MigrationPolicy) bool {
 	}
 }
 
-// Resolve returns the cluster's configuration with the fields of a policy, which may be nil, and the policy's name if it sets any. The result
-// shares no memory with the arguments.
+// Resolve returns the cluster's configuration, overridden by the fields of a policy, which may be nil, and the policy's name if it sets any
+// field. The result shares no memory with the arguments.
 func Resolve(cluster *v1.MigrationConfiguration, policy *v1alpha1.MigrationPolicy) (*v1.VMIMConfigurationOptions, *string) {
 	c := cluster.DeepCopy()
 	out := &v1.VMIMConfigurationOptions{

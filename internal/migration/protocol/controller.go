@@ -3,12 +3,12 @@
 
 package protocol
 
-// Pod is the state of a launcher Pod. One that has ended never comes back.
+// Pod is the state of a launcher Pod. A Pod that has ended never runs again.
 type Pod uint8
 
 // The states of a Pod.
 const (
-	// PodAlive: it may run, though its node may be unreachable.
+	// PodAlive: it may run, even if its node is unreachable.
 	PodAlive Pod = iota
 	// PodMigrated: it has ended, and its launcher reported that the guest was migrated.
 	PodMigrated
@@ -25,7 +25,7 @@ type ControllerView struct {
 	TargetPod Pod
 }
 
-// DecideController returns what virt-controller does next about a migration whose target Pod was assigned to an agent.
+// DecideController returns the next actions of virt-controller for a migration whose target Pod was assigned to an agent.
 func DecideController(v ControllerView) []Action {
 	switch {
 	case v.Record.Final:
@@ -39,10 +39,10 @@ func DecideController(v ControllerView) []Action {
 	case v.SourcePod == PodAlive:
 		return nil
 	case v.SourcePod == PodMigrated && !v.Record.Failed && v.TargetPod == PodAlive:
-		// The source's agent did not record this: it may have failed after the switch.
+		// The source's agent did not record this, perhaps because it failed after the switch.
 		return []Action{TransferOwnership}
 	case v.TargetPod == PodAlive:
-		// The target may lack the guest's last state: its guest must never run.
+		// The target may lack the guest's last state, so its guest must never run.
 		return v.deleteTarget()
 	default:
 		return []Action{Finish}

@@ -5,6 +5,6 @@
 // target's agent and virt-controller do next, given what each of them observes. ADR 0023 describes the protocol and why it is safe.
 //
 // The functions are pure. The agents and virt-controller call them with what they read, and the model in this package's tests calls
-// the same functions while it enumerates crashes, lost messages, late responses and stale reads. So the protocol that is checked is
-// the protocol that runs.
+// the same functions while it enumerates crashes, lost messages, late responses and stale reads. So the model checks the protocol that
+// actually runs.
 package protocol

@@ -12,7 +12,8 @@ const (
 	Target
 )
 
-// Record is what the VMI's status contains about a migration. It changes by compare-and-swap only, and no field ever changes back.
+// Record is what the VMI's status contains about a migration. It is only written with the resource version as a precondition, and no field
+// ever changes back.
 type Record struct {
 	// Owner is the side whose node is status.nodeName. Only its agent may let the guest run.
 	Owner Side
@@ -25,19 +26,19 @@ type Record struct {
 	// PostCopy reports whether the target's guest may run with a part of its memory and fetch the rest from the source (mode). It is
 	// recorded before a post-copy is requested from libvirt.
 	PostCopy bool
-	// Final reports whether the VMI has ended: another one of its VM may start.
+	// Final reports whether the VMI has ended, so that its VM may start another one.
 	Final bool
 }
 
-// Action is something that virt-controller or one of the agents does. Each can be repeated, and can fail without harm: the process
-// that decided on it reconciles again.
+// Action is an action of virt-controller or one of the agents. Each is idempotent, and may fail: the process that decided on it reconciles
+// again.
 type Action uint8
 
 // The actions.
 const (
 	// Start records the start. Source.
 	Start Action = iota + 1
-	// Transfer has libvirt transfer the guest. The target's guest stays paused when libvirt is done. Source.
+	// Transfer makes libvirt transfer the guest. The target's guest stays paused after the transfer. Source.
 	Transfer
 	// Cancel ends the transfer. Source.
 	Cancel
@@ -55,12 +56,12 @@ const (
 	Run
 	// TakeOwnership records that the target, whose guest runs, owns it. Target.
 	TakeOwnership
-	// RequestAbort requests that the migration be aborted, because the target's Pod no longer runs. Controller.
+	// RequestAbort requests an abort of the migration, because the target's Pod no longer runs. Controller.
 	RequestAbort
 	// DeleteSource deletes the source's launcher Pod. Controller.
 	DeleteSource
-	// DeleteTarget deletes the target's launcher Pod. The decision needs a record that was just read from the API server: once the
-	// source's Pod has ended, it can be gone before a cache shows the guest's owner. Controller.
+	// DeleteTarget deletes the target's launcher Pod. The decision needs a record that was just read from the API server: the source's Pod
+	// may have ended and been deleted before a cache shows the guest's new owner. Controller.
 	DeleteTarget
 	// Finish records the end of the VMI. Controller.
 	Finish

@@ -8,11 +8,11 @@ type TargetDomain uint8
 
 // The states of the target's guest.
 const (
-	// TargetAbsent: there is none.
+	// TargetAbsent: there is no guest.
 	TargetAbsent TargetDomain = iota
-	// TargetReceiving: QEMU receives what the source sends. libvirt ends it when the connection that prepared it ends.
+	// TargetReceiving: QEMU receives the guest. libvirt ends it when the connection that prepared it ends.
 	TargetReceiving
-	// TargetComplete: QEMU has all that it needs, including the locks of the images, and is paused.
+	// TargetComplete: QEMU has everything that it needs, including the locks of the images, and is paused.
 	TargetComplete
 	// TargetRunning: its CPUs run.
 	TargetRunning
@@ -22,11 +22,11 @@ const (
 type TargetView struct {
 	Record Record
 	Domain TargetDomain
-	// Released reports whether the source's agent has released the guest to this process: the source's guest will never run again.
+	// Released reports whether the source's agent has released the guest to this process, so that the source's guest will never run again.
 	Released bool
 }
 
-// DecideTarget returns what the target's agent does next.
+// DecideTarget returns the next actions of the target's agent.
 func DecideTarget(v TargetView) []Action {
 	switch {
 	case v.Domain == TargetAbsent:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package upgradecheck finds the running guests that could not be migrated to a new launcher, and why. It is pure: virt-controller derives a
-// condition of the KubeVirt object from it, and virtctl a table.
+// Package upgradecheck finds the running guests that could not be migrated to a new launcher, and the reasons. It is pure: virt-controller
+// derives a condition of the KubeVirt object from it, and virtctl a table.
 //
-// It checks the present state. Whether another node has enough CPU and memory only the scheduler knows.
+// It checks the current state. It does not check whether another node has enough CPU and memory, which only the scheduler knows.
 package upgradecheck
 
 import (
@@ -24,13 +24,13 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// World is what the result depends on besides the guests. Fields that are nil are not checked.
+// World contains what the result depends on besides the guests. Fields that are nil are not checked.
 type World struct {
 	// Pods configures launcher Pods. Their image does not matter.
 	Pods podspec.Config
 	// Eviction is the eviction strategy of VMIs that have none.
 	Eviction v1.EvictionStrategy
-	// Methods are those of workloadUpdateStrategy.
+	// Methods are the methods of workloadUpdateStrategy.
 	Methods []v1.WorkloadUpdateMethod
 	// Nodes are all nodes of the cluster. Their status is not read.
 	Nodes []corev1.Node
@@ -57,21 +57,21 @@ const (
 	ReasonTaints = "Taints"
 	// ReasonCPU: no other node can run its CPU.
 	ReasonCPU = "CPUModel"
-	// ReasonQuota: a quota of its namespace leaves no room for a second Pod.
+	// ReasonQuota: a quota of its namespace does not permit a second Pod.
 	ReasonQuota = "ResourceQuota"
-	// ReasonNoPod: no Pod can be made for it.
+	// ReasonNoPod: no Pod can be rendered for it.
 	ReasonNoPod = "NoPod"
 )
 
 // Problem is why a guest could not be migrated.
 type Problem struct {
-	// Reason is one of the above, or of the condition LiveMigratable.
+	// Reason is one of these reasons, or the reason of the condition LiveMigratable.
 	Reason string `json:"reason"`
 	// Message describes the problem.
 	Message string `json:"message"`
 }
 
-// Fate is what an upgrade does to a guest by workloadUpdateStrategy.
+// Fate is what happens to a guest during an upgrade, according to workloadUpdateStrategy.
 type Fate string
 
 // The values of Fate.
@@ -86,19 +86,19 @@ const (
 
 // Finding is the result for one guest.
 type Finding struct {
-	// Namespace and Name are the VMI's, Node is its guest's node.
+	// Namespace and Name are the VMI's, and Node is the node of its guest.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Node      string `json:"node,omitempty"`
-	// LauncherImage is the image of its launcher, and Outdated reports whether another one is configured now.
+	// LauncherImage is the image of its launcher, and Outdated reports whether another one is now configured.
 	LauncherImage string `json:"launcherImage,omitempty"`
 	Outdated      bool   `json:"outdated"`
-	// Migratable reports whether it could be migrated. If not, Problems are why.
+	// Migratable reports whether it could be migrated. If not, Problems are the reasons.
 	Migratable bool      `json:"migratable"`
 	Problems   []Problem `json:"problems,omitempty"`
-	// EvictionStrategy is the VMI's or the cluster's.
+	// EvictionStrategy is the VMI's, or else the cluster's.
 	EvictionStrategy v1.EvictionStrategy `json:"evictionStrategy"`
-	// OnUpgrade is what an upgrade does to it, and Note a remark about that or about drains.
+	// OnUpgrade is what happens to it during an upgrade, and Note a remark about that or about drains.
 	OnUpgrade Fate   `json:"onUpgrade"`
 	Note      string `json:"note,omitempty"`
 }
@@ -148,40 +148,40 @@ func check(w *World, g Guest) Finding {
 
 // checkAgent returns the problem that the agent of the guest's node has reported, or nil.
 func checkAgent(vmi *v1.VirtualMachineInstance) *Problem {
-	why := eviction.Obstacle(vmi, true)
-	if why == "" {
+	obstacle := eviction.Obstacle(vmi, true)
+	if obstacle == "" {
 		return nil
 	}
 	reason := ReasonUnknown
 	if c := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceIsMigratable); c != nil && c.Reason != "" {
 		reason = c.Reason
 	}
-	return &Problem{Reason: reason, Message: why}
+	return &Problem{Reason: reason, Message: obstacle}
 }
 
 // target returns the target's Pod of a migration. Its claims and networks are not checked.
 func target(w *World, g Guest) (*corev1.Pod, *Problem) {
 	config := w.Pods
 	config.LauncherImage, config.StateClaim = "launcher", "state"
-	to := podspec.Target{}
+	target := podspec.Target{}
 	if !config.UseEmulation && g.Pod != nil {
 		for i := range w.Nodes {
 			if node := &w.Nodes[i]; node.Name == g.VMI.Status.NodeName {
 				var err error
-				if to.CPU, err = podspec.TargetCPUSelector(g.VMI, node.Name, node.Labels, g.Pod.Spec.NodeSelector); err != nil {
+				if target.CPU, err = podspec.TargetCPUSelector(g.VMI, node.Name, node.Labels, g.Pod.Spec.NodeSelector); err != nil {
 					return nil, &Problem{Reason: ReasonCPU, Message: err.Error()}
 				}
 			}
 		}
 	}
-	pod, err := podspec.BuildTarget(g.VMI, config, to)
+	pod, err := podspec.BuildTarget(g.VMI, config, target)
 	if err != nil {
 		return nil, &Problem{Reason: ReasonNoPod, Message: err.Error()}
 	}
 	return pod, nil
 }
 
-// fate returns what workloadUpdateStrategy does to a guest, and a remark about its evictions.
+// fate returns what happens to a guest according to workloadUpdateStrategy, and a remark about its evictions.
 func fate(w *World, g Guest, migratable bool) (Fate, string) {
 	strategy := eviction.StrategyOf(g.VMI, w.Eviction)
 	note := ""
@@ -209,7 +209,7 @@ func fate(w *World, g Guest, migratable bool) (Fate, string) {
 	return Stays, note
 }
 
-// blockingBudget returns the name of a budget that prevents an eviction of a Pod now, or an empty string.
+// blockingBudget returns the name of a budget that currently prevents an eviction of a Pod, or an empty string.
 func blockingBudget(budgets []policyv1.PodDisruptionBudget, pod *corev1.Pod) string {
 	for i := range budgets {
 		budget := &budgets[i]

@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// filter is one requirement of a guest for its node. The problem names the nodes that pass the most filters: if a guest is pinned to its node,
-// that another node is cordoned is not the cause.
+// filter is one requirement of a guest for its node. The problem names the nodes that pass the most filters: if a guest is pinned to its
+// node, its problem is not that another node is cordoned.
 type filter struct {
 	passes func(*corev1.Node) bool
 	reason string
@@ -28,7 +28,7 @@ type filter struct {
 	message func(nodes []string) string
 }
 
-// checkNodes returns why the target's Pod fits on no other node, or nil. It stops at the first node that fits, which keeps it fast with many
+// checkNodes returns why the target's Pod fits on no other node, or nil. It stops at the first node that fits, which makes it fast for many
 // guests.
 func checkNodes(w *World, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *Problem {
 	if w.Nodes == nil {
@@ -42,12 +42,12 @@ func checkNodes(w *World, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *Prob
 		if node.Name == vmi.Status.NodeName {
 			continue
 		}
-		at := slices.IndexFunc(filters, func(f filter) bool { return !f.passes(node) })
-		if at < 0 {
+		first := slices.IndexFunc(filters, func(f filter) bool { return !f.passes(node) })
+		if first < 0 {
 			return nil
 		}
-		failed[at] = append(failed[at], node.Name)
-		furthest = max(furthest, at)
+		failed[first] = append(failed[first], node.Name)
+		furthest = max(furthest, first)
 	}
 	return &Problem{Reason: filters[furthest].reason, Message: filters[furthest].message(failed[furthest])}
 }
@@ -72,19 +72,19 @@ func filters(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) []filter {
 		{reason: ReasonNodeSelector, passes: func(n *corev1.Node) bool {
 			fits, err := affinity.Match(n)
 			return err == nil && fits
-		}, message: func(left []string) string {
-			return fmt.Sprintf("no other node has what it requires (%s): %s", requirements(selector, vmi.Spec.Affinity), some(left))
+		}, message: func(nodes []string) string {
+			return fmt.Sprintf("no other node has what it requires (%s): %s", requirements(selector, vmi.Spec.Affinity), listNodes(nodes))
 		}},
 		{reason: ReasonTaints, passes: func(n *corev1.Node) bool {
-			_, untolerated := helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations, keepsOut, true)
+			_, untolerated := helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations, preventsScheduling, true)
 			return !untolerated
-		}, message: func(left []string) string {
-			return "it does not tolerate the taints of the other nodes that it could be on: " + some(left)
+		}, message: func(nodes []string) string {
+			return "it does not tolerate the taints of the other nodes that it could be on: " + listNodes(nodes)
 		}},
 		{reason: ReasonCPU, passes: func(n *corev1.Node) bool {
 			return labels.SelectorFromSet(labels.Set(cpu)).Matches(labels.Set(n.Labels))
-		}, message: func(left []string) string {
-			return fmt.Sprintf("no other node that it could be on runs its CPU (%s): %s", pairs(cpu), some(left))
+		}, message: func(nodes []string) string {
+			return fmt.Sprintf("no other node that it could be on runs its CPU (%s): %s", pairs(cpu), listNodes(nodes))
 		}},
 	}
 }
@@ -94,7 +94,7 @@ func isCPU(key string) bool {
 	return podspec.IsHostCPULabel(key) || strings.HasPrefix(key, v1.CPUModelLabel) || strings.HasPrefix(key, v1.CPUModelVendorLabel)
 }
 
-func keepsOut(taint *corev1.Taint) bool {
+func preventsScheduling(taint *corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
 }
 
@@ -102,7 +102,7 @@ func noOtherNode(others []string) string {
 	if len(others) == 0 {
 		return "there is no other node"
 	}
-	return fmt.Sprintf("no other node takes guests now, as each is cordoned or has not the label %s=true: %s", v1.NodeSchedulable, some(others))
+	return fmt.Sprintf("no other node accepts guests now, because each is cordoned or lacks the label %s=true: %s", v1.NodeSchedulable, listNodes(others))
 }
 
 // requirements describes a guest's node selector and affinity.
@@ -117,16 +117,16 @@ func requirements(selector map[string]string, affinity *corev1.Affinity) string 
 	return text + " and its node affinity"
 }
 
-func pairs(of map[string]string) string {
-	text := make([]string, 0, len(of))
-	for _, key := range slices.Sorted(maps.Keys(of)) {
-		text = append(text, key+"="+of[key])
+func pairs(set map[string]string) string {
+	text := make([]string, 0, len(set))
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		text = append(text, key+"="+set[key])
 	}
 	return strings.Join(text, ",")
 }
 
-// some lists at most three nodes.
-func some(names []string) string {
+// listNodes lists at most three nodes.
+func listNodes(names []string) string {
 	const most = 3
 	slices.Sort(names)
 	if len(names) <= most {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// checkQuotas returns the quotas that leave no room for a second Pod of the guest. Quotas with scopes are skipped: the Pod does not contain
-// all that they depend on.
+// checkQuotas returns the quotas that do not permit a second Pod of the guest. Quotas with scopes are skipped, because the Pod does not
+// contain everything on which they depend.
 func checkQuotas(w *World, pod *corev1.Pod) []Problem {
 	var problems []Problem
 	for i := range w.Quotas {
@@ -23,11 +23,11 @@ func checkQuotas(w *World, pod *corev1.Pod) []Problem {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(quota.Status.Hard)) {
-			left := quota.Status.Hard[name].DeepCopy()
-			left.Sub(quota.Status.Used[name])
-			if need := needs(pod, name); need.Cmp(left) > 0 && !need.IsZero() {
+			remaining := quota.Status.Hard[name].DeepCopy()
+			remaining.Sub(quota.Status.Used[name])
+			if need := needs(pod, name); need.Cmp(remaining) > 0 && !need.IsZero() {
 				problems = append(problems, Problem{Reason: ReasonQuota, Message: fmt.Sprintf(
-					"ResourceQuota %s leaves %s of %s, and its second Pod requests %s", quota.Name, left.String(), name, need.String())})
+					"ResourceQuota %s leaves %s of %s, and its second Pod requests %s", quota.Name, remaining.String(), name, need.String())})
 			}
 		}
 	}

@@ -21,43 +21,43 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
-// maxVolumes is how many volumes a content may have: those that admission allows a VM, and its persistent state.
+// maxVolumes is how many volumes a content may have: those that admission allows for a VM, and the persistent state.
 const maxVolumes = 256 + 1
 
-// Stored is the VM that a content is made of.
+// Stored is the VM from which a content is created.
 type Stored struct {
 	// VM is the VM, with its instance type and preference as references.
 	VM *v1.VirtualMachine
-	// Started is the spec that the VM's guest was started with; nil if it does not run.
+	// Started is the spec with which the VM's guest was started; nil if it does not run.
 	Started *v1.VirtualMachineSpec
-	// Identity is what the firmware's UUID and serial number of the VM are derived from.
+	// Identity is the value from which the VM's firmware UUID and serial number are derived.
 	Identity firmware.Identity
 	// Volumes are the volumes of the VM.
 	Volumes []Volume
 }
 
-// RevisionCopy is a ControllerRevision with the VM's instance type or preference, of which the snapshot needs a copy.
+// RevisionCopy describes the copy of a ControllerRevision with the VM's instance type or preference.
 type RevisionCopy struct {
-	// From is its name, To that of the copy.
+	// From is the name of the ControllerRevision, and To that of the copy.
 	From, To string
 }
 
 // ContentName returns the name of the content of a snapshot.
-func ContentName(of *v1beta1.VirtualMachineSnapshot) string {
-	if of.Status != nil && of.Status.VirtualMachineSnapshotContentName != nil {
-		return *of.Status.VirtualMachineSnapshotContentName
+func ContentName(vmSnapshot *v1beta1.VirtualMachineSnapshot) string {
+	if vmSnapshot.Status != nil && vmSnapshot.Status.VirtualMachineSnapshotContentName != nil {
+		return *vmSnapshot.Status.VirtualMachineSnapshotContentName
 	}
-	return "vmsnapshot-content-" + string(of.UID)
+	return "vmsnapshot-content-" + string(vmSnapshot.UID)
 }
 
-// IsContentOf reports whether a content is that of a snapshot. Users may create contents with any name.
-func IsContentOf(content *v1beta1.VirtualMachineSnapshotContent, of *v1beta1.VirtualMachineSnapshot) bool {
-	return content.Namespace == of.Namespace && content.Name == ContentName(of) &&
-		ptr.Deref(content.Spec.VirtualMachineSnapshotName, "") == of.Name
+// IsContentOf reports whether a content belongs to a snapshot. Its name alone does not prove that, because users may create contents.
+func IsContentOf(content *v1beta1.VirtualMachineSnapshotContent, vmSnapshot *v1beta1.VirtualMachineSnapshot) bool {
+	return content.Namespace == vmSnapshot.Namespace && content.Name == ContentName(vmSnapshot) &&
+		ptr.Deref(content.Spec.VirtualMachineSnapshotName, "") == vmSnapshot.Name
 }
 
-// TooManyVolumes returns what is wrong with a content that has more volumes than any VM, or "". Users may write contents, and each volume
-// costs requests.
+// TooManyVolumes returns the problem of a content that has more volumes than a VM can have, or "". Users may write contents, and each
+// volume causes requests.
 func TooManyVolumes(content *v1beta1.VirtualMachineSnapshotContent) string {
 	if count := len(content.Spec.VolumeBackups); count > maxVolumes {
 		return fmt.Sprintf("VMSnapshotContent %s/%s has %d volumes, and a VirtualMachine has at most %d", content.Namespace, content.Name, count, maxVolumes)
@@ -66,19 +66,19 @@ func TooManyVolumes(content *v1beta1.VirtualMachineSnapshotContent) string {
 }
 
 // Content returns the content of a snapshot, and the ControllerRevisions of which it needs copies.
-func Content(of *v1beta1.VirtualMachineSnapshot, stored Stored) (*v1beta1.VirtualMachineSnapshotContent, []RevisionCopy) {
+func Content(vmSnapshot *v1beta1.VirtualMachineSnapshot, stored Stored) (*v1beta1.VirtualMachineSnapshotContent, []RevisionCopy) {
 	vm := &v1beta1.VirtualMachine{ObjectMeta: storedMeta(&stored.VM.ObjectMeta), Spec: *stored.spec()}
 	if stored.Identity != "" {
 		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, firmware.IdentityAnnotation, string(stored.Identity))
 	}
-	copies := storeReferences(of.Name, stored.VM, &vm.Spec)
+	copies := storeReferences(vmSnapshot.Name, stored.VM, &vm.Spec)
 	content := &v1beta1.VirtualMachineSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: of.Namespace, Name: ContentName(of),
+			Namespace: vmSnapshot.Namespace, Name: ContentName(vmSnapshot),
 			Finalizers: []string{snapshot.VirtualMachineSnapshotContentFinalizer},
 		},
 		Spec: v1beta1.VirtualMachineSnapshotContentSpec{
-			VirtualMachineSnapshotName: ptr.To(of.Name),
+			VirtualMachineSnapshotName: ptr.To(vmSnapshot.Name),
 			Source:                     v1beta1.SourceSpec{VirtualMachine: vm},
 		},
 	}
@@ -92,7 +92,7 @@ func Content(of *v1beta1.VirtualMachineSnapshot, stored Stored) (*v1beta1.Virtua
 			PersistentVolumeClaim: v1beta1.PersistentVolumeClaim{
 				ObjectMeta: storedMeta(&v.Claim.ObjectMeta), Spec: *v.Claim.Spec.DeepCopy(),
 			},
-			VolumeSnapshotName: ptr.To("vmsnapshot-" + string(of.UID) + "-volume-" + v.Name),
+			VolumeSnapshotName: ptr.To("vmsnapshot-" + string(vmSnapshot.UID) + "-volume-" + v.Name),
 		})
 	}
 	return content, copies
@@ -104,8 +104,8 @@ func storedMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	return out
 }
 
-// spec returns the spec to store. A guest that runs is restored with the CPU, memory and devices that it had, but with the
-// disks that the VM has now: those are the ones in the snapshot.
+// spec returns the spec to store. A running guest is restored with the CPU, memory and devices with which it was started, but with the
+// current disks of the VM, because these are in the snapshot.
 func (s Stored) spec() *v1.VirtualMachineSpec {
 	now := s.VM.Spec.DeepCopy()
 	if s.Started == nil || s.Started.Template == nil || now.Template == nil {
@@ -118,9 +118,9 @@ func (s Stored) spec() *v1.VirtualMachineSpec {
 	return spec
 }
 
-// storeReferences lets the matchers of a stored spec name copies of the ControllerRevisions that the VM uses. The VM's status
-// or the spec of a start revision names the latter. KubeVirt reads only the spec: there, a VM that does not run is restored
-// with the current state of its instance type.
+// storeReferences changes the matchers of a stored spec to copies of the ControllerRevisions that the VM uses, which are named in the VM's
+// status or in the spec of a start revision. KubeVirt reads only the spec, and so restores a VM that does not run with the current state of
+// its instance type.
 func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachineSpec) []RevisionCopy {
 	var copies []RevisionCopy
 	for _, class := range reference.Classes {
@@ -135,7 +135,7 @@ func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachine
 			}
 			matcher.Name, matcher.Kind = ref.Name, ref.Kind
 		}
-		// Admission refuses a matcher that both names and infers an object.
+		// Admission rejects a matcher that both names and infers an object.
 		matcher.InferFromVolume, matcher.InferFromVolumeFailurePolicy = "", nil
 		to := Rename(from, vm.Name, name)
 		matcher.RevisionName = to
@@ -150,19 +150,19 @@ func Rename(revision, from, to string) string {
 }
 
 // Revision returns a copy of a ControllerRevision that the snapshot owns.
-func Revision(of *v1beta1.VirtualMachineSnapshot, revision *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
-	return CopyRevision(revision, of.Namespace, name, of.UID,
-		metav1.NewControllerRef(of, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
+func Revision(vmSnapshot *v1beta1.VirtualMachineSnapshot, revision *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
+	return CopyRevision(revision, vmSnapshot.Namespace, name, vmSnapshot.UID,
+		metav1.NewControllerRef(vmSnapshot, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 }
 
-// SameData reports whether two revisions have the same data, whatever the order of its keys.
+// SameData reports whether two revisions have the same data, regardless of the order of its keys.
 func SameData(a, b *appsv1.ControllerRevision) bool {
-	one, err := reference.SortKeys(a.Data.Raw)
+	first, err := reference.SortKeys(a.Data.Raw)
 	if err != nil {
 		return bytes.Equal(a.Data.Raw, b.Data.Raw)
 	}
-	other, err := reference.SortKeys(b.Data.Raw)
-	return err == nil && bytes.Equal(one, other)
+	second, err := reference.SortKeys(b.Data.Raw)
+	return err == nil && bytes.Equal(first, second)
 }
 
 // CopyRevision returns a copy of a ControllerRevision for an owner, which may be nil.
@@ -174,7 +174,8 @@ func CopyRevision(
 		Data:       *revision.Data.DeepCopy(),
 		Revision:   revision.Revision,
 	}
-	// Other labels may be those of a workload's revision, which a VM can name as well: the workload's controller would adopt the copy.
+	// Other labels are not copied. A VM can also refer to the revision of a workload, whose controller would adopt a copy with these
+	// labels.
 	for key, value := range revision.Labels {
 		if prefix, _, _ := strings.Cut(key, "/"); prefix == v1.GroupVersion.Group || strings.HasSuffix(prefix, "."+v1.GroupVersion.Group) {
 			metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)

@@ -23,11 +23,11 @@ type Guest struct {
 	Paused bool
 	// Agent reports whether its guest agent responds.
 	Agent bool
-	// Frozen is how long its file systems were frozen; zero until they are thawed.
+	// Frozen is for how long its file systems were frozen; zero until they are thawed.
 	Frozen time.Duration
 	// Broken reports whether a snapshot was taken while the file systems were not frozen, though they should have been.
 	Broken bool
-	// Problem explains that, if it is known.
+	// Problem explains why, if that is known.
 	Problem string
 }
 
@@ -50,7 +50,7 @@ func indication(kind v1beta1.Indication) v1beta1.SourceIndication {
 	return v1beta1.SourceIndication{Indication: kind, Message: messages[kind]}
 }
 
-// indications returns what was special about the guest, in the order of their names.
+// indications returns the indications for the guest, ordered by name.
 func (g Guest) indications() []v1beta1.SourceIndication {
 	online := indication(v1beta1.VMSnapshotOnlineSnapshotIndication)
 	switch {
@@ -89,7 +89,7 @@ type storedGuest struct {
 	Problem string        `json:"problem,omitempty"`
 }
 
-// GuestOf returns the guest that is stored in a content. If there is none or it cannot be read, the result is not online.
+// GuestOf returns the guest that is stored in a content. If there is none, or it cannot be read, the result is a guest that is not online.
 func GuestOf(content *v1beta1.VirtualMachineSnapshotContent) Guest {
 	var stored storedGuest
 	if json.Unmarshal([]byte(content.Annotations[snapshot.GuestAnnotation]), &stored) != nil {
@@ -98,7 +98,7 @@ func GuestOf(content *v1beta1.VirtualMachineSnapshotContent) Guest {
 	return Guest(stored)
 }
 
-// SetGuest stores a guest in a content, because the VMI may be gone when the status of the snapshot is computed.
+// SetGuest stores a guest in a content, because the VMI may have been deleted when the status of the snapshot is computed.
 func SetGuest(content *v1beta1.VirtualMachineSnapshotContent, guest Guest) error {
 	raw, err := json.Marshal(storedGuest(guest))
 	if err != nil {

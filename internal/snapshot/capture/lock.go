@@ -13,7 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Source is the VM of a snapshot as it is now.
+// Source is the current state of the VM of a snapshot.
 type Source struct {
 	// VM is nil if it does not exist.
 	VM *v1.VirtualMachine
@@ -37,8 +37,8 @@ func (s Source) Locked(name string) bool {
 func (s Source) Obstacle(name string) string {
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
-		if what := s.obstacleOf(v); what != "" {
-			return fmt.Sprintf("source %s/%s %s: %s", s.VM.Namespace, s.VM.Name, what, v.ClaimName)
+		if obstacle := s.obstacleOf(v); obstacle != "" {
+			return fmt.Sprintf("source %s/%s %s: %s", s.VM.Namespace, s.VM.Name, obstacle, v.ClaimName)
 		}
 	}
 	status := &s.VM.Status
@@ -48,7 +48,7 @@ func (s Source) Obstacle(name string) string {
 	case status.SnapshotInProgress != nil && *status.SnapshotInProgress != name:
 		return fmt.Sprintf("snapshot %q in progress", *status.SnapshotInProgress)
 	case status.RestoreInProgress != nil:
-		// KubeVirt stores a VM that is half restored.
+		// KubeVirt would store a partially restored VM.
 		return fmt.Sprintf("restore %q in progress", *status.RestoreInProgress)
 	}
 	return ""

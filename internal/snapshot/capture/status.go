@@ -33,13 +33,13 @@ const (
 	reasonDeadline  = "snapshot deadline exceeded"
 )
 
-// Observed is what the status of a snapshot is computed from.
+// Observed contains the observations from which the status of a snapshot is computed.
 type Observed struct {
 	// Now is the time.
 	Now time.Time
 	// Source is the VM.
 	Source Source
-	// Guest is the guest when the snapshot was taken.
+	// Guest is the state of the guest when the snapshot was taken.
 	Guest Guest
 	// Content is nil before it is created and after it was deleted.
 	Content *v1beta1.VirtualMachineSnapshotContent
@@ -48,47 +48,47 @@ type Observed struct {
 // maxProblem is how many characters of a storage driver's or an agent's text a status contains.
 const maxProblem = 4096
 
-// Deadline returns when a snapshot fails. It is zero for one that never does.
-func Deadline(of *v1beta1.VirtualMachineSnapshot) time.Time {
+// Deadline returns when a snapshot fails, or zero if it never does.
+func Deadline(vmSnapshot *v1beta1.VirtualMachineSnapshot) time.Time {
 	limit := v1beta1.DefaultFailureDeadline
-	if of.Spec.FailureDeadline != nil {
-		limit = of.Spec.FailureDeadline.Duration
+	if vmSnapshot.Spec.FailureDeadline != nil {
+		limit = vmSnapshot.Spec.FailureDeadline.Duration
 	}
-	if limit == 0 || of.Status != nil && of.Status.Phase == v1beta1.Succeeded {
+	if limit == 0 || vmSnapshot.Status != nil && vmSnapshot.Status.Phase == v1beta1.Succeeded {
 		return time.Time{}
 	}
-	return of.CreationTimestamp.Add(limit)
+	return vmSnapshot.CreationTimestamp.Add(limit)
 }
 
 // Status returns the status of a snapshot.
-func Status(of *v1beta1.VirtualMachineSnapshot, seen Observed) *v1beta1.VirtualMachineSnapshotStatus {
-	status := of.Status.DeepCopy()
+func Status(vmSnapshot *v1beta1.VirtualMachineSnapshot, observed Observed) *v1beta1.VirtualMachineSnapshotStatus {
+	status := vmSnapshot.Status.DeepCopy()
 	if status == nil {
 		status = &v1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(false)}
 	}
-	s := &statusWriter{status: status, now: metav1.NewTime(seen.Now)}
-	if vm := seen.Source.VM; vm != nil && (status.SourceUID == nil || seen.Content == nil && !final(status)) {
+	s := &statusWriter{status: status, now: metav1.NewTime(observed.Now)}
+	if vm := observed.Source.VM; vm != nil && (status.SourceUID == nil || observed.Content == nil && !final(status)) {
 		status.SourceUID = ptr.To(vm.UID)
 	}
-	if content := seen.Content; content != nil && content.Status != nil {
+	if content := observed.Content; content != nil && content.Status != nil {
 		status.VirtualMachineSnapshotContentName = ptr.To(content.Name)
 		status.CreationTime = content.Status.CreationTime.DeepCopy()
 		status.ReadyToUse = ptr.To(ptr.Deref(content.Status.ReadyToUse, false))
 		status.Error = content.Status.Error.DeepCopy()
 	}
-	deadline := Deadline(of)
+	deadline := Deadline(vmSnapshot)
 	switch {
 	case status.Phase == v1beta1.Succeeded, status.Phase != v1beta1.Failed && status.CreationTime != nil:
-		// A snapshot that was taken in time does not fail because it is reported late.
-		s.succeed(seen)
-	case status.Phase == v1beta1.Failed, !deadline.IsZero() && seen.Now.After(deadline):
+		// A snapshot that was taken in time does not fail because that is observed late.
+		s.succeed(observed)
+	case status.Phase == v1beta1.Failed, !deadline.IsZero() && observed.Now.After(deadline):
 		s.fail()
-	case of.DeletionTimestamp != nil:
+	case vmSnapshot.DeletionTimestamp != nil:
 		status.Phase = v1beta1.Deleting
 		s.set(v1beta1.ConditionProgressing, corev1.ConditionFalse, reasonDeleting)
 	default:
 		status.Phase = v1beta1.InProgress
-		s.progress(of.Name, seen)
+		s.progress(vmSnapshot.Name, observed)
 	}
 	if ptr.Deref(status.ReadyToUse, false) {
 		s.set(v1beta1.ConditionReady, corev1.ConditionTrue, reasonReady)
@@ -115,11 +115,12 @@ func final(status *v1beta1.VirtualMachineSnapshotStatus) bool {
 type statusWriter struct {
 	status *v1beta1.VirtualMachineSnapshotStatus
 	now    metav1.Time
-	// conditions are those to set. They are set at the end, because their times change with each change of a status.
+	// conditions are the conditions to set. They are set at the end, because a transition time changes whenever the condition's status
+	// does.
 	conditions []v1beta1.Condition
 }
 
-// set sets a condition. It replaces what was set before.
+// set adds a condition to those to set, or replaces it.
 func (s *statusWriter) set(kind v1beta1.ConditionType, value corev1.ConditionStatus, reason string) {
 	condition := v1beta1.Condition{Type: kind, Status: value, Reason: reason, LastProbeTime: s.now, LastTransitionTime: s.now}
 	if i := slices.IndexFunc(s.conditions, func(c v1beta1.Condition) bool { return c.Type == kind }); i >= 0 {
@@ -179,7 +180,7 @@ type Taken struct {
 	Now time.Time
 	// Snapshots are the VolumeSnapshots by name.
 	Snapshots map[string]*csi.VolumeSnapshot
-	// Thawed reports whether the guest's file systems are thawed again, or were not frozen.
+	// Thawed reports whether the guest's file systems have been thawed, or were not frozen.
 	Thawed bool
 	// Abandoned reports whether the VirtualMachineSnapshot is deleted.
 	Abandoned bool
@@ -187,7 +188,7 @@ type Taken struct {
 	Problem string
 }
 
-// All reports whether the storage has taken all snapshots of a content: the guest may write again.
+// All reports whether the storage has taken all snapshots of a content, so that the guest may write again.
 func (t Taken) All(content *v1beta1.VirtualMachineSnapshotContent) bool {
 	for i := range content.Spec.VolumeBackups {
 		taken := t.Snapshots[ptr.Deref(content.Spec.VolumeBackups[i].VolumeSnapshotName, "")]
@@ -198,7 +199,7 @@ func (t Taken) All(content *v1beta1.VirtualMachineSnapshotContent) bool {
 	return true
 }
 
-// ContentStatus returns the status of a content. Once it has a time of creation, it follows the VolumeSnapshots for ever.
+// ContentStatus returns the status of a content. Even after its creationTime is set, the status changes with the VolumeSnapshots.
 func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) *v1beta1.VirtualMachineSnapshotContentStatus {
 	status := content.Status.DeepCopy()
 	if status == nil {
@@ -229,25 +230,25 @@ func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) 
 	return status
 }
 
-// summary returns whether all VolumeSnapshots can be restored, when the latest was taken, and the first error.
+// summary reports whether all VolumeSnapshots can be restored, when the latest was taken, and the first error.
 func summary(all []v1beta1.VolumeSnapshotStatus) (ready bool, latest metav1.Time, problem string) {
 	ready = true
 	for i := range all {
-		one := &all[i]
-		usable := ptr.Deref(one.ReadyToUse, false)
+		status := &all[i]
+		usable := ptr.Deref(status.ReadyToUse, false)
 		ready = ready && usable
 		// An error stays in the VolumeSnapshot when a later attempt has succeeded.
-		if !usable && problem == "" && one.Error != nil && one.Error.Message != nil {
-			problem = fmt.Sprintf("VolumeSnapshot %s error: %s", one.VolumeSnapshotName, *one.Error.Message)
+		if !usable && problem == "" && status.Error != nil && status.Error.Message != nil {
+			problem = fmt.Sprintf("VolumeSnapshot %s error: %s", status.VolumeSnapshotName, *status.Error.Message)
 		}
-		if at := one.CreationTime; at != nil && latest.Before(at) {
-			latest = *at
+		if taken := status.CreationTime; taken != nil && latest.Before(taken) {
+			latest = *taken
 		}
 	}
 	return ready, latest, problem
 }
 
-// missingProblem returns the error about missing VolumeSnapshots, or nothing. created reports whether all of them had been taken.
+// missingProblem returns the error about missing VolumeSnapshots, or "". created reports whether all of them had been taken.
 func missingProblem(missing []string, created bool, taken Taken) string {
 	slices.Sort(missing)
 	names := strings.Join(missing, ",")

@@ -126,22 +126,22 @@ func TestStatus(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of := request()
-			of.CreationTimestamp = metav1.NewTime(created)
+			vmSnapshot := request()
+			vmSnapshot.CreationTimestamp = metav1.NewTime(created)
 			if tc.change != nil {
-				tc.change(of)
+				tc.change(vmSnapshot)
 			}
-			before := of.DeepCopy()
-			got := Status(of, tc.seen)
+			before := vmSnapshot.DeepCopy()
+			got := Status(vmSnapshot, tc.seen)
 			if diff := cmp.Diff(tc.want, brief(got.Conditions)); diff != "" || got.Phase != tc.phase || *got.ReadyToUse != tc.ready {
 				t.Errorf("phase %s, ready %t (-want +got):\n%s", got.Phase, *got.ReadyToUse, diff)
 			}
-			if diff := cmp.Diff(before, of); diff != "" {
+			if diff := cmp.Diff(before, vmSnapshot); diff != "" {
 				t.Errorf("the input has changed:\n%s", diff)
 			}
-			of.Status = got
+			vmSnapshot.Status = got
 			tc.seen.Now = tc.seen.Now.Add(time.Second)
-			if diff := cmp.Diff(got, Status(of, tc.seen)); diff != "" {
+			if diff := cmp.Diff(got, Status(vmSnapshot, tc.seen)); diff != "" {
 				t.Errorf("the status changes with the time (-first +second):\n%s", diff)
 			}
 		})
@@ -167,10 +167,10 @@ func TestASucceededSnapshotNamesItsVolumes(t *testing.T) {
 		t.Errorf("got %q", text)
 	}
 	// What the guest does afterwards does not matter.
-	of := request()
-	of.Status = got
+	vmSnapshot := request()
+	vmSnapshot.Status = got
 	seen.Guest = Guest{Online: true, Paused: true}
-	if diff := cmp.Diff(got, Status(of, seen)); diff != "" {
+	if diff := cmp.Diff(got, Status(vmSnapshot, seen)); diff != "" {
 		t.Errorf("the status has changed:\n%s", diff)
 	}
 }
@@ -189,10 +189,10 @@ func TestIndications(t *testing.T) {
 		},
 	} {
 		var got []v1beta1.Indication
-		for _, one := range tc.guest.indications() {
-			got = append(got, one.Indication)
-			if one.Message == "" {
-				t.Errorf("%s: %s has no message", name, one.Indication)
+		for _, indication := range tc.guest.indications() {
+			got = append(got, indication.Indication)
+			if indication.Message == "" {
+				t.Errorf("%s: %s has no message", name, indication.Indication)
 			}
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -249,8 +249,8 @@ func TestContentStatus(t *testing.T) {
 			}})
 			content.Status = tc.before
 			taken := Taken{Now: created, Snapshots: map[string]*csi.VolumeSnapshot{}, Thawed: !tc.frozen, Abandoned: tc.abandoned}
-			for _, one := range tc.snapshots {
-				taken.Snapshots[one.Name] = one
+			for _, volumeSnapshot := range tc.snapshots {
+				taken.Snapshots[volumeSnapshot.Name] = volumeSnapshot
 			}
 			got := ContentStatus(content, taken)
 			problem := ""
@@ -290,10 +290,10 @@ func TestDeadline(t *testing.T) {
 		"never":     {limit: &metav1.Duration{}},
 		"succeeded": {phase: v1beta1.Succeeded},
 	} {
-		of := request()
-		of.CreationTimestamp, of.Spec.FailureDeadline = metav1.NewTime(created), tc.limit
-		of.Status = &v1beta1.VirtualMachineSnapshotStatus{Phase: tc.phase}
-		if got := Deadline(of); !got.Equal(tc.want) {
+		vmSnapshot := request()
+		vmSnapshot.CreationTimestamp, vmSnapshot.Spec.FailureDeadline = metav1.NewTime(created), tc.limit
+		vmSnapshot.Status = &v1beta1.VirtualMachineSnapshotStatus{Phase: tc.phase}
+		if got := Deadline(vmSnapshot); !got.Equal(tc.want) {
 			t.Errorf("%s: got %s, want %s", name, got, tc.want)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Storage is what determines, besides a volume itself, whether a snapshot can include it.
+// Storage contains what determines, besides a volume itself, whether a snapshot can include it.
 type Storage struct {
 	// Claims are the claims of the VM's namespace by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
@@ -35,7 +35,7 @@ type Storage struct {
 type Volume struct {
 	// Name is its name in the VM.
 	Name string
-	// ClaimName is the name of its claim; empty if a volume of its type is in no snapshot.
+	// ClaimName is the name of its claim; empty if snapshots do not include volumes of its type.
 	ClaimName string
 	// Claim is its claim, or nil if that does not exist.
 	Claim *corev1.PersistentVolumeClaim
@@ -43,8 +43,8 @@ type Volume struct {
 	Class string
 	// Reason explains why a snapshot cannot include it.
 	Reason string
-	// Undecided reports whether it is not clear which VolumeSnapshotClass is to be used. Such a volume is not left out: the
-	// snapshot waits until that is clear.
+	// Undecided reports whether it is not known which VolumeSnapshotClass is to be used. Such a volume is not omitted: the snapshot waits
+	// until that is known.
 	Undecided bool
 }
 
@@ -183,11 +183,11 @@ func lists(content *v1beta1.VirtualMachineSnapshotContent) (out *v1beta1.Snapsho
 	return out, partial
 }
 
-// maxName is the greatest length of the name of a volume, and of the value of a label. Source: k8s.io/apimachinery pkg/util/validation,
+// maxName is the maximum length of the name of a volume, and of the value of a label. Source: k8s.io/apimachinery pkg/util/validation,
 // DNS1035LabelMaxLength and LabelValueMaxLength.
 const maxName = 63
 
-// StateVolume returns the name under which the persistent state of a VM is in a snapshot.
+// StateVolume returns the name of the persistent state of a VM in a snapshot.
 func StateVolume(vm string) string { return Join(v1.PersistentStateLabel, vm) }
 
 // Join joins two parts of a name by a dash. If the name is too long, a hash replaces its end.

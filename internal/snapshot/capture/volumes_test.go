@@ -175,8 +175,8 @@ func TestJoin(t *testing.T) {
 	if got := Join("vm", "root"); got != "vm-root" {
 		t.Errorf("got %s", got)
 	}
-	one, other := Join(long, "disk-1"), Join(long, "disk-2")
-	if len(one) != maxName || len(other) != maxName || one == other {
-		t.Errorf("%s and %s are too long or equal", one, other)
+	first, second := Join(long, "disk-1"), Join(long, "disk-2")
+	if len(first) != maxName || len(second) != maxName || first == second {
+		t.Errorf("%s and %s are too long or equal", first, second)
 	}
 }

@@ -22,8 +22,8 @@ const (
 	kindSnapshot = "VirtualMachineSnapshot"
 )
 
-// World is what a clone depends on. An object is nil only if the API server does not have it: a cache that is behind does not count.
-// See Needs.
+// World contains the objects on which a clone depends. An object is nil only if it does not exist on the API server, or is not needed: see
+// Needs. That a stale cache does not have it is not sufficient.
 type World struct {
 	// Now is the time.
 	Now time.Time
@@ -31,73 +31,75 @@ type World struct {
 	Clone *v1beta1.VirtualMachineClone
 	// Source is the VM that is cloned.
 	Source *v1.VirtualMachine
-	// Snapshot is the one that SnapshotName names, and Content is its content.
+	// Snapshot is the snapshot with the name SnapshotName, and Content is its content.
 	Snapshot *snapshotv1beta1.VirtualMachineSnapshot
 	Content  *snapshotv1beta1.VirtualMachineSnapshotContent
-	// Restore is the one that RestoreName names.
+	// Restore is the restore with the name RestoreName.
 	Restore *snapshotv1beta1.VirtualMachineRestore
-	// Target is the VM that TargetName names.
+	// Target is the VM with the name TargetName.
 	Target *v1.VirtualMachine
-	// Claims are those that the restore has made and that exist.
+	// Claims are the existing claims that the restore has created.
 	Claims []*corev1.PersistentVolumeClaim
 }
 
-// Needs is what of a World the next step of a clone depends on.
+// Needs specifies the objects of a World on which the next step of a clone depends.
 type Needs struct {
 	Source, Snapshot, Content, Restore, Target, Claims bool
 }
 
 // NeedsOf returns what the next step of a clone depends on. Everything else in a World may be nil.
-func NeedsOf(of *v1beta1.VirtualMachineClone) Needs {
-	status := &of.Status
+func NeedsOf(vmClone *v1beta1.VirtualMachineClone) Needs {
+	status := &vmClone.Status
 	switch status.Phase {
 	case v1beta1.PhaseUnset, v1beta1.SnapshotInProgress:
-		return Needs{Source: isTemporary(of) && status.SnapshotName == nil, Snapshot: true, Content: status.Phase != v1beta1.PhaseUnset}
+		return Needs{Source: isTemporary(vmClone) && status.SnapshotName == nil, Snapshot: true, Content: status.Phase != v1beta1.PhaseUnset}
 	case v1beta1.RestoreInProgress:
 		return Needs{Snapshot: true, Content: status.RestoreName == nil, Restore: true, Target: status.RestoreName == nil}
 	case v1beta1.CreatingTargetVM:
 		return Needs{Target: true, Snapshot: true, Restore: true, Claims: true}
 	case v1beta1.Succeeded:
-		left := status.RestoreName != nil
-		return Needs{Target: true, Snapshot: left, Restore: left, Claims: left}
+		hasRestore := status.RestoreName != nil
+		return Needs{Target: true, Snapshot: hasRestore, Restore: hasRestore, Claims: hasRestore}
 	default:
 		return Needs{}
 	}
 }
 
 // SnapshotName returns the name of the snapshot that is restored: the source, or a temporary one of the source.
-func SnapshotName(of *v1beta1.VirtualMachineClone) string {
-	if of.Spec.Source != nil && of.Spec.Source.Kind == kindSnapshot {
-		return of.Spec.Source.Name
+func SnapshotName(vmClone *v1beta1.VirtualMachineClone) string {
+	if vmClone.Spec.Source != nil && vmClone.Spec.Source.Kind == kindSnapshot {
+		return vmClone.Spec.Source.Name
 	}
-	return "tmp-snapshot-" + string(of.UID)
+	return "tmp-snapshot-" + string(vmClone.UID)
 }
 
 // RestoreName returns the name of the restore.
-func RestoreName(of *v1beta1.VirtualMachineClone) string { return "tmp-restore-" + string(of.UID) }
+func RestoreName(vmClone *v1beta1.VirtualMachineClone) string {
+	return "tmp-restore-" + string(vmClone.UID)
+}
 
-// TargetName returns the name of the target. Admission gives one to a clone without, but a user may remove it again.
-func TargetName(of *v1beta1.VirtualMachineClone) string {
+// TargetName returns the name of the target. Admission sets it if it is missing, but a user may remove it again.
+func TargetName(vmClone *v1beta1.VirtualMachineClone) string {
 	switch {
-	case of.Status.TargetName != nil:
-		return *of.Status.TargetName
-	case of.Spec.Target != nil && of.Spec.Target.Name != "":
-		return of.Spec.Target.Name
-	case of.Spec.Source != nil:
-		return "clone-" + of.Spec.Source.Name + "-" + string(of.UID[:min(5, len(of.UID))])
+	case vmClone.Status.TargetName != nil:
+		return *vmClone.Status.TargetName
+	case vmClone.Spec.Target != nil && vmClone.Spec.Target.Name != "":
+		return vmClone.Spec.Target.Name
+	case vmClone.Spec.Source != nil:
+		return "clone-" + vmClone.Spec.Source.Name + "-" + string(vmClone.UID[:min(5, len(vmClone.UID))])
 	default:
-		return "clone-" + string(of.UID)
+		return "clone-" + string(vmClone.UID)
 	}
 }
 
 // isTemporary reports whether the clone takes a snapshot, which is deleted when it is not needed any more.
-func isTemporary(of *v1beta1.VirtualMachineClone) bool {
-	return of.Spec.Source != nil && of.Spec.Source.Kind == kindVM
+func isTemporary(vmClone *v1beta1.VirtualMachineClone) bool {
+	return vmClone.Spec.Source != nil && vmClone.Spec.Source.Kind == kindVM
 }
 
-// IsUnderway reports whether a clone has neither succeeded nor failed.
-func IsUnderway(of *v1beta1.VirtualMachineClone) bool {
-	return of.Status.Phase != v1beta1.Succeeded && of.Status.Phase != v1beta1.Failed
+// IsUnderway reports whether a clone has not finished: it has neither succeeded nor failed.
+func IsUnderway(vmClone *v1beta1.VirtualMachineClone) bool {
+	return vmClone.Status.Phase != v1beta1.Succeeded && vmClone.Status.Phase != v1beta1.Failed
 }
 
 // Object is a Kubernetes object.
@@ -106,15 +108,15 @@ type Object interface {
 	runtime.Object
 }
 
-// Step is what a clone does next. Its changes are independent of each other: they may be applied in any order, or only in part.
+// Step contains the next changes of a clone. They are independent of each other: they may be applied in any order, or only in part.
 type Step struct {
 	// Create are objects to create. One that exists already is not an error.
 	Create []Object
-	// Delete are live objects, to delete if the object still has their UID. The clone may be one of them.
+	// Delete are existing objects to delete, with their UID as a precondition. The clone may be one of them.
 	Delete []Object
 	// Status is the clone's status, to be written once all changes have been applied; see Failed.
 	Status *v1beta1.VirtualMachineCloneStatus
-	// Events are to be recorded, in this order, if the status changes.
+	// Events are the events to record, in this order, if the status changes.
 	Events []Event
 	// RequeueAfter is when to call Next again even if nothing changes; zero means never.
 	RequeueAfter time.Duration
@@ -128,10 +130,10 @@ type Event struct {
 	Reason, Note string
 }
 
-// retry is when a clone that reports an error tries again, because not everything that it waits for is watched.
+// retry is the delay after which a clone that reports an error is retried, because not everything that it waits for is watched.
 const retry = 15 * time.Second
 
-// scope is what the phases work on.
+// scope contains the input and the result of the phases.
 type scope struct {
 	World
 	step   *Step
@@ -143,7 +145,7 @@ func newScope(w World) *scope {
 	return &scope{World: w, step: &Step{Status: status}, status: status}
 }
 
-// Next returns what a clone does next. Each call advances by one phase at most, so that clients see each of them.
+// Next returns the next step of a clone. Each call advances by one phase at most, so that clients observe each of them.
 func Next(w World) Step {
 	s := newScope(w)
 	switch s.status.Phase {

@@ -409,17 +409,17 @@ func TestFailed(t *testing.T) {
 }
 
 func TestTargetName(t *testing.T) {
-	of := newCluster().Clone
-	of.Spec.Target = nil
-	if got := TargetName(of); got != "clone-vm-c1" || got != TargetName(of) {
+	vmClone := newCluster().Clone
+	vmClone.Spec.Target = nil
+	if got := TargetName(vmClone); got != "clone-vm-c1" || got != TargetName(vmClone) {
 		t.Errorf("without a target: %s", got)
 	}
-	of.Spec.Source = nil
-	if got := TargetName(of); got != "clone-c1" {
+	vmClone.Spec.Source = nil
+	if got := TargetName(vmClone); got != "clone-c1" {
 		t.Errorf("without a source: %s", got)
 	}
-	of.Status.TargetName = ptr.To("known")
-	if got := TargetName(of); got != "known" {
+	vmClone.Status.TargetName = ptr.To("known")
+	if got := TargetName(vmClone); got != "known" {
 		t.Errorf("with a target in the status: %s", got)
 	}
 }

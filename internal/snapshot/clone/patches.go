@@ -18,16 +18,16 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Limits of filters: one is a regular expression, which needs memory when it is compiled, and time for each character of a key.
+// Limits of filters. A filter is a regular expression, which needs memory when it is compiled, and time for each character of a key.
 const (
 	// MaxFilters is how many filters a list may have.
 	MaxFilters = 256
 	// MaxFilter is how long a filter may be, in bytes. Keys of labels and annotations have 317 characters at most.
 	MaxFilter = 512
-	// maxInstructions is how large the expressions of a list may be once their repetitions are expanded. A short expression can become
-	// millions of instructions.
+	// maxInstructions is how many instructions the expressions of a list may have after compilation. A short expression with repetitions
+	// can have millions.
 	maxInstructions = 8192
-	// maxKeys is how many bytes all keys together may have to which a list is applied.
+	// maxKeys is the maximum total size, in bytes, of the keys to which a list is applied.
 	maxKeys = 64 << 10
 )
 
@@ -44,10 +44,10 @@ const (
 	pathFirmware  = "/spec/template/spec/domain/firmware"
 )
 
-// patches returns the JSON patch operations that make the VM in a snapshot the target: it shares neither MAC addresses nor the identity
-// of its firmware with the source. Those of the user come last.
-func patches(of *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMachine, target string) ([]string, error) {
-	template, spec := source.Spec.Template, &of.Spec
+// patches returns the JSON patch operations that turn the VM in a snapshot into the target, which shares neither MAC addresses nor the
+// identity of its firmware with the source. The user's patches are last.
+func patches(vmClone *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMachine, target string) ([]string, error) {
+	template, spec := source.Spec.Template, &vmClone.Spec
 	operations := slices.Concat(
 		addresses(template.Spec.Domain.Devices.Interfaces, spec.NewMacAddresses),
 		identity(template.Spec.Domain.Firmware, spec.NewSMBiosSerial, target == source.Name),
@@ -81,7 +81,8 @@ func patches(of *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMac
 	return append(out, spec.Patches...), nil
 }
 
-// addresses sets the MAC addresses. An interface without one gets one when the VM starts.
+// addresses returns the operations that set the chosen MAC addresses and remove the others. An interface without a MAC address gets one
+// when the VM starts.
 func addresses(interfaces []v1.Interface, chosen map[string]string) []operation {
 	var out []operation
 	for i := range interfaces {
@@ -92,11 +93,12 @@ func addresses(interfaces []v1.Interface, chosen map[string]string) []operation 
 	return out
 }
 
-// identity removes UUID and serial number, and sets a new serial number. Without them, they are derived from the UID of the VM.
-// KubeVirt ignores a new serial number if the source's template has no firmware. again reports whether the target has the name of the
-// source, which was deleted: otherwise the restore would set the UUID and serial number of the source.
-func identity(source *v1.Firmware, serial *string, again bool) []operation {
-	if source == nil && serial == nil && !again {
+// identity returns the operation that removes UUID and serial number, and sets the requested serial number. If they are missing, they are
+// derived from the UID of the VM. KubeVirt ignores a requested serial number if the source's template has no firmware. keepsName reports
+// whether the target has the name of the source, which was deleted. The operation is then always needed, because the restore would
+// otherwise set the UUID and the serial number of the source.
+func identity(source *v1.Firmware, serial *string, keepsName bool) []operation {
+	if source == nil && serial == nil && !keepsName {
 		return nil
 	}
 	changed := v1.Firmware{}
@@ -110,7 +112,7 @@ func identity(source *v1.Firmware, serial *string, again bool) []operation {
 	return []operation{{"add", pathFirmware, changed}}
 }
 
-// removals removes the keys that filters do not keep.
+// removals returns the operations that remove the keys that filters do not keep.
 func removals(path string, keys map[string]string, filters []string) ([]operation, error) {
 	if filters == nil {
 		return nil, nil
@@ -138,10 +140,10 @@ func removals(path string, keys map[string]string, filters []string) ([]operatio
 	return out, nil
 }
 
-// escape escapes a key in a path. Source: RFC 6901, section 3.
+// escape escapes a key in a JSON pointer. Source: RFC 6901, section 3.
 var escape = strings.NewReplacer("~", "~0", "/", "~1")
 
-// CheckFilters returns an error if a list of filters needs more memory or time than a clone may.
+// CheckFilters returns an error if a list of filters needs more memory or time than permitted.
 func CheckFilters(filters []string) error {
 	if len(filters) > MaxFilters {
 		return fmt.Errorf("%d filters: at most %d are possible", len(filters), MaxFilters)
@@ -161,7 +163,7 @@ func CheckFilters(filters []string) error {
 	return nil
 }
 
-// expressionOf returns the regular expression of a filter. * is all keys.
+// expressionOf returns the regular expression of a filter. The filter * matches all keys.
 func expressionOf(filter string) string {
 	text := strings.TrimPrefix(filter, "!")
 	if text == "*" {
@@ -170,20 +172,20 @@ func expressionOf(filter string) string {
 	return text
 }
 
-// sizeOf returns about how many instructions a regular expression is compiled to, without compiling it.
-func sizeOf(of *syntax.Regexp) int {
-	size := 1 + len(of.Rune)
-	for _, sub := range of.Sub {
+// sizeOf returns the approximate number of instructions to which a regular expression is compiled, without compiling it.
+func sizeOf(expression *syntax.Regexp) int {
+	size := 1 + len(expression.Rune)
+	for _, sub := range expression.Sub {
 		size += sizeOf(sub)
 	}
-	if of.Op == syntax.OpRepeat {
-		size *= max(of.Min, of.Max, 1)
+	if expression.Op == syntax.OpRepeat {
+		size *= max(expression.Min, expression.Max, 1)
 	}
 	return min(size, maxInstructions+1)
 }
 
-// compile returns filters that keep keys, and those that exclude them. As in KubeVirt, a filter is a regular expression that matches
-// anywhere in a key, except that * is all keys; what is not a regular expression matches nothing.
+// compile returns the filters that keep keys, and those that exclude keys. As in KubeVirt, a filter is a regular expression that matches
+// anywhere in a key, except that * matches all keys. A filter that is not a valid regular expression matches nothing.
 func compile(filters []string) (keeps, excludes []*regexp.Regexp, err error) {
 	if err := CheckFilters(filters); err != nil {
 		return nil, nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// begin starts with the snapshot, once the source exists and can be cloned.
+// begin starts the clone with the snapshot, once the source exists and can be cloned.
 func (s *scope) begin() {
 	source, target := s.Clone.Spec.Source, s.Clone.Spec.Target
 	switch {
@@ -71,7 +71,7 @@ func (s *scope) takeSnapshot() {
 	s.record(clone.SnapshotCreatedEvent, fmt.Sprintf("created snapshot %s for clone %s", name, s.Clone.Name))
 }
 
-// awaitSnapshot waits until the snapshot can be restored. KubeVirt waits forever for one that has failed or is gone.
+// awaitSnapshot waits until the snapshot can be restored. KubeVirt waits forever for a snapshot that has failed or was deleted.
 func (s *scope) awaitSnapshot() {
 	if isTemporary(s.Clone) && s.status.SnapshotName == nil {
 		s.takeSnapshot()
@@ -80,11 +80,11 @@ func (s *scope) awaitSnapshot() {
 	if s.lacksSnapshot() {
 		return
 	}
-	switch of := s.Snapshot; {
-	case of.Status != nil && of.Status.Phase == snapshotv1beta1.Failed:
-		s.fail(clone.SnapshotFailedEvent, fmt.Sprintf("snapshot %s has failed", of.Name), snapshotProblem(of))
-	case !IsReady(of):
-		s.working(snapshotProblem(of))
+	switch vmSnapshot := s.Snapshot; {
+	case vmSnapshot.Status != nil && vmSnapshot.Status.Phase == snapshotv1beta1.Failed:
+		s.fail(clone.SnapshotFailedEvent, fmt.Sprintf("snapshot %s has failed", vmSnapshot.Name), snapshotProblem(vmSnapshot))
+	case !IsReady(vmSnapshot):
+		s.working(snapshotProblem(vmSnapshot))
 	default:
 		if err := s.checkContent(); err != nil {
 			s.fail(clone.SnapshotContentInvalidEvent, err.Error(), "")
@@ -96,11 +96,12 @@ func (s *scope) awaitSnapshot() {
 }
 
 // IsReady reports whether a snapshot can be restored.
-func IsReady(of *snapshotv1beta1.VirtualMachineSnapshot) bool {
-	return of.Status != nil && ptr.Deref(of.Status.ReadyToUse, false)
+func IsReady(vmSnapshot *snapshotv1beta1.VirtualMachineSnapshot) bool {
+	return vmSnapshot.Status != nil && ptr.Deref(vmSnapshot.Status.ReadyToUse, false)
 }
 
-// lacksSnapshot reports whether there is no usable snapshot, and sets the status then. A snapshot that is the source may be created again.
+// lacksSnapshot reports whether there is no usable snapshot, and then sets the status. If the snapshot is the clone's source, it may be
+// created again.
 func (s *scope) lacksSnapshot() bool {
 	switch {
 	case s.Snapshot == nil && !isTemporary(s.Clone):
@@ -117,24 +118,24 @@ func (s *scope) lacksSnapshot() bool {
 
 // restore restores the snapshot to the target.
 func (s *scope) restore() {
-	switch of := s.Restore; {
-	case of == nil && s.status.RestoreName != nil:
-		// A second restore would leave the claims of the first one behind. KubeVirt waits forever.
+	switch vmRestore := s.Restore; {
+	case vmRestore == nil && s.status.RestoreName != nil:
+		// With a second restore, the claims of the first one would remain. KubeVirt waits forever.
 		s.fail(clone.RestoreDeletedEvent, fmt.Sprintf("restore %s does not exist anymore", *s.status.RestoreName), "")
-	case of != nil && !s.isOurs(of):
-		s.report(foreign("VirtualMachineRestore", of))
-	case of != nil && s.status.RestoreName == nil: // From an earlier attempt.
+	case vmRestore != nil && !s.isOurs(vmRestore):
+		s.report(foreign("VirtualMachineRestore", vmRestore))
+	case vmRestore != nil && s.status.RestoreName == nil: // From an earlier attempt.
 		s.restoring()
-	case of != nil && of.Status != nil && ptr.Deref(of.Status.Complete, false):
-		s.status.TargetName = ptr.To(of.Spec.Target.Name)
+	case vmRestore != nil && vmRestore.Status != nil && ptr.Deref(vmRestore.Status.Complete, false):
+		s.status.TargetName = ptr.To(vmRestore.Spec.Target.Name)
 		s.advance(v1beta1.CreatingTargetVM)
-		s.record(clone.RestoreReadyEvent, fmt.Sprintf("restore %s for clone %s is ready to use", of.Name, s.Clone.Name))
-	case of != nil && of.Status != nil && conditions.IsTrue(of.Status.Conditions, snapshotv1beta1.ConditionFailure):
-		// KubeVirt takes it for complete.
-		s.fail(clone.RestoreFailedEvent, fmt.Sprintf("restore %s has failed", of.Name), restoreProblem(of))
+		s.record(clone.RestoreReadyEvent, fmt.Sprintf("restore %s for clone %s is ready to use", vmRestore.Name, s.Clone.Name))
+	case vmRestore != nil && vmRestore.Status != nil && conditions.IsTrue(vmRestore.Status.Conditions, snapshotv1beta1.ConditionFailure):
+		// KubeVirt treats this restore as complete.
+		s.fail(clone.RestoreFailedEvent, fmt.Sprintf("restore %s has failed", vmRestore.Name), restoreProblem(vmRestore))
 	case s.lacksSnapshot():
-	case of != nil:
-		s.working(restoreProblem(of))
+	case vmRestore != nil:
+		s.working(restoreProblem(vmRestore))
 	default:
 		s.createRestore()
 	}
@@ -147,13 +148,13 @@ func (s *scope) createRestore() {
 	}
 	name := TargetName(s.Clone)
 	if s.Target != nil {
-		// KubeVirt replaces the disks of a VM of which the snapshot was taken, and waits forever if it is another one.
+		// KubeVirt replaces the disks if the snapshot was taken of this VM, and waits forever otherwise.
 		s.refuse(fmt.Errorf("VirtualMachine %s/%s exists already: delete it, or clone to another name", s.Clone.Namespace, name))
 		return
 	}
 	list, err := patches(s.Clone, s.Content.Spec.Source.VirtualMachine, name)
 	if err != nil {
-		// KubeVirt tries forever, though neither the clone nor the snapshot can change.
+		// KubeVirt retries forever, although neither the clone nor the snapshot can change.
 		s.fail(clone.RestoreCreationFailedEvent, fmt.Sprintf("error generating patches for clone %s: %v", s.Clone.Name, err), "")
 		return
 	}
@@ -169,8 +170,8 @@ func (s *scope) restoring() {
 	s.record(clone.RestoreCreatedEvent, fmt.Sprintf("created restore %s for clone %s", name, s.Clone.Name))
 }
 
-// awaitTarget ends the clone when the target exists, which the restore has created. As in KubeVirt, it waits for the target: only a clone
-// that has succeeded is deleted with its target.
+// awaitTarget ends the clone when the target, which the restore has created, exists. As in KubeVirt, it waits for the target, because only
+// a clone that has succeeded is deleted with its target.
 func (s *scope) awaitTarget() {
 	name := TargetName(s.Clone)
 	if s.Target == nil {
@@ -184,7 +185,7 @@ func (s *scope) awaitTarget() {
 	s.cleanUp()
 }
 
-// finish deletes the snapshot and the restore when they are no longer needed, and the clone itself when its target is gone.
+// finish deletes the snapshot and the restore when they are no longer needed, and the clone itself when its target was deleted.
 func (s *scope) finish() {
 	switch {
 	case s.Target == nil:
@@ -199,16 +200,16 @@ func IsWaiting(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Status.Phase != corev1.ClaimBound
 }
 
-// cleanUp deletes the temporary objects. The claims are filled from the snapshot, some of them not before the target starts.
+// cleanUp deletes the temporary objects once the claims are filled from the snapshot, some of them only when the target starts.
 func (s *scope) cleanUp() {
 	if slices.ContainsFunc(s.Claims, IsWaiting) {
 		return
 	}
-	if of := s.Snapshot; isTemporary(s.Clone) && of != nil && s.isOurs(of) && of.DeletionTimestamp == nil {
-		s.step.Delete = append(s.step.Delete, of)
+	if vmSnapshot := s.Snapshot; isTemporary(s.Clone) && vmSnapshot != nil && s.isOurs(vmSnapshot) && vmSnapshot.DeletionTimestamp == nil {
+		s.step.Delete = append(s.step.Delete, vmSnapshot)
 	}
-	if of := s.Restore; of != nil && s.isOurs(of) && of.DeletionTimestamp == nil {
-		s.step.Delete = append(s.step.Delete, of)
+	if vmRestore := s.Restore; vmRestore != nil && s.isOurs(vmRestore) && vmRestore.DeletionTimestamp == nil {
+		s.step.Delete = append(s.step.Delete, vmRestore)
 	}
 	s.status.SnapshotName, s.status.RestoreName = nil, nil
 	s.succeeded()

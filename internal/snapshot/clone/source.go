@@ -24,34 +24,36 @@ func backendStorage(template *v1.VirtualMachineInstanceTemplateSpec) string {
 	return textBackendStorage
 }
 
-// withoutSnapshots returns which volumes of a VM a snapshot would not have, as far as the VM's status knows.
+// withoutSnapshots returns which volumes of a VM a snapshot would not include, according to the VM's status.
 func withoutSnapshots(vm *v1.VirtualMachine) string {
 	if vm.Spec.Template == nil {
 		return ""
 	}
 	var texts []string
 	for i := range vm.Spec.Template.Spec.Volumes {
-		of := &vm.Spec.Template.Spec.Volumes[i]
-		if !hasClaim(of) {
+		volume := &vm.Spec.Template.Spec.Volumes[i]
+		if !hasClaim(volume) {
 			continue
 		}
-		at := slices.IndexFunc(vm.Status.VolumeSnapshotStatuses, func(status v1.VolumeSnapshotStatus) bool { return status.Name == of.Name })
+		index := slices.IndexFunc(vm.Status.VolumeSnapshotStatuses, func(status v1.VolumeSnapshotStatus) bool { return status.Name == volume.Name })
 		switch {
-		case at < 0:
-			texts = append(texts, fmt.Sprintf("Virtual Machine volume %s snapshot support unknown", of.Name))
-		case !vm.Status.VolumeSnapshotStatuses[at].Enabled:
-			texts = append(texts, fmt.Sprintf("Virtual Machine volume %s does not support snapshots", of.Name))
+		case index < 0:
+			texts = append(texts, fmt.Sprintf("Virtual Machine volume %s snapshot support unknown", volume.Name))
+		case !vm.Status.VolumeSnapshotStatuses[index].Enabled:
+			texts = append(texts, fmt.Sprintf("Virtual Machine volume %s does not support snapshots", volume.Name))
 		}
 	}
 	return joined(texts)
 }
 
-// joined is the text about several volumes: in KubeVirt, a line for each.
+// joined joins the texts about several volumes, with a line for each as in KubeVirt.
 func joined(texts []string) string { return strings.Join(texts, "\n") }
 
-func hasClaim(of *v1.Volume) bool { return of.PersistentVolumeClaim != nil || of.DataVolume != nil }
+func hasClaim(volume *v1.Volume) bool {
+	return volume.PersistentVolumeClaim != nil || volume.DataVolume != nil
+}
 
-// checkContent returns an error if the snapshot has not all that a clone consists of.
+// checkContent returns an error if the snapshot does not contain everything that a clone needs.
 func (s *scope) checkContent() error {
 	content := s.Content
 	if content == nil {
@@ -60,7 +62,7 @@ func (s *scope) checkContent() error {
 	if content.Spec.VirtualMachineSnapshotName == nil {
 		return fmt.Errorf("cannot get snapshot name from content %s", content.Name)
 	}
-	if !capture.IsContentOf(content, s.Snapshot) { // KubeVirt does not check it.
+	if !capture.IsContentOf(content, s.Snapshot) { // KubeVirt does not check this.
 		return fmt.Errorf("snapshot content %s does not belong to snapshot %s", content.Name, s.Snapshot.Name)
 	}
 	if problem := capture.TooManyVolumes(content); problem != "" {
@@ -75,9 +77,9 @@ func (s *scope) checkContent() error {
 	}
 	var texts []string
 	for i := range vm.Spec.Template.Spec.Volumes {
-		of := &vm.Spec.Template.Spec.Volumes[i]
-		if hasClaim(of) && !slices.ContainsFunc(content.Spec.VolumeBackups, func(b snapshotv1beta1.VolumeBackup) bool { return b.VolumeName == of.Name }) {
-			texts = append(texts, fmt.Sprintf("volume %s is not backed up in snapshot %s", of.Name, *content.Spec.VirtualMachineSnapshotName))
+		volume := &vm.Spec.Template.Spec.Volumes[i]
+		if hasClaim(volume) && !slices.ContainsFunc(content.Spec.VolumeBackups, func(b snapshotv1beta1.VolumeBackup) bool { return b.VolumeName == volume.Name }) {
+			texts = append(texts, fmt.Sprintf("volume %s is not backed up in snapshot %s", volume.Name, *content.Spec.VirtualMachineSnapshotName))
 		}
 	}
 	if len(texts) > 0 {
@@ -86,7 +88,8 @@ func (s *scope) checkContent() error {
 	return nil
 }
 
-// hasState reports whether a snapshot has the state of TPM and EFI. Its VM may have them by a preference, which KubeVirt does not notice.
+// hasState reports whether a snapshot contains the state of TPM and EFI. Its VM may have these because of a preference, which KubeVirt does
+// not consider.
 func hasState(content *snapshotv1beta1.VirtualMachineSnapshotContent) bool {
 	volumes := content.Spec.Source.VirtualMachine.Spec.Template.Spec.Volumes
 	return slices.ContainsFunc(content.Spec.VolumeBackups, func(b snapshotv1beta1.VolumeBackup) bool {

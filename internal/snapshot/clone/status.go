@@ -24,21 +24,21 @@ const (
 	reasonFailed     = "Failed"
 )
 
-// maxText is the length of a text in the status, in characters. It may contain texts of the user, such as a patch.
+// maxText is the maximum length of a text in the status, in characters. It may contain texts of the user, such as a patch.
 const maxText = 4096
 
 // set sets the two conditions.
-func (s *scope) set(progressing corev1.ConditionStatus, why string, ready corev1.ConditionStatus, reason, message string) {
+func (s *scope) set(progressing corev1.ConditionStatus, progress string, ready corev1.ConditionStatus, reason, message string) {
 	now := metav1.NewTime(s.Now)
 	conditions.Set(&s.status.Conditions, v1beta1.Condition{
-		Type: v1beta1.ConditionProgressing, Status: progressing, Reason: why, LastTransitionTime: now,
+		Type: v1beta1.ConditionProgressing, Status: progressing, Reason: progress, LastTransitionTime: now,
 	})
 	conditions.Set(&s.status.Conditions, v1beta1.Condition{
 		Type: v1beta1.ConditionReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now,
 	})
 }
 
-// working reports that the clone goes on. The message, which KubeVirt does not have, is what the snapshot or the restore waits for.
+// working reports that the clone is in progress. The message, which KubeVirt does not have, is what the snapshot or the restore waits for.
 func (s *scope) working(message string) {
 	s.set(corev1.ConditionTrue, reasonProcessing, corev1.ConditionFalse, reasonProcessing, printable.Text(message, maxText))
 }
@@ -48,7 +48,7 @@ func (s *scope) advance(phase v1beta1.VirtualMachineClonePhase) {
 	s.working("")
 }
 
-// pending reports what the user has to change first. The clone goes on as soon as it has changed.
+// pending reports what the user has to change first. The clone continues as soon as that has changed.
 func (s *scope) pending(event, text string) {
 	text = printable.Lines(text, maxText)
 	s.set(corev1.ConditionFalse, reasonPending, corev1.ConditionFalse, text, "")
@@ -61,7 +61,7 @@ func (s *scope) succeeded() {
 	s.set(corev1.ConditionFalse, reasonReady, corev1.ConditionTrue, reasonReady, "")
 }
 
-// fail ends the clone. What it has created is deleted with it. Not every failure has details.
+// fail ends the clone. The objects that it has created are deleted with it. Not every failure has details.
 func (s *scope) fail(event, text, details string) {
 	if details != "" {
 		text += ": " + details
@@ -81,7 +81,7 @@ func (s *scope) record(reason, note string) {
 	s.step.Events = append(s.step.Events, Event{Type: kind, Reason: reason, Note: note})
 }
 
-// report reports an error that is tried again.
+// report reports an error after which the clone is retried.
 func (s *scope) report(err error) {
 	s.working(err.Error())
 	s.step.RequeueAfter = retry
@@ -105,13 +105,13 @@ func Failed(w World, step Step, err error) Step {
 		}
 	}
 	if len(step.Create) == 0 {
-		s.keep(err)
+		s.reportCleanup(err)
 	}
 	return *s.step
 }
 
-// keep reports an error about what is left to be deleted. The target is there: the clone stays what it is.
-func (s *scope) keep(err error) {
+// reportCleanup reports an error of deleting the temporary objects. The target exists already, so the clone keeps its state.
+func (s *scope) reportCleanup(err error) {
 	if ready := conditions.Find(s.status.Conditions, v1beta1.ConditionReady); ready != nil {
 		changed := *ready
 		changed.Message = printable.Text(err.Error(), maxText)
@@ -120,21 +120,21 @@ func (s *scope) keep(err error) {
 	s.step.RequeueAfter = retry
 }
 
-// snapshotProblem and restoreProblem return why a snapshot or a restore does not go on, or "".
-func snapshotProblem(of *snapshotv1beta1.VirtualMachineSnapshot) string {
-	if of.Status == nil || of.Status.Error == nil || of.Status.Error.Message == nil {
+// snapshotProblem and restoreProblem return why a snapshot or a restore does not make progress, or "".
+func snapshotProblem(vmSnapshot *snapshotv1beta1.VirtualMachineSnapshot) string {
+	if vmSnapshot.Status == nil || vmSnapshot.Status.Error == nil || vmSnapshot.Status.Error.Message == nil {
 		return ""
 	}
-	return fmt.Sprintf("snapshot %s: %s", of.Name, *of.Status.Error.Message)
+	return fmt.Sprintf("snapshot %s: %s", vmSnapshot.Name, *vmSnapshot.Status.Error.Message)
 }
 
-func restoreProblem(of *snapshotv1beta1.VirtualMachineRestore) string {
-	if of.Status == nil {
+func restoreProblem(vmRestore *snapshotv1beta1.VirtualMachineRestore) string {
+	if vmRestore.Status == nil {
 		return ""
 	}
-	progressing := conditions.Find(of.Status.Conditions, snapshotv1beta1.ConditionProgressing)
+	progressing := conditions.Find(vmRestore.Status.Conditions, snapshotv1beta1.ConditionProgressing)
 	if progressing == nil || progressing.Status != corev1.ConditionFalse {
 		return ""
 	}
-	return fmt.Sprintf("restore %s: %s", of.Name, progressing.Reason)
+	return fmt.Sprintf("restore %s: %s", vmRestore.Name, progressing.Reason)
 }

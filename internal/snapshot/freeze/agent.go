@@ -12,10 +12,10 @@ type Guest uint8
 const (
 	// GuestUnknown: the guest agent does not respond.
 	GuestUnknown Guest = iota
-	// GuestThawed: the guest agent reports that they are not frozen. It processes requests in order, so no earlier request is
+	// GuestThawed: the guest agent reports that the file systems are not frozen. It processes requests in order, so no earlier request is
 	// pending.
 	GuestThawed
-	// GuestFrozen: the guest agent reports that they are frozen. Windows may have thawed them nevertheless.
+	// GuestFrozen: the guest agent reports that the file systems are frozen. Windows may have thawed them nevertheless.
 	GuestFrozen
 	// GuestRefused: the guest agent refused the freeze that this process has just requested.
 	GuestRefused
@@ -25,17 +25,17 @@ const (
 type AgentView struct {
 	// Now is the time by the node's clock.
 	Now time.Time
-	// Intent is that in the VMI's status, which may be stale: the agent may read an earlier one, or none. Nil if there is none.
+	// Intent is the intent in the VMI's status, or nil. It may be stale: the agent may read an earlier intent, or none.
 	Intent *Intent
-	// Record is that in the domain's metadata, which is never stale.
+	// Record is the record in the domain's metadata, which is never stale.
 	Record Record
 	// Guest is what the guest agent reports.
 	Guest Guest
-	// Problem explains a refusal, or that the guest was not frozen any more when this process thawed it.
+	// Problem explains why the freeze was refused, or that the guest was not frozen any more when this process thawed it.
 	Problem string
 }
 
-// AgentAction is something that the agent does. Each can be repeated: after it, or after a restart, the agent decides again.
+// AgentAction is an action of the agent. Each is idempotent: after an action, and after a restart, the agent decides again.
 type AgentAction uint8
 
 // The actions of the agent.
@@ -46,14 +46,14 @@ const (
 	Write
 	// Freeze requests the freeze from the guest.
 	Freeze
-	// Thaw thaws the guest. If the guest agent responds that the file systems were frozen until then, the agent writes the
-	// record that was decided with this action, even if the intent has changed meanwhile, and with the time of the response as
-	// ThawedAt. After any other response, and after a restart, it decides again.
+	// Thaw thaws the guest. If the guest agent responds that the file systems were frozen until then, the agent writes the record that
+	// DecideAgent returned with this action, with the time of the response as ThawedAt, even if the intent has changed meanwhile. After any
+	// other response, and after a restart, it decides again.
 	Thaw
 )
 
-// DecideAgent returns what the agent does next, and for Write and Thaw the record. After the record has ended it
-// does nothing: the guest may have been frozen on a user's request.
+// DecideAgent returns the agent's next action, and the record for Write and Thaw. After the record has ended, it returns Wait, because the
+// guest may have been frozen on a user's request.
 func DecideAgent(v AgentView) (AgentAction, Record) {
 	switch {
 	case v.Record.Ended():
@@ -65,7 +65,7 @@ func DecideAgent(v AgentView) (AgentAction, Record) {
 	}
 }
 
-// ending returns how the intent of the record ends, if it does. An intent that cannot be read, and a deadline, cancel it.
+// ending returns how the intent of the record ends, if it does. It is canceled if it cannot be read or its deadline has passed.
 func (v AgentView) ending() End {
 	switch {
 	case v.Intent == nil || v.Intent.ID != v.Record.ID:
@@ -77,7 +77,7 @@ func (v AgentView) ending() End {
 	}
 }
 
-// idle starts a freeze. The record is written first: a frozen guest always has one.
+// idle starts a freeze. The record is written first, so that a frozen guest always has one.
 func (v AgentView) idle() (AgentAction, Record) {
 	i := v.Intent
 	if i == nil || i.ID == v.Record.ID || i.End != Open || !v.Now.Before(i.Deadline) {
@@ -86,8 +86,7 @@ func (v AgentView) idle() (AgentAction, Record) {
 	return Write, Record{ID: i.ID, Deadline: i.Deadline, Stage: Requested, FrozenAt: v.Now}
 }
 
-// requested continues until the guest is known to be frozen. virt-controller does not rely on a freeze that was not recorded as
-// such.
+// requested decides until the guest is known to be frozen. virt-controller relies only on a freeze whose record is Frozen.
 func (v AgentView) requested() (AgentAction, Record) {
 	next, ends := v.Record, v.ending() != Open
 	failed := next
@@ -96,7 +95,7 @@ func (v AgentView) requested() (AgentAction, Record) {
 	case v.Guest == GuestRefused, v.Guest == GuestThawed && ends:
 		return Write, failed
 	case ends:
-		return Thaw, failed // Also if the guest is unknown: the request may still reach it.
+		return Thaw, failed // This includes an unknown guest, which the request may still reach.
 	case v.Guest == GuestFrozen:
 		next.Stage = Frozen
 		return Write, next
@@ -112,7 +111,7 @@ func (v AgentView) frozen() (AgentAction, Record) {
 	thawed.Stage, thawed.ThawedAt, thawed.Problem = Thawed, v.Now, v.Problem
 	switch {
 	case v.Guest == GuestThawed:
-		// It was reset, thawed by a user, or by an earlier process of the agent, which did not write that it was frozen until then.
+		// The guest was reset, or was thawed by a user or by an earlier process of the agent that stopped before it wrote the record.
 		return Write, thawed
 	case ending == Open:
 		return Wait, v.Record

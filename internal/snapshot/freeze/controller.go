@@ -5,10 +5,10 @@ package freeze
 
 import "time"
 
-// Snapshots is how many snapshots of the guest's disks the storage has taken.
+// Snapshots describes how many snapshots of the guest's disks have been requested and taken.
 type Snapshots uint8
 
-// How many have been taken.
+// Values of Snapshots.
 const (
 	// NoSnapshot: none was requested yet.
 	NoSnapshot Snapshots = iota
@@ -22,7 +22,7 @@ const (
 type ControllerView struct {
 	// Now is the time by virt-controller's clock.
 	Now time.Time
-	// ID is that of the freeze.
+	// ID identifies the freeze.
 	ID string
 	// Limit is how long the guest may be frozen.
 	Limit time.Duration
@@ -30,49 +30,49 @@ type ControllerView struct {
 	Intent *Intent
 	// Record is the copy in the VMI's status.
 	Record Record
-	// Snapshots is how many there are.
+	// Snapshots describes how many snapshots there are.
 	Snapshots Snapshots
 	// Abandoned reports whether no more snapshots are to be taken: the request was deleted, or is too old.
 	Abandoned bool
 }
 
-// ControllerAction is something that virt-controller does.
+// ControllerAction is an action of virt-controller.
 type ControllerAction uint8
 
 // The actions of virt-controller.
 const (
 	// Await does nothing until something changes, or until the intent's deadline.
 	Await ControllerAction = iota
-	// WriteIntent writes the intent to the VMI's status by compare-and-swap: with the resource version that was read.
+	// WriteIntent writes the intent to the VMI's status, with the resource version that was read as a precondition.
 	WriteIntent
-	// Take requests the snapshots that are missing.
+	// Take requests the missing snapshots.
 	Take
-	// Done means that the freeze is over. The decision needs a VMI that was just read from the API server: a stale cache may not
-	// have an intent that has not ended.
+	// Done means that the freeze has ended. This decision needs a VMI that was just read from the API server, because a stale cache may
+	// lack an intent that has not ended.
 	Done
 )
 
-// DecideController returns what virt-controller does next, and for WriteIntent the intent.
+// DecideController returns virt-controller's next action, and the intent for WriteIntent.
 func DecideController(v ControllerView) (ControllerAction, *Intent) {
-	mine := v.Intent != nil && v.Intent.ID == v.ID
+	isOwn := v.Intent != nil && v.Intent.ID == v.ID
 	switch {
-	case mine && v.Intent.End == Open:
+	case isOwn && v.Intent.End == Open:
 		return v.open()
-	case mine:
+	case isOwn:
 		return v.ended()
 	case v.Abandoned:
 		return Done, nil
 	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID && v.Intent != nil && v.Intent.End == Open && v.Now.Before(v.Intent.Deadline):
-		return Await, nil // Two snapshots would replace each other's intent without end.
+		return Await, nil // Otherwise two snapshots would replace each other's intent endlessly.
 	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID:
 		return WriteIntent, &Intent{ID: v.ID, Deadline: v.Now.Add(v.Limit)}
 	default:
-		// The VMI, and the intent with it, was replaced in between. Freezing the new guest would not make the snapshots consistent.
+		// The VMI was replaced, and with it the intent. Freezing the new guest would not make the snapshots consistent.
 		return v.take(Done)
 	}
 }
 
-// open continues while the guest is to be frozen. Snapshots exist only if the record was Frozen before the first one.
+// open decides while the guest is to be frozen. Snapshots are requested only once the record is Frozen.
 func (v ControllerView) open() (ControllerAction, *Intent) {
 	reported := None
 	if v.Record.ID == v.ID {
@@ -98,7 +98,7 @@ func (v ControllerView) end(how End) (ControllerAction, *Intent) {
 	return WriteIntent, &next
 }
 
-// ended continues after the thaw was requested. It waits for the agent's last record, but not for an agent that does not respond.
+// ended decides after the thaw was requested. It waits for the agent's last record, but only until the deadline: the agent may not respond.
 func (v ControllerView) ended() (ControllerAction, *Intent) {
 	last := v.Record.ID == v.ID && (v.Record.Stage == Thawed || v.Record.Stage == Failed)
 	switch {
@@ -118,7 +118,8 @@ func (v ControllerView) take(then ControllerAction) (ControllerAction, *Intent) 
 	return Take, nil
 }
 
-// Consistent reports, when virt-controller is Done, whether the guest's file systems were frozen while all snapshots were taken.
+// Consistent reports whether the guest's file systems were frozen while all snapshots were taken. It is valid once DecideController returns
+// Done.
 func (v ControllerView) Consistent() bool {
 	return v.Intent != nil && v.Intent.ID == v.ID && v.Intent.End == Release && v.Record.ID == v.ID && v.Record.Stage == Thawed && v.Record.Kept
 }

@@ -5,13 +5,14 @@ package freeze
 
 import "time"
 
-// Intent is what virt-controller wants. It is in the VMI's status, and changes by compare-and-swap only.
+// Intent is the freeze that virt-controller requests. It is in the VMI's status, and is only written with the resource version as a
+// precondition.
 type Intent struct {
 	// ID identifies the freeze: the UID of the snapshot. A guest is frozen at most once for it.
 	ID string
 	// Deadline is when the guest must be thawed at the latest.
 	Deadline time.Time
-	// End is set once and never changes back.
+	// End is set once and never changes after that.
 	End End
 }
 
@@ -22,38 +23,38 @@ type End uint8
 const (
 	// Open: it has not ended.
 	Open End = iota
-	// Release: all snapshots have been taken while the guest was frozen, as far as virt-controller knows. The guest is to be
-	// thawed, and the agent reports whether it was still frozen.
+	// Release: as far as virt-controller knows, all snapshots were taken while the guest was frozen. The guest is to be thawed, and the
+	// agent reports whether it was frozen until then.
 	Release
 	// Cancel: the guest is to be thawed. The snapshots, if there are any, are not consistent.
 	Cancel
 )
 
-// Record is what the agent has done for an intent. It is in the metadata of the running domain, which last exactly as long as
-// the guest, and the VMI's status has a copy for virt-controller.
+// Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as long as the guest.
+// The VMI's status contains a copy for virt-controller.
 type Record struct {
-	// ID is that of the intent. Empty if there has been none.
+	// ID is the intent's ID, or empty if there has been none.
 	ID string
-	// Deadline is that of the intent.
+	// Deadline is the intent's deadline.
 	Deadline time.Time
-	// Stage is how far it is.
+	// Stage is the stage of the freeze.
 	Stage Stage
-	// Kept reports, once it is Thawed, whether the guest was frozen until it was released.
+	// Kept reports whether the guest was frozen until it was released. It is valid in the stage Thawed.
 	Kept bool
-	// FrozenAt is when the freeze was requested from the guest, ThawedAt when it was found or made thawed.
+	// FrozenAt is when the freeze was requested from the guest, and ThawedAt when the guest was thawed, or observed to be.
 	FrozenAt, ThawedAt time.Time
-	// Problem explains, for people, why it failed or did not last.
+	// Problem explains to users why the freeze failed or did not last.
 	Problem string
 }
 
-// Stage is how far a freeze is. It never goes back.
+// Stage is the stage of a freeze. A freeze never returns to an earlier one.
 type Stage uint8
 
 // The stages.
 const (
 	// None: there has been no freeze.
 	None Stage = iota
-	// Requested: the guest may be frozen or not.
+	// Requested: the guest may or may not be frozen.
 	Requested
 	// Frozen: it was frozen, and may have been thawed since.
 	Frozen
@@ -63,10 +64,10 @@ const (
 	Failed
 )
 
-// Ended reports whether nothing is left to do for the guest.
+// Ended reports whether the agent has nothing more to do for the guest.
 func (r Record) Ended() bool { return r.Stage == None || r.Stage == Thawed || r.Stage == Failed }
 
-// Lasted returns how long the guest was frozen; zero until it is thawed.
+// Lasted returns for how long the guest was frozen; zero until it is thawed.
 func (r Record) Lasted() time.Duration {
 	if r.Stage != Thawed {
 		return 0

@@ -19,7 +19,7 @@ var stages = map[Stage]v1.SnapshotFreezeStage{
 	Failed:    v1.SnapshotFreezeFailed,
 }
 
-// StageNamed returns the stage of a name, and false if there is none.
+// StageNamed returns the stage with this name, and false if there is none.
 func StageNamed(name v1.SnapshotFreezeStage) (Stage, bool) {
 	for stage, known := range stages {
 		if known == name {
@@ -32,7 +32,7 @@ func StageNamed(name v1.SnapshotFreezeStage) (Stage, bool) {
 // Name returns the stage's name, empty for None.
 func (s Stage) Name() v1.SnapshotFreezeStage { return stages[s] }
 
-// IntentOf returns the intent of a VMI's status, or nil if there is none. An end that is not known cancels it.
+// IntentOf returns the intent in a VMI's status, or nil if there is none. An unknown end cancels it.
 func IntentOf(status *v1.VirtualMachineInstanceStatus) *Intent {
 	f := status.SnapshotFreeze
 	if f == nil || f.ID == "" {
@@ -48,7 +48,7 @@ func IntentOf(status *v1.VirtualMachineInstanceStatus) *Intent {
 	return intent
 }
 
-// Status returns an intent as it is in the VMI's status; nil if there is none.
+// Status returns the intent in the format of the VMI's status, or nil for a nil intent.
 func (i *Intent) Status() *v1.SnapshotFreeze {
 	if i == nil {
 		return nil
@@ -63,7 +63,7 @@ func (i *Intent) Status() *v1.SnapshotFreeze {
 	return f
 }
 
-// RecordOf returns the agent's record of a VMI's status. A stage that is not known is None.
+// RecordOf returns the agent's record in a VMI's status. An unknown stage is None.
 func RecordOf(status *v1.VirtualMachineInstanceStatus) Record {
 	r := status.SnapshotFreezeRecord
 	if r == nil {
@@ -76,7 +76,7 @@ func RecordOf(status *v1.VirtualMachineInstanceStatus) Record {
 	}
 }
 
-// Status returns a record as it is in the VMI's status; nil if there has been no freeze.
+// Status returns the record in the format of the VMI's status, or nil if there has been no freeze.
 func (r Record) Status() *v1.SnapshotFreezeRecord {
 	if r.ID == "" || r.Stage == None {
 		return nil
@@ -87,9 +87,9 @@ func (r Record) Status() *v1.SnapshotFreezeRecord {
 	}
 }
 
-// Remaining returns how long a migration of the guest has to wait for a freeze at most; zero if it need not. After the deadline, it
-// does not wait for a guest that does not respond, because nothing relies on the freeze any more: the target's agent continues from
-// the domain's metadata.
+// Remaining returns for how long at most a migration of the guest has to wait for a freeze; zero if it need not wait. After the deadline,
+// the migration does not wait for a guest that does not respond: no snapshot relies on the freeze any more, and the target's agent
+// continues from the domain's metadata.
 func Remaining(status *v1.VirtualMachineInstanceStatus, now time.Time) time.Duration {
 	intent, record := IntentOf(status), RecordOf(status)
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
-// checkPlan returns an error if the restore could not be completed. KubeVirt notices some of this after it has deleted claims.
+// checkPlan returns an error if the restore could not be completed. KubeVirt detects some of these errors only after it has deleted claims.
 func checkPlan(s *scope) (bool, error) {
 	switch policy := s.ownership(); policy {
 	case v1beta1.VolumeOwnershipPolicyVm, v1beta1.VolumeOwnershipPolicyNone:
@@ -30,10 +30,10 @@ func checkPlan(s *scope) (bool, error) {
 		case from == nil:
 			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot does not exist", s.Restore.Namespace, names.From)
 		case s.Target == nil && !reference.IsRevision(from.Labels):
-			// Nothing would own the copy, and it would not be recognized.
+			// A copy would have no owner, and would not be recognized.
 			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot contains no instance type and no preference", s.Restore.Namespace, names.From)
 		}
-		// KubeVirt replaces it, whatever its owner is.
+		// KubeVirt replaces the revision regardless of its owner.
 		if live := s.Revisions[names.To]; live != nil && !s.mayOwn(live) {
 			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object", s.Restore.Namespace, names.To)
 		}
@@ -45,7 +45,7 @@ func checkPlan(s *scope) (bool, error) {
 	if s.created, err = s.newTarget(); err != nil {
 		return false, err
 	}
-	// Without a claim to restore, the first change is to create the VM.
+	// If there is no claim to restore, the first change is the creation of the VM.
 	if len(s.volumes) > 0 && !slices.ContainsFunc(s.volumes, s.isRestored) {
 		s.step.Check = s.created
 	}
@@ -70,7 +70,7 @@ func (s *scope) checkVolume(v *volume) error {
 	switch dv := s.DataVolumes[v.claim]; {
 	case s.replaces(v.VolumeBackup, v.claim):
 	case live != nil:
-		kind = "PersistentVolumeClaim" // KubeVirt lets the VM have this claim.
+		kind = "PersistentVolumeClaim" // In KubeVirt, the VM would use this claim.
 	case dv != nil && v.template >= 0:
 		kind = "DataVolume"
 	}
@@ -80,8 +80,8 @@ func (s *scope) checkVolume(v *volume) error {
 	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind, v.claim, v.VolumeName)
 }
 
-// mayOwn reports whether a revision is the target's, or one that this restore has created for a target that did not exist. Any other
-// revision without an owner belongs to a user: it is neither adopted nor replaced.
+// mayOwn reports whether a revision belongs to the target, or was created by this restore for a target that did not exist. Any other
+// revision without an owner belongs to a user, and is neither adopted nor replaced.
 func (s *scope) mayOwn(revision metav1.Object) bool {
 	if owner := metav1.GetControllerOf(revision); owner != nil {
 		return s.Target != nil && owner.UID == s.Target.UID

@@ -24,18 +24,18 @@ import (
 
 // Annotations of the importer. Source: containerized-data-importer pkg/controller/common.
 const (
-	// populatedFor of a claim names the DataVolume that may adopt it, as one that is filled.
+	// populatedFor of a claim names the DataVolume that may adopt it as a filled claim.
 	populatedFor = "cdi.kubevirt.io/storage.populatedFor"
-	// prePopulated of a DataVolume keeps the importer from making a claim for it.
+	// prePopulated of a DataVolume keeps the importer from creating a claim for it.
 	prePopulated = "cdi.kubevirt.io/storage.prePopulated"
 )
 
-// describesVolume are the beginnings of annotations that describe the claim's volume, and not what is in it.
+// describesVolume contains the prefixes of annotations that describe the claim's volume, and not its content.
 var describesVolume = []string{
 	"pv.kubernetes.io", "volume.beta.kubernetes.io", "volume.kubernetes.io", "cdi.kubevirt.io", "k8s.io/CloneRequest", "k8s.io/CloneOf",
 }
 
-// restoreClaims creates the restored claims. Claims that they replace are deleted before.
+// restoreClaims creates the restored claims, after it has deleted the claims that they replace.
 func restoreClaims(s *scope) (bool, error) {
 	done := true
 	for i := range s.volumes {
@@ -53,7 +53,7 @@ func (s *scope) restoreClaim(v *volume) (bool, error) {
 	if live != nil && s.isOurs(live.Annotations) && live.DeletionTimestamp == nil {
 		return s.bound(live)
 	}
-	// Without a claim, the importer would make a new one for the DataVolume.
+	// While the claim is missing, the importer would create a new one for the DataVolume.
 	if dv := s.DataVolumes[v.claim]; dv != nil && s.replaces(v.VolumeBackup, v.claim) && !s.isKept(dv) {
 		s.step.Update = append(s.step.Update, s.kept(dv))
 		return false, nil
@@ -67,7 +67,7 @@ func (s *scope) restoreClaim(v *volume) (bool, error) {
 	return false, nil
 }
 
-// isKept reports whether the importer leaves the DataVolume without a claim, for this restore.
+// isKept reports whether the DataVolume has the annotation of this restore that keeps the importer from creating a claim.
 func (s *scope) isKept(dv *cdi.DataVolume) bool {
 	return dv.Annotations[snapshot.RestoreNameAnnotation] == s.Restore.Name && dv.Annotations[prePopulated] != ""
 }
@@ -79,7 +79,7 @@ func (s *scope) kept(dv *cdi.DataVolume) *cdi.DataVolume {
 	return out
 }
 
-// bound reports whether a claim is bound, or will be when a Pod uses it.
+// bound reports whether a claim is bound, or will be bound when a Pod uses it.
 func (s *scope) bound(claim *corev1.PersistentVolumeClaim) (bool, error) {
 	switch claim.Status.Phase {
 	case corev1.ClaimBound:
@@ -125,7 +125,7 @@ func (s *scope) newClaim(v *volume) *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// grow requests at least the size that the snapshot needs.
+// grow increases the requested size of a claim to that which the snapshot needs.
 func grow(claim *corev1.PersistentVolumeClaim, from *csi.VolumeSnapshot) {
 	if from.Status == nil || from.Status.RestoreSize == nil {
 		return
@@ -139,9 +139,9 @@ func grow(claim *corev1.PersistentVolumeClaim, from *csi.VolumeSnapshot) {
 	claim.Spec.Resources.Requests[corev1.ResourceStorage] = from.Status.RestoreSize.DeepCopy()
 }
 
-// describe sets the labels and annotations of a restored claim. An override changes those of the user only.
+// describe sets the labels and annotations of a restored claim. An override changes only those of the user.
 func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
-	// KubeVirt drops the content type with the other annotations of the importer.
+	// KubeVirt removes the content type together with the other annotations of the importer.
 	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
 		return key != cdi.ContentTypeAnnotation && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 	})
@@ -153,7 +153,7 @@ func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, key, value)
 		}
 	}
-	// The state claim gets this label when the VM is restored: a start uses the claim that has it.
+	// The state claim gets this label when the VM is restored, because a VM starts with the claim that has the label.
 	delete(claim.Labels, v1.PersistentStateLabel)
 	delete(claim.Labels, snapshot.RestoreCleanupStateLabel)
 	delete(claim.Annotations, snapshot.RestoreOwnedByVMAnnotation)
@@ -163,8 +163,8 @@ func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
 }
 
-// own makes the VM the owner of a restored claim, or lets the DataVolume own it. A VM that does not exist yet is made the owner
-// later.
+// own makes the VM the owner of a restored claim, or prepares the claim for its adoption by the DataVolume. A VM that does not exist yet
+// becomes the owner later.
 func (s *scope) own(claim *corev1.PersistentVolumeClaim, v *volume) {
 	switch {
 	case v.dataVolume != "":

@@ -14,8 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// restoreDataVolumes creates the DataVolumes of the VM's templates around the restored claims, before the VM has the templates:
-// then, the VM reconciler would create them, and the importer would fill them.
+// restoreDataVolumes creates the DataVolumes of the VM's templates for the restored claims. It does so before the VM has the templates,
+// because the VM reconciler would otherwise create the DataVolumes, and the importer would fill them.
 func restoreDataVolumes(s *scope) (bool, error) {
 	done, templates := true, s.templates()
 	for i := range s.volumes {
@@ -35,7 +35,7 @@ func restoreDataVolumes(s *scope) (bool, error) {
 	return s.updatingTarget(done)
 }
 
-// filled reports whether the importer has accepted the claim of a DataVolume, or will when a Pod uses it.
+// filled reports whether the importer has accepted the claim of a DataVolume, or will accept it when a Pod uses it.
 func filled(dv *cdi.DataVolume) bool {
 	switch dv.Status.Phase {
 	case cdi.DataVolumeSucceeded, cdi.DataVolumeWaitForFirstConsumer, cdi.DataVolumePendingPopulation:
@@ -53,10 +53,10 @@ func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolu
 		},
 		Spec: cdi.DataVolumeSpec{DataVolumeSpec: *template.Spec.DeepCopy()},
 	}
-	// The claim is filled. The importer would allow virt-controller to copy from any namespace, and the user to do it with this
-	// object once the annotations are removed.
+	// The source is replaced because the claim is filled already. The importer permits virt-controller to copy from any namespace, and the
+	// user could make use of that by removing the annotations from this object.
 	dv.Spec.Source, dv.Spec.SourceRef = &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, nil
-	// The importer admits no DataVolume with a source that also names what a driver or a populator fills the claim from.
+	// The importer rejects a DataVolume with a source that also has the data source of a driver or a populator.
 	if dv.Spec.PVC != nil {
 		dv.Spec.PVC.DataSource, dv.Spec.PVC.DataSourceRef = nil, nil
 	}
@@ -66,7 +66,7 @@ func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolu
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, snapshot.RestoreNameAnnotation, s.Restore.Name)
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, prePopulated, "true")
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, cdi.AllowClaimAdoptionAnnotation, "true")
-	// The VM reconciler makes a new VM the owner.
+	// If the VM is new, the VM reconciler makes it the owner.
 	if s.Target != nil {
 		metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.Target.UID))
 		dv.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)}

@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// adopt makes a VM that this restore has created the owner of its claims and revisions, which were created before it.
+// adopt makes a VM that this restore has created the owner of its claims and revisions, which were created earlier.
 func adopt(s *scope) (bool, error) {
 	owner := metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)
 	done := true
@@ -70,8 +70,8 @@ func deleteObsolete(s *scope) (bool, error) {
 	return s.updatingTarget(done)
 }
 
-// isObsolete reports whether a DataVolume belongs to the target and the target does not refer to it. It may do so again, because a
-// user may have changed the target since.
+// isObsolete reports whether a DataVolume belongs to the target and the target does not refer to it. It may refer to it again, because a
+// user may have changed the target after the restore.
 func (s *scope) isObsolete(dv metav1.Object, name string) bool {
 	if owner := metav1.GetControllerOf(dv); owner != nil && owner.UID != s.Target.UID {
 		return false

@@ -18,10 +18,11 @@ import (
 	"github.com/vireo-project/vireo/internal/quantity"
 )
 
-// patchable are the beginnings of the paths that patches may change, as in KubeVirt.
+// patchable contains the prefixes of the paths that patches may change, as in KubeVirt.
 var patchable = []string{"/spec/", "/metadata/labels/", "/metadata/annotations/"}
 
-// maxPatched is the size of a patched VM in bytes: the API server accepts no larger object. An operation that copies can double it.
+// maxPatched is the maximum size of a patched VM in bytes, which is the API server's limit for an object. A copy operation can double the
+// size.
 const maxPatched = 3 << 19
 
 // Limits of the operations in all patches of a restore. The VM is decoded and encoded again for each copy.
@@ -34,14 +35,14 @@ const (
 const maxShown = 256
 
 // CheckPatch returns an error unless a text is a JSON patch operation for an element of a VM that a restore may change, a list of
-// operations, or several that are separated by commas: KubeVirt joins all texts to one list. It splits a text at commas and colons, and
-// refuses a MAC address. It admits a list, and then cannot apply it.
+// operations, or several operations that are separated by commas, because KubeVirt joins all texts to one list. KubeVirt's own check splits
+// a text at commas and colons, and so rejects a MAC address. It accepts a list, which KubeVirt then cannot apply.
 func CheckPatch(text string) error {
 	_, err := parsePatch(text)
 	return err
 }
 
-// CheckPatches returns an error for each text that CheckPatch refuses, and one for more operations than are possible.
+// CheckPatches returns an error for each text that CheckPatch rejects, and one if there are too many operations.
 func CheckPatches(texts []string) []error {
 	_, errs := parsePatches(texts)
 	return errs
@@ -147,12 +148,12 @@ func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, 
 	return out, nil
 }
 
-// applyBounded applies operations up to and including the next copy at a time, and then checks the size.
+// applyBounded applies the operations in groups that end with a copy operation, and checks the size after each group.
 func applyBounded(raw []byte, operations jsonpatch.Patch) ([]byte, error) {
 	for len(operations) > 0 {
 		next := len(operations)
-		if at := slices.IndexFunc(operations, func(o jsonpatch.Operation) bool { return o.Kind() == "copy" }); at >= 0 {
-			next = at + 1
+		if i := slices.IndexFunc(operations, func(o jsonpatch.Operation) bool { return o.Kind() == "copy" }); i >= 0 {
+			next = i + 1
 		}
 		var err error
 		if raw, err = operations[:next].Apply(raw); err != nil {

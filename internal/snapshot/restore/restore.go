@@ -27,13 +27,13 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// World is what a restore depends on: the restore, and live objects of its namespace. Caches may be behind.
+// World contains the objects on which a restore depends: the restore, and live objects of its namespace. They may be from a stale cache.
 type World struct {
 	// Now is the time.
 	Now time.Time
 	// Restore is the restore.
 	Restore *v1beta1.VirtualMachineRestore
-	// Snapshot and Content are what is restored. Nil if they do not exist.
+	// Snapshot and Content are the snapshot that is restored, and its content. Nil if they do not exist.
 	Snapshot *v1beta1.VirtualMachineSnapshot
 	Content  *v1beta1.VirtualMachineSnapshotContent
 	// Target is the VM that the restore names. Nil if it does not exist.
@@ -50,11 +50,11 @@ type World struct {
 	Revisions map[string]*appsv1.ControllerRevision
 	// BindingModes are those of the storage classes by name.
 	BindingModes map[string]storagev1.VolumeBindingMode
-	// NoDataVolumes is why DataVolumes cannot be read. Nil if DataVolumes has them all.
+	// NoDataVolumes is why DataVolumes cannot be read. Nil if DataVolumes is complete.
 	NoDataVolumes error
 }
 
-// Live returns the object of the world that a changed copy in Step.Update was made from.
+// Live returns the object of which an object in Step.Update is a changed copy.
 func (w *World) Live(changed Object) Object {
 	switch changed.(type) {
 	case *v1.VirtualMachine:
@@ -70,7 +70,7 @@ func (w *World) Live(changed Object) Object {
 	}
 }
 
-// Restored reports whether the target has been restored. What is left are owners, deletions and the lock.
+// Restored reports whether the target has been restored. After that, only owners are set, objects deleted, and the target unlocked.
 func (w *World) Restored() bool {
 	return w.Target != nil && w.Target.Annotations[snapshot.LastRestoreAnnotation] == mark(w.Restore)
 }
@@ -81,24 +81,24 @@ type Object interface {
 	runtime.Object
 }
 
-// Step is what a restore does next. Its changes are independent of each other: they may be applied in any order, or only in part.
+// Step contains the next changes of a restore. They are independent of each other: they may be applied in any order, or only in part.
 type Step struct {
-	// Check is a VM that a later step creates. The changes are applied only if the API server accepts it in a dry run; see Refused. Nil if
-	// there is nothing to check.
+	// Check is a VM that a later step creates, or nil. The changes are applied only if the API server accepts the VM in a dry run; see
+	// Refused.
 	Check *v1.VirtualMachine
-	// Create are objects to create. One that exists already is not an error: a cache was behind.
+	// Create are objects to create. That one exists already is not an error: the cache was stale.
 	Create []Object
-	// Update are changed copies of live objects, to write if the object still has their resource version.
+	// Update are changed copies of live objects to write, with their resource version as a precondition.
 	Update []Object
-	// Delete are live objects, to delete if the object still has their UID.
+	// Delete are live objects to delete, with their UID as a precondition.
 	Delete []Object
-	// Lock and Unlock set and remove restoreInProgress in the target's status. Unlock also removes memoryDumpRequest: the
-	// volume of a memory dump is not restored.
+	// Lock and Unlock set and remove restoreInProgress in the target's status. Unlock also removes memoryDumpRequest, because the volume of
+	// a memory dump is not restored.
 	Lock, Unlock bool
-	// Stop stops the target, for good.
+	// Stop stops the target permanently.
 	Stop bool
-	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes the plan in
-	// the status has no other changes.
+	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes the planned volumes
+	// in the status has no other changes.
 	Status *v1beta1.VirtualMachineRestoreStatus
 	// Event is to be recorded if the status changes.
 	Event *Event
@@ -114,10 +114,10 @@ type Event struct {
 	Reason, Note string
 }
 
-// retry is when a restore that reports an error tries again, because not everything that it waits for is watched.
+// retry is the delay after which a restore that reports an error is retried, because not everything that it waits for is watched.
 const retry = 15 * time.Second
 
-// stages of a restore. Each returns false, or an error, until it is done.
+// stages are the stages of a restore. Each returns false, or an error, until it is done.
 var stages = []func(*scope) (bool, error){
 	initialize,
 	awaitOwner,
@@ -126,7 +126,7 @@ var stages = []func(*scope) (bool, error){
 	checkImporter,
 	lock,
 	planVolumes,
-	// Before the first claim is deleted: whatever would make the restore fail afterwards.
+	// This checks everything that could fail later, before the first claim is deleted.
 	checkPlan,
 	restoreClaims,
 	restoreDataVolumes,
@@ -135,7 +135,7 @@ var stages = []func(*scope) (bool, error){
 	restoreTarget,
 }
 
-// finalStages follow once the target has been restored. It is restored once: later changes of it are the user's.
+// finalStages follow once the target has been restored. It is restored only once: later changes of it are the user's.
 var finalStages = []func(*scope) (bool, error){
 	initialize,
 	awaitOwner,
@@ -145,8 +145,8 @@ var finalStages = []func(*scope) (bool, error){
 	complete,
 }
 
-// Next returns what a restore does next. Without a change, it waits for one of the objects, or it has finished. A step that
-// reports an error changes nothing.
+// Next returns the next step of a restore. If it contains no change, the restore waits for one of the objects, or has finished. A step that
+// reports an error contains no changes.
 func Next(w World) Step {
 	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
 	if Finished(w.Restore.Status) {
@@ -179,15 +179,16 @@ func Failed(w World, err error) Step {
 	return *s.step
 }
 
-// Refused returns the step that ends a restore whose new VM is not valid. Another attempt does not change that: neither the restore nor
-// the snapshot can change.
+// Refused returns the step that ends a restore whose new VM is not valid. A retry would not help, because neither the restore nor the
+// snapshot can change.
 func Refused(w World, err error) Step {
 	s := withoutChanges(w)
 	s.fail(printable.Text(err.Error(), maxReason))
 	return *s.step
 }
 
-// Released returns the step that ends a restore that is being deleted: the target is unlocked as it is, and the claims stay.
+// Released returns the step that ends a restore that is being deleted: the target is unlocked in its current state, and the claims are
+// kept.
 func Released(w World) Step {
 	s := withoutChanges(w)
 	s.step.Unlock = s.holdsLock()
@@ -204,20 +205,20 @@ func withoutChanges(w World) *scope {
 	return s
 }
 
-// scope is what the stages work on.
+// scope contains the input and the result of the stages.
 type scope struct {
 	World
 	step *Step
-	// volumes are those to restore.
+	// volumes are the volumes to restore.
 	volumes []volume
-	// created is the target to create. Nil if it exists.
+	// created is the target to create, or nil if it exists.
 	created *v1.VirtualMachine
 }
 
-// impossibleError is an error that another attempt does not change: a restore and its snapshot are immutable.
+// impossibleError is a permanent error. A retry would not help, because a restore and its snapshot are immutable.
 type impossibleError struct{ error }
 
-// Finished reports whether a restore with this status has finished. It fails for good only if its target runs, if patches cannot be
+// Finished reports whether a restore with this status has finished. It fails permanently only if its target runs, if patches cannot be
 // applied, or if a new VM is not valid.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
@@ -233,8 +234,8 @@ func initialize(s *scope) (bool, error) {
 	return false, nil
 }
 
-// awaitOwner waits forever if the VM that owns the restore is gone or is being deleted: the garbage collector deletes the restore.
-// KubeVirt may create the VM that the user has just deleted.
+// awaitOwner waits if the VM that owns the restore was deleted or is being deleted, until the garbage collector deletes the restore.
+// KubeVirt may recreate the VM that the user has just deleted.
 func awaitOwner(s *scope) (bool, error) {
 	owner := metav1.GetControllerOf(s.Restore)
 	if owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
@@ -243,7 +244,8 @@ func awaitOwner(s *scope) (bool, error) {
 	return s.Target != nil && s.Target.UID == owner.UID && s.Target.DeletionTimestamp == nil, nil
 }
 
-// checkImporter returns an error if DataVolumes are needed and cannot be read: one that is not seen must not count as gone.
+// checkImporter returns an error if DataVolumes are needed and cannot be read: a DataVolume that cannot be read must not be treated as
+// deleted.
 func checkImporter(s *scope) (bool, error) {
 	if s.NoDataVolumes == nil || !s.usesDataVolumes() {
 		return true, nil
@@ -296,26 +298,26 @@ func checkSnapshot(s *scope) (bool, error) {
 	return true, nil
 }
 
-// source is the VM in the snapshot.
+// source returns the VM in the snapshot.
 func (s *scope) source() *v1beta1.VirtualMachine { return s.Content.Spec.Source.VirtualMachine }
 
-// toSource reports whether the target has the name of the VM in the snapshot. It need not be the same object: the VM may have
+// targetsSource reports whether the target has the name of the VM in the snapshot. It need not be the same object, because the VM may have
 // been deleted since.
-func (s *scope) toSource() bool { return s.Restore.Spec.Target.Name == s.source().Name }
+func (s *scope) targetsSource() bool { return s.Restore.Spec.Target.Name == s.source().Name }
 
-// lock locks an existing target: it does not start, and no snapshot of it is taken.
+// lock locks an existing target, so that it does not start and no snapshot of it is taken.
 func lock(s *scope) (bool, error) {
 	if s.Target == nil {
 		return true, nil
 	}
-	switch by := s.Target.Status.RestoreInProgress; {
-	case by == nil && s.Target.Status.SnapshotInProgress != nil:
+	switch restoreName := s.Target.Status.RestoreInProgress; {
+	case restoreName == nil && s.Target.Status.SnapshotInProgress != nil:
 		return false, fmt.Errorf("snapshot %q in progress", *s.Target.Status.SnapshotInProgress)
-	case by == nil:
+	case restoreName == nil:
 		s.step.Lock = true
 		return false, nil
-	case *by != s.Restore.Name:
-		return false, fmt.Errorf("vm restore %s in progress", *by)
+	case *restoreName != s.Restore.Name:
+		return false, fmt.Errorf("vm restore %s in progress", *restoreName)
 	default:
 		return true, nil
 	}

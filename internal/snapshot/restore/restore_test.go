@@ -467,7 +467,7 @@ func TestObstacles(t *testing.T) {
 			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeSnapshotName = nil }, want: "volume data of the snapshot has no VolumeSnapshot",
 		},
 		"a foreign volume": {
-			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeName = "x" }, want: "the snapshot has volume x, and its VirtualMachine has not",
+			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeName = "x" }, want: "the snapshot has volume x, but its VirtualMachine does not have it",
 		},
 		"a policy that does not exist": {
 			change: func(c *cluster) { c.Restore.Spec.VolumeRestorePolicy = ptr.To(v1beta1.VolumeRestorePolicy("x")) },

@@ -13,26 +13,26 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// Revisions returns the ControllerRevisions of a content with its VM's instance type and preference: From is the snapshot's, To
-// the one of the restored VM.
-func Revisions(of *v1beta1.VirtualMachineRestore, content *v1beta1.VirtualMachineSnapshotContent) []capture.RevisionCopy {
+// Revisions returns the ControllerRevisions of a content with its VM's instance type and preference. From is the name of the snapshot's
+// revision, and To that of the restored VM's.
+func Revisions(vmRestore *v1beta1.VirtualMachineRestore, content *v1beta1.VirtualMachineSnapshotContent) []capture.RevisionCopy {
 	if content == nil || content.Spec.Source.VirtualMachine == nil {
 		return nil
 	}
 	var out []capture.RevisionCopy
 	for _, class := range reference.Classes {
 		if matcher := class.MatcherOf(&content.Spec.Source.VirtualMachine.Spec); matcher != nil && matcher.RevisionName != "" {
-			out = append(out, capture.RevisionCopy{From: matcher.RevisionName, To: restoredRevision(of, matcher.RevisionName)})
+			out = append(out, capture.RevisionCopy{From: matcher.RevisionName, To: restoredRevision(vmRestore, matcher.RevisionName)})
 		}
 	}
 	return out
 }
 
-func restoredRevision(of *v1beta1.VirtualMachineRestore, name string) string {
-	return capture.Rename(name, of.Spec.VirtualMachineSnapshotName, of.Spec.Target.Name)
+func restoredRevision(vmRestore *v1beta1.VirtualMachineRestore, name string) string {
+	return capture.Rename(name, vmRestore.Spec.VirtualMachineSnapshotName, vmRestore.Spec.Target.Name)
 }
 
-// restoreRevisions creates the restored VM's revisions. Their data cannot be changed: one that differs is deleted before.
+// restoreRevisions creates the restored VM's revisions. Their data is immutable, so an existing revision with other data is deleted first.
 func restoreRevisions(s *scope) (bool, error) {
 	done := true
 	for _, names := range Revisions(s.Restore, s.Content) {

@@ -280,9 +280,9 @@ func TestTheStateOfAnotherOwnerStays(t *testing.T) {
 			foreign := claim("foreign", *metav1.NewControllerRef(&v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: "earlier"}}, v1.VirtualMachineGroupVersionKind))
 			mine := claim("mine", metav1.OwnerReference{})
 			mine.OwnerReferences = nil
-			for _, one := range []*corev1.PersistentVolumeClaim{foreign, mine} {
-				one.Labels[v1.PersistentStateLabel] = "vm"
-				c.create(one)
+			for _, existing := range []*corev1.PersistentVolumeClaim{foreign, mine} {
+				existing.Labels[v1.PersistentStateLabel] = "vm"
+				c.create(existing)
 			}
 			before := c.Claims["foreign"].DeepCopy()
 			c.run(t, all)

@@ -15,17 +15,17 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// restoreState makes the restored claim with the state of TPM and EFI the VM's, and marks the one that it replaces for
-// deletion. The VM is locked, so no start can find both or none. Without such a claim in the snapshot, the VM keeps the one
-// that it has.
+// restoreState labels the restored claim with the state of TPM and EFI as the VM's state claim, and marks the claim that it replaces for
+// deletion. The VM is locked, so it cannot start while both claims or none have the label. If the snapshot has no such claim, the VM keeps
+// its current one.
 func restoreState(s *scope) (bool, error) {
-	at := slices.IndexFunc(s.volumes, func(v volume) bool { return v.state })
-	if at < 0 {
+	i := slices.IndexFunc(s.volumes, func(v volume) bool { return v.state })
+	if i < 0 {
 		return true, nil
 	}
 	target, done := s.Restore.Spec.Target.Name, true
 	for _, live := range s.sortedClaims() {
-		restored := live.Name == s.volumes[at].claim
+		restored := live.Name == s.volumes[i].claim
 		if restored == (live.Labels[v1.PersistentStateLabel] == target) || !restored && s.isForeign(live) {
 			continue
 		}
@@ -41,8 +41,8 @@ func restoreState(s *scope) (bool, error) {
 	return s.updatingTarget(done)
 }
 
-// isForeign reports whether a claim belongs to something else than the target, such as an earlier VM of its name. Users can set labels, and
-// a start does not use such a claim.
+// isForeign reports whether a claim belongs to an object other than the target, such as an earlier VM of its name. Users can set labels,
+// and the VM does not start with such a claim.
 func (s *scope) isForeign(claim metav1.Object) bool {
 	owner := metav1.GetControllerOf(claim)
 	return owner != nil && (s.Target == nil || owner.UID != s.Target.UID)

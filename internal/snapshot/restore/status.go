@@ -36,7 +36,7 @@ var (
 		"Restore target failed to be ready within %s. Please power off the target VM before attempting restore", v1beta1.DefaultGracePeriod)
 )
 
-// maxReason is the length of a reason in characters. Errors may contain texts of the user, such as a patch.
+// maxReason is the maximum length of a reason in characters. Errors may contain texts of the user, such as a patch.
 const maxReason = 4096
 
 // noteRunning is the note of the event about a target that runs.
@@ -55,8 +55,8 @@ func (s *scope) progress(value corev1.ConditionStatus, progressing, ready string
 	s.set(v1beta1.ConditionReady, corev1.ConditionFalse, ready)
 }
 
-// creatingClaims ends a stage that creates claims, and updatingTarget one that updates the target: it reports what is awaited unless the
-// stage is done.
+// creatingClaims ends a stage that creates claims, and updatingTarget a stage that updates the target. Unless the stage is done, they
+// report what the restore waits for.
 func (s *scope) creatingClaims(done bool) (bool, error) {
 	if !done {
 		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
@@ -75,7 +75,7 @@ func (s *scope) warn(reason, note string) {
 	s.step.Event = &Event{Type: corev1.EventTypeWarning, Reason: reason, Note: note}
 }
 
-// report reports an error. The restore goes on when its cause is gone.
+// report reports an error. The restore continues once its cause is removed.
 func (s *scope) report(err error) {
 	text := printable.Text(err.Error(), maxReason)
 	s.progress(corev1.ConditionFalse, text, text)
@@ -107,14 +107,14 @@ func awaitTarget(s *scope) (bool, error) {
 		s.progress(corev1.ConditionFalse, reasonWaiting, reasonWaiting)
 		s.warn(snapshot.RestoreTargetNotReadyEvent, noteRunning)
 	case v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail:
-		left := s.Restore.CreationTimestamp.Add(v1beta1.DefaultGracePeriod).Sub(s.Now)
-		if left <= 0 {
+		remaining := s.Restore.CreationTimestamp.Add(v1beta1.DefaultGracePeriod).Sub(s.Now)
+		if remaining <= 0 {
 			s.fail(reasonGraceExceeded)
 			break
 		}
 		s.progress(corev1.ConditionFalse, reasonWaitingInTime, reasonWaitingInTime)
 		s.warn(snapshot.RestoreTargetNotReadyEvent, noteRunning)
-		s.step.RequeueAfter = left // KubeVirt fails with the next event only.
+		s.step.RequeueAfter = remaining // KubeVirt fails only when the next event occurs.
 	default:
 		return false, fmt.Errorf("unknown targetReadinessPolicy: %s", policy)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
-// restoreTarget writes the restored spec to the target, or creates it. The annotation that it writes at the same time ends this
+// restoreTarget writes the restored spec to the target, or creates the target. The annotation that is part of the same write ends this
 // stage.
 func restoreTarget(s *scope) (bool, error) {
 	if s.Target != nil {
@@ -29,8 +29,8 @@ func restoreTarget(s *scope) (bool, error) {
 	return s.updatingTarget(false)
 }
 
-// changedTarget returns the target with the spec of the snapshot. Its metadata and its run strategy stay, except that running
-// becomes false: a VM that has been restored is started by the user.
+// changedTarget returns the target with the spec of the snapshot. It keeps its metadata and its run strategy, except that running becomes
+// false: the user starts a restored VM.
 func (s *scope) changedTarget() *v1.VirtualMachine {
 	vm := s.Target.DeepCopy()
 	vm.Spec = s.spec()
@@ -57,12 +57,13 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 		vm.Spec.Running, vm.Spec.RunStrategy = ptr.To(false), nil
 	}
 	s.identify(vm)
-	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // As in KubeVirt, patches find annotations.
+	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // As in KubeVirt, patches can rely on annotations being present.
 	vm, err := patched(vm, s.Restore.Spec.Patches)
 	if err != nil {
 		return nil, err
 	}
-	// The next kubectl apply would change the VM of which the snapshot was taken to this one's name. Patches may remove it themselves.
+	// This annotation describes the VM of which the snapshot was taken, so it would mislead the next kubectl apply. It is removed after the
+	// patches, which may remove it themselves.
 	delete(vm.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(vm.Annotations, firmware.IdentityAnnotation)
 	if vm.Name != source.Name {
@@ -72,14 +73,14 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	return vm, s.checkShared(vm)
 }
 
-// identify gives a VM that is created again under its name the firmware UUID and serial number that its guest had. They are
-// derived from the UID of the VM, which is another one now. A VM of another name gets its own.
+// identify sets the firmware UUID and serial number of the former guest in a VM that is created again under its name. They were derived
+// from the UID of the former VM. A VM with another name gets its own.
 func (s *scope) identify(vm *v1.VirtualMachine) {
-	if !s.toSource() {
+	if !s.targetsSource() {
 		return
 	}
 	source := s.source()
-	from := firmware.FromName // A snapshot that KubeVirt has taken.
+	from := firmware.FromName // KubeVirt has taken the snapshot.
 	if firmware.Identity(source.Annotations[firmware.IdentityAnnotation]) == firmware.FromUID {
 		from = firmware.FromUID
 	}
@@ -106,28 +107,27 @@ func (s *scope) spec() v1.VirtualMachineSpec {
 	return spec
 }
 
-// restoreSource lets a volume use the restored claim. A DataVolume that the VM has no template for is not restored: the volume
-// uses the claim itself then. KubeVirt does so even if the claim is restored in place, and the spec differs from the one in
-// git.
-func (s *scope) restoreSource(of *v1.Volume) {
-	at := slices.IndexFunc(s.volumes, func(v volume) bool { return v.VolumeName == of.Name && !v.state })
+// restoreSource makes a volume use the restored claim. A DataVolume for which the VM has no template is not restored; the volume then uses
+// the claim itself. KubeVirt does so even if the claim is restored in place, so that the spec differs from the one in a user's repository.
+func (s *scope) restoreSource(vmVolume *v1.Volume) {
+	index := slices.IndexFunc(s.volumes, func(v volume) bool { return v.VolumeName == vmVolume.Name && !v.state })
 	switch {
-	case at < 0:
-	case of.PersistentVolumeClaim != nil:
-		of.PersistentVolumeClaim.ClaimName = s.volumes[at].claim
-	case of.DataVolume != nil && s.volumes[at].dataVolume != "":
-		of.DataVolume.Name = s.volumes[at].dataVolume
-	case of.DataVolume != nil:
-		claim := &v1.PersistentVolumeClaimVolumeSource{Hotpluggable: of.DataVolume.Hotpluggable}
-		claim.ClaimName = s.volumes[at].claim
-		of.VolumeSource = v1.VolumeSource{PersistentVolumeClaim: claim}
+	case index < 0:
+	case vmVolume.PersistentVolumeClaim != nil:
+		vmVolume.PersistentVolumeClaim.ClaimName = s.volumes[index].claim
+	case vmVolume.DataVolume != nil && s.volumes[index].dataVolume != "":
+		vmVolume.DataVolume.Name = s.volumes[index].dataVolume
+	case vmVolume.DataVolume != nil:
+		claim := &v1.PersistentVolumeClaimVolumeSource{Hotpluggable: vmVolume.DataVolume.Hotpluggable}
+		claim.ClaimName = s.volumes[index].claim
+		vmVolume.VolumeSource = v1.VolumeSource{PersistentVolumeClaim: claim}
 	}
 }
 
-// checkShared returns an error if a new VM of another name would write to a disk of the VM in the snapshot: to one that is not
-// in the snapshot. KubeVirt creates such a VM.
+// checkShared returns an error if a new VM with another name would write to a disk of the VM in the snapshot, because that disk is not in
+// the snapshot. KubeVirt creates such a VM.
 func (s *scope) checkShared(vm *v1.VirtualMachine) error {
-	if s.toSource() || vm.Spec.Template == nil {
+	if s.targetsSource() || vm.Spec.Template == nil {
 		return nil
 	}
 	restored := map[string]bool{}
@@ -136,13 +136,13 @@ func (s *scope) checkShared(vm *v1.VirtualMachine) error {
 	}
 	template := &vm.Spec.Template.Spec
 	for i := range template.Volumes {
-		of := &template.Volumes[i]
-		claim := of.WrittenClaim()
-		if claim == "" || restored[claim] || s.Claims[claim] == nil || !s.hasClaim(claim) || !writes(template, of.Name) {
+		vmVolume := &template.Volumes[i]
+		claim := vmVolume.WrittenClaim()
+		if claim == "" || restored[claim] || s.Claims[claim] == nil || !s.hasClaim(claim) || !writes(template, vmVolume.Name) {
 			continue
 		}
 		return fmt.Errorf("volume %s is not in the snapshot, and VirtualMachine %s would write to PersistentVolumeClaim %s of VirtualMachine %s: "+
-			"remove the volume and its disk in patches, or give it another claim", of.Name, vm.Name, claim, s.source().Name)
+			"remove the volume and its disk in patches, or give it another claim", vmVolume.Name, vm.Name, claim, s.source().Name)
 	}
 	return nil
 }
@@ -158,11 +158,11 @@ func writes(spec *v1.VirtualMachineInstanceSpec, name string) bool {
 	if slices.ContainsFunc(devices.Filesystems, func(f v1.Filesystem) bool { return f.Name == name }) {
 		return false
 	}
-	at := slices.IndexFunc(devices.Disks, func(d v1.Disk) bool { return d.Name == name })
-	if at < 0 {
+	index := slices.IndexFunc(devices.Disks, func(d v1.Disk) bool { return d.Name == name })
+	if index < 0 {
 		return true // A volume without a disk gets one.
 	}
-	disk := &devices.Disks[at]
+	disk := &devices.Disks[index]
 	return disk.CDRom == nil && !ptr.Deref(disk.Shareable, false) && (disk.Disk == nil || !disk.Disk.ReadOnly) &&
 		(disk.LUN == nil || !disk.LUN.ReadOnly)
 }

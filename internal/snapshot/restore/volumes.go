@@ -29,13 +29,13 @@ type volume struct {
 	state bool
 }
 
-// planVolumes decides what the restored claims are called, and which DataVolumes are not needed any more. Both are in the
-// status before anything is created or deleted.
+// planVolumes decides on the names of the restored claims, and which DataVolumes are not needed any more. Both are written to the status
+// before anything is created or deleted.
 func planVolumes(s *scope) (bool, error) {
 	for i := range s.Content.Spec.VolumeBackups {
 		backup := &s.Content.Spec.VolumeBackups[i]
-		if of := s.volumeOf(backup); of != nil && of.MemoryDump != nil {
-			continue // It belongs to a guest that does not exist any more.
+		if vmVolume := s.volumeOf(backup); vmVolume != nil && vmVolume.MemoryDump != nil {
+			continue // A memory dump belongs to a guest that does not exist any more.
 		}
 		v, err := s.plan(backup)
 		if err != nil {
@@ -55,23 +55,23 @@ func planVolumes(s *scope) (bool, error) {
 	return s.creatingClaims(false)
 }
 
-// volumeOf returns the volume of the VM that a backup is of, or nil for the persistent state.
+// volumeOf returns the volume of the VM of which this is a backup, or nil for the persistent state.
 func (s *scope) volumeOf(backup *v1beta1.VolumeBackup) *v1.Volume {
 	volumes := s.source().Spec.Template.Spec.Volumes
-	at := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == backup.VolumeName })
-	if at < 0 {
+	index := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == backup.VolumeName })
+	if index < 0 {
 		return nil
 	}
-	return &volumes[at]
+	return &volumes[index]
 }
 
 func (s *scope) plan(backup *v1beta1.VolumeBackup) (volume, error) {
-	of := s.volumeOf(backup)
-	v := volume{VolumeBackup: backup, template: -1, state: of == nil}
+	vmVolume := s.volumeOf(backup)
+	v := volume{VolumeBackup: backup, template: -1, state: vmVolume == nil}
 	switch {
 	case v.state && backup.PersistentVolumeClaim.Labels[v1.PersistentStateLabel] == "":
-		return v, fmt.Errorf("the snapshot has volume %s, and its VirtualMachine has not", backup.VolumeName)
-	case v.state && !s.toSource():
+		return v, fmt.Errorf("the snapshot has volume %s, but its VirtualMachine does not have it", backup.VolumeName)
+	case v.state && !s.targetsSource():
 		return v, fmt.Errorf("volume %s contains the state of TPM and EFI of VirtualMachine %s: it can be restored to a VirtualMachine of that name only",
 			backup.VolumeName, s.source().Name)
 	case backup.VolumeSnapshotName == nil:
@@ -81,19 +81,19 @@ func (s *scope) plan(backup *v1beta1.VolumeBackup) (volume, error) {
 	if v.claim, err = s.claimName(backup); err != nil {
 		return v, err
 	}
-	// What was decided before the first claim was created stays: DataVolumes may change meanwhile.
+	// The decision that was made before the first claim was created is kept, because DataVolumes may have changed since.
 	for i := range s.step.Status.Restores {
 		if known := &s.step.Status.Restores[i]; known.VolumeName == backup.VolumeName {
 			v.claim, v.dataVolume = known.PersistentVolumeClaimName, ptr.Deref(known.DataVolumeName, "")
 		}
 	}
-	if of != nil && of.DataVolume != nil {
+	if vmVolume != nil && vmVolume.DataVolume != nil {
 		v.template = slices.IndexFunc(s.source().Spec.DataVolumeTemplates, func(t v1.DataVolumeTemplateSpec) bool {
-			return t.Name == of.DataVolume.Name
+			return t.Name == vmVolume.DataVolume.Name
 		})
 	}
 	if v.template >= 0 || s.replaces(backup, v.claim) && s.DataVolumes[v.claim] != nil {
-		v.dataVolume = v.claim // The name of a DataVolume is that of its claim.
+		v.dataVolume = v.claim // A DataVolume and its claim have the same name.
 	}
 	return v, nil
 }
@@ -121,32 +121,31 @@ func (s *scope) policy() v1beta1.VolumeRestorePolicy {
 
 func (s *scope) override(volume string) *v1beta1.VolumeRestoreOverride {
 	list := s.Restore.Spec.VolumeRestoreOverrides
-	at := slices.IndexFunc(list, func(o v1beta1.VolumeRestoreOverride) bool { return o.VolumeName == volume })
-	if at < 0 {
+	index := slices.IndexFunc(list, func(o v1beta1.VolumeRestoreOverride) bool { return o.VolumeName == volume })
+	if index < 0 {
 		return nil
 	}
-	return &list[at]
+	return &list[index]
 }
 
-// replaces reports whether a live claim may be deleted to restore a backup under its name: it is the claim of which the backup
-// was made, for the VM of which it was made. KubeVirt deletes any claim that an override names, and the disks of the source of
-// a new VM.
+// replaces reports whether a live claim may be deleted to restore a backup under its name: it has to be the claim, and the target the VM,
+// of which the backup was made. KubeVirt deletes any claim that an override names, and the disks of the source of a new VM.
 func (s *scope) replaces(backup *v1beta1.VolumeBackup, claim string) bool {
-	return s.policy() == v1beta1.VolumeRestorePolicyInPlace && claim == backup.PersistentVolumeClaim.Name && s.toSource()
+	return s.policy() == v1beta1.VolumeRestorePolicyInPlace && claim == backup.PersistentVolumeClaim.Name && s.targetsSource()
 }
 
-// restores returns what the status has about the volumes.
+// restores returns the volumes for the status.
 func (s *scope) restores() []v1beta1.VolumeRestore {
 	out := make([]v1beta1.VolumeRestore, 0, len(s.volumes))
 	for i := range s.volumes {
 		v := &s.volumes[i]
-		one := v1beta1.VolumeRestore{
+		restore := v1beta1.VolumeRestore{
 			VolumeName: v.VolumeName, PersistentVolumeClaimName: v.claim, VolumeSnapshotName: *v.VolumeSnapshotName,
 		}
 		if v.dataVolume != "" {
-			one.DataVolumeName = ptr.To(v.dataVolume)
+			restore.DataVolumeName = ptr.To(v.dataVolume)
 		}
-		out = append(out, one)
+		out = append(out, restore)
 	}
 	return out
 }
@@ -183,12 +182,14 @@ func (s *scope) templates() []v1.DataVolumeTemplateSpec {
 	return out
 }
 
-// mark is the value by which objects that this restore has made or changed are recognized.
+// mark returns the value by which objects that this restore has created or changed are recognized.
 func (s *scope) mark() string { return mark(s.Restore) }
 
-func mark(of *v1beta1.VirtualMachineRestore) string { return of.Name + "-" + string(of.UID) }
+func mark(vmRestore *v1beta1.VirtualMachineRestore) string {
+	return vmRestore.Name + "-" + string(vmRestore.UID)
+}
 
-// isOurs reports whether this restore has made the claim, or changed the VM, that has the annotations.
+// isOurs reports whether this restore has created the claim, or changed the VM, with these annotations.
 func (s *scope) isOurs(annotations map[string]string) bool {
 	return annotations[snapshot.LastRestoreAnnotation] == s.mark()
 }

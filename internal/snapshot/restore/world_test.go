@@ -296,10 +296,10 @@ func (c *cluster) summary() []string {
 		out = append(out, fmt.Sprintf("revision %s of %s", name, owner(c.Revisions[name])))
 	}
 	for i := range c.Target.Spec.Template.Spec.Volumes {
-		if of := &c.Target.Spec.Template.Spec.Volumes[i]; of.DataVolume != nil {
-			out = append(out, fmt.Sprintf("volume %s on DataVolume %s", of.Name, of.DataVolume.Name))
+		if volume := &c.Target.Spec.Template.Spec.Volumes[i]; volume.DataVolume != nil {
+			out = append(out, fmt.Sprintf("volume %s on DataVolume %s", volume.Name, volume.DataVolume.Name))
 		} else {
-			out = append(out, fmt.Sprintf("volume %s on %q", of.Name, of.WrittenClaim()))
+			out = append(out, fmt.Sprintf("volume %s on %q", volume.Name, volume.WrittenClaim()))
 		}
 	}
 	for i := range c.Target.Spec.DataVolumeTemplates {

@@ -25,7 +25,7 @@ const (
 	profilerStart, profilerStop, profilerDump = "start", "stop", "dump"
 )
 
-// profiler has the flags of cluster-profiler, which are those of KubeVirt's program of that name.
+// profiler contains the flags of cluster-profiler, which are those of KubeVirt's program of that name.
 type profiler struct {
 	cli      *cli.CLI
 	cmd      string
@@ -128,7 +128,7 @@ func (p *profiler) dump(ctx context.Context, server *subresources.Client) error 
 	return err
 }
 
-// prepare creates the directory. One that exists is kept under another name.
+// prepare creates the directory. It renames an existing one.
 func (p *profiler) prepare() error {
 	if _, err := os.Lstat(p.dir); err == nil && !p.reuse {
 		old := fmt.Sprintf("%s-old-%s", p.dir, rand.String(4))
@@ -142,7 +142,8 @@ func (p *profiler) prepare() error {
 	return os.MkdirAll(p.dir, 0o750)
 }
 
-// write writes a directory for each Pod, with a file for each profile. The names are the server's: none leads out of the directory.
+// write writes a directory for each Pod, with a file for each profile. The names are the server's, so it rejects those that lead out of the
+// directory.
 func (p *profiler) write(results map[string]v1.ProfilerResult) error {
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {

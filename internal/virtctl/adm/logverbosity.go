@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package adm has the commands for administrators.
+// Package adm implements the commands for administrators.
 package adm
 
 import (
@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// show is the value of a component's flag without a value.
+	// show is the value of a component's flag that is given without a value.
 	show = "show"
-	// all is every component.
+	// all means all components.
 	all = "all"
 	// defaultVerbosity applies to a component for which none is set.
 	defaultVerbosity, maxVerbosity = 2, 9

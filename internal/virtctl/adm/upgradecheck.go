@@ -26,7 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// errNotMigratable is the exit code when some guests cannot be migrated. It is 1 if the check failed.
+// errNotMigratable is the exit code if some guests cannot be migrated. The exit code is 1 if the check itself failed.
 const errNotMigratable cli.ExitError = 2
 
 // upgradeCheckCommand is one run of the command.
@@ -43,13 +43,13 @@ type upgradeCheckCommand struct {
 
 // upgradeReport is what -o json and -o yaml print.
 type upgradeReport struct {
-	// WorkloadUpdateMethods are those of the KubeVirt object. Without any, guests keep their launcher until they are restarted.
+	// WorkloadUpdateMethods are those of the KubeVirt object. If there are none, guests keep their launcher until they are restarted.
 	WorkloadUpdateMethods []v1.WorkloadUpdateMethod `json:"workloadUpdateMethods"`
 	// Checked counts the running guests, NotMigratable those that cannot be migrated, Outdated those with an older launcher.
 	Checked       int `json:"checked"`
 	NotMigratable int `json:"notMigratable"`
 	Outdated      int `json:"outdated"`
-	// NotLookedAt are the kinds that the user may not list. What depends on them was not checked.
+	// NotLookedAt are the kinds that the user may not list. Problems that depend on them were not checked.
 	NotLookedAt []string `json:"notLookedAt,omitempty"`
 	// Guests are those that cannot be migrated, or all.
 	Guests []upgradecheck.Finding `json:"guests"`
@@ -136,7 +136,7 @@ func summarize(findings []upgradecheck.Finding, all bool) upgradeReport {
 	return report
 }
 
-// check lists what the check needs. Kinds that the user may not list are left out, except the guests themselves.
+// check lists the objects that the check needs. It omits kinds that the user may not list, except for the guests themselves.
 func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) ([]upgradecheck.Finding, error) {
 	instances, pods := &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
 	nodes, quotas, budgets := &corev1.NodeList{}, &corev1.ResourceQuotaList{}, &policyv1.PodDisruptionBudgetList{}

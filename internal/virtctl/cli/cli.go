@@ -82,7 +82,7 @@ func (c *CLI) Namespace() (string, error) {
 	return namespace, err
 }
 
-// Config returns the configuration of the cluster's clients, for what Objects and Subresources cannot do.
+// Config returns the configuration of clients of the cluster, for requests that Objects and Subresources do not support.
 func (c *CLI) Config() (*rest.Config, error) {
 	config, err := c.Flags.ToRESTConfig()
 	if err != nil {
@@ -90,17 +90,17 @@ func (c *CLI) Config() (*rest.Config, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.UserAgent = "virtctl/" + version.Version
-	// One person sends few requests, and the API server has limits of its own. With a limit here, a wait would end with an error about
-	// the limit, and not about what was waited for.
+	// A user sends few requests, and the API server has its own limits. With a limit here, a wait would end with an error about the limit
+	// instead of the state for which it waited.
 	config.QPS = -1
-	// Not protobuf, which -v 8 could not show.
+	// JSON, because -v 8 could not show protobuf.
 	config.ContentType = "application/json"
-	// kubectl prints warnings the same way.
+	// Warnings are printed as kubectl prints them.
 	config.WarningHandler = rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	return config, nil
 }
 
-// ClusterFlags returns the flags by which another run of virtctl uses the same cluster as the same user.
+// ClusterFlags returns the flags with which another run of virtctl uses the same cluster as the same user.
 func (c *CLI) ClusterFlags() []string {
 	var flags []string
 	for _, flag := range []struct {
@@ -131,7 +131,7 @@ func (c *CLI) Objects() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without a logger it would use controller-runtime's, which prints a stack trace unless one has been set.
+	// The default is controller-runtime's logger, which prints a stack trace if it was not set.
 	return client.New(config, client.Options{Scheme: Scheme, Mapper: mapper, Log: klog.Background()})
 }
 
@@ -154,7 +154,7 @@ func (c *CLI) VM(argument string) (*subresources.Client, subresources.Object, er
 	return c.target(argument, subresources.VirtualMachines)
 }
 
-// target parses NAME, vm/NAME or vmi/NAME. The instance of a VM has the VM's name, so that the kind does not matter.
+// target parses NAME, vm/NAME or vmi/NAME. The instance of a VM has the VM's name, so the kind does not matter.
 func (c *CLI) target(argument, resource string) (*subresources.Client, subresources.Object, error) {
 	name := argument
 	if kind, rest, found := strings.Cut(argument, "/"); found {
@@ -164,7 +164,7 @@ func (c *CLI) target(argument, resource string) (*subresources.Client, subresour
 		name = rest
 	}
 	if name == "" || strings.Contains(name, "/") {
-		return nil, subresources.Object{}, fmt.Errorf("%q is not a name: give the name alone and the namespace with -n", argument)
+		return nil, subresources.Object{}, fmt.Errorf("%q is not a name: specify only the name, and the namespace with -n", argument)
 	}
 	namespace, err := c.Namespace()
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *CLI) target(argument, resource string) (*subresources.Client, subresour
 	return api, subresources.Object{Namespace: namespace, Resource: resource, Name: name}, err
 }
 
-// Resource returns the resource that a user means by vm, VMs, virtualmachineinstance and so on.
+// Resource returns the resource for a kind as users write it, such as vm, VMs or virtualmachineinstance.
 func Resource(kind string) (string, error) {
 	kind, _, _ = strings.Cut(strings.ToLower(kind), ".")
 	switch kind {
@@ -186,16 +186,16 @@ func Resource(kind string) (string, error) {
 	return "", fmt.Errorf("unsupported resource type %q: it is vm or vmi", kind)
 }
 
-// OneArgument accepts exactly one argument. Its errors call the argument what.
-func (c *CLI) OneArgument(what string) cobra.PositionalArgs {
+// OneArgument accepts exactly one argument. description describes the argument in errors.
+func (c *CLI) OneArgument(description string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch len(args) {
 		case 1:
 			return nil
 		case 0:
-			return fmt.Errorf("the name of the %s is missing, see: %s --help", what, cmd.CommandPath())
+			return fmt.Errorf("the name of the %s is missing, see: %s --help", description, cmd.CommandPath())
 		default:
-			return fmt.Errorf("one %s at a time, and not %q, see: %s --help", what, args, cmd.CommandPath())
+			return fmt.Errorf("one %s at a time, and not %q, see: %s --help", description, args, cmd.CommandPath())
 		}
 	}
 }

@@ -25,7 +25,7 @@ type ExitError int
 // Error implements error.
 func (e ExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// Failure returns what is printed when a command failed: the error, and what to do about it where that is known.
+// Failure returns the text that is printed when a command fails: the error, and what to do about it if that is known.
 func (c *CLI) Failure(err error) string {
 	text := Plain(err.Error())
 	if hint := c.hint(err); hint != "" {
@@ -73,7 +73,7 @@ func isAPIMissing(err error) bool {
 	})
 }
 
-// Plain removes control characters, escape sequences' included, and invisible ones from a text: messages may come from a guest.
+// Plain removes control characters, including those of escape sequences, and invisible characters from a text, which may come from a guest.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {

@@ -13,7 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// KubeVirt returns the cluster's KubeVirt object, whatever its namespace.
+// KubeVirt returns the cluster's KubeVirt object, regardless of its namespace.
 func KubeVirt(ctx context.Context, objects client.Client) (*v1.KubeVirt, error) {
 	list := &v1.KubeVirtList{}
 	if err := objects.List(ctx, list); err != nil {

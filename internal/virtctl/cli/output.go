@@ -16,7 +16,7 @@ import (
 // Output is the flag -o with the formats json and yaml.
 type Output struct{ format string }
 
-// AddTo adds the flag. An empty default is the command's own, human-readable output.
+// AddTo adds the flag. An empty default means the command's own, human-readable output.
 func (o *Output) AddTo(cmd *cobra.Command, format string) {
 	cmd.Flags().StringVarP(&o.format, "output", "o", format, "Output format: json or yaml.")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
@@ -48,8 +48,8 @@ func (o *Output) Print(out io.Writer, value any) error {
 	return err
 }
 
-// PrintJSON writes the server's JSON in the format and keeps the order of its fields. Control characters are removed, as values
-// may come from a guest.
+// PrintJSON writes the server's JSON in the format and keeps the order of its fields. It removes control characters, because values may
+// come from a guest.
 func (o *Output) PrintJSON(out io.Writer, content json.RawMessage) error {
 	var printed []byte
 	var err error

@@ -20,8 +20,8 @@ func Terminal(stream any) (fd int, isTerminal bool) {
 	return int(file.Fd()), true
 }
 
-// MakeRaw puts the input into raw mode, in which the program reads every key, Ctrl+C included. restore ends that mode. An input
-// that is not a terminal is not changed.
+// MakeRaw puts the input into raw mode, in which the program reads every key, including Ctrl+C. restore ends that mode. MakeRaw does not
+// change an input that is not a terminal.
 func (c *CLI) MakeRaw() (restore func(), err error) {
 	fd, isTerminal := Terminal(c.In)
 	if !isTerminal {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package console has the command console: a terminal at a guest's serial port.
+// Package console implements the command console: a terminal at a guest's serial port.
 package console
 
 import (

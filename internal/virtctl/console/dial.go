@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// retryInterval is the time between attempts while the instance does not run. It is KubeVirt's.
+// retryInterval is the time between attempts while the instance does not run. KubeVirt's value.
 const retryInterval = time.Second
 
 // Dialer opens an instance's console and waits until the instance runs.
@@ -28,7 +28,7 @@ type Dialer struct {
 	API     *subresources.Client
 	Objects client.Client
 	VMI     subresources.Object
-	// Timeout is how long to wait. With 0 there is one attempt.
+	// Timeout is how long to wait. 0 means a single attempt.
 	Timeout time.Duration
 }
 
@@ -59,7 +59,7 @@ func (d Dialer) Dial(ctx context.Context, report func(string)) (*subresources.St
 	}
 }
 
-// permanent returns an error if waiting does not help, otherwise nil.
+// permanent returns an error if the console cannot be opened even later, and nil otherwise.
 func (d Dialer) permanent(ctx context.Context, err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -80,7 +80,7 @@ func (d Dialer) permanent(ctx context.Context, err error) error {
 	}
 }
 
-// missing returns an error unless the instance has a VM that is starting it.
+// missing returns an error unless the instance has a VM that is about to start it.
 func (d Dialer) missing(ctx context.Context, notFound error) error {
 	vm := &v1.VirtualMachine{}
 	key := client.ObjectKey{Namespace: d.VMI.Namespace, Name: d.VMI.Name}

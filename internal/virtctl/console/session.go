@@ -36,7 +36,7 @@ type session struct {
 func (s *session) run(ctx context.Context) error {
 	stream, err := s.dial.Dial(ctx, s.printer("\n"))
 	if ctx.Err() != nil {
-		return nil // Ctrl+C while waiting is no error.
+		return nil // Ctrl+C while waiting is not an error.
 	}
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// printer returns a function that prints lines. A raw terminal needs another line end than others.
+// printer returns a function that prints lines with this end. A raw terminal needs a different one.
 func (s *session) printer(end string) func(string) {
 	return func(text string) { _, _ = fmt.Fprint(s.cli.ErrOut, text, end) }
 }
@@ -103,7 +103,7 @@ func (s *session) serve(ctx context.Context, stream *subresources.Stream, keys <
 		if err == nil || errors.Is(err, errEscaped) {
 			return err
 		}
-		return <-received // It says more precisely why the connection ended.
+		return <-received // This error is more precise about why the connection ended.
 	}
 }
 
@@ -160,7 +160,7 @@ func (s *session) reconnect(ctx context.Context, keys <-chan keystrokes) (*subre
 
 // keystrokes is the result of one read of the keyboard.
 type keystrokes struct {
-	// bytes are those before the escape sequence.
+	// bytes are the bytes before the escape sequence.
 	bytes   []byte
 	escaped bool
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package create has the commands that print manifests of virtual machines, instance types, preferences and clones.
+// Package create implements the commands that print manifests of virtual machines, instance types, preferences and clones.
 package create
 
 import (
@@ -39,7 +39,8 @@ func nameOr(name, prefix string) string {
 	return name
 }
 
-// explicitNamespace returns the namespace if the user named one, otherwise "": such a manifest can be applied to every namespace.
+// explicitNamespace returns the namespace if the user specified one, and "" otherwise, so that the manifest can be applied to any
+// namespace.
 func explicitNamespace(c *cli.CLI) (string, error) {
 	namespace, overridden, err := c.Flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil || !overridden {

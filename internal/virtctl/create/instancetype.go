@@ -104,7 +104,7 @@ func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstance
 
 // scoped is an object of a kind that exists namespaced and cluster-wide.
 type scoped struct {
-	// namespaced selects the namespaced kind. A namespace does, too, as in KubeVirt.
+	// namespaced selects the namespaced kind. As in KubeVirt, a namespace does so too.
 	namespaced bool
 	// kind is the kind without the prefix VirtualMachine or VirtualMachineCluster.
 	kind, name string

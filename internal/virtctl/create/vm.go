@@ -122,7 +122,7 @@ func (b *builder) build(namespace string) error {
 	b.vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
 	b.vm.Spec.Template.Spec.TerminationGracePeriodSeconds = &b.gracePeriod
 	b.vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{Guest: &memory}
-	// Volumes are added in their boot order. Inference comes last, as it reads the volumes.
+	// Volumes are added in their boot order. Inference is last, because it reads the volumes.
 	for _, step := range []func() error{
 		b.useInstancetype, b.usePreference, b.addContainerDisks, b.addClaims, b.addImports, b.addSysprep,
 		b.addCredentials, b.addCloudInit, b.inferInstancetype, b.inferPreference,
@@ -135,15 +135,15 @@ func (b *builder) build(namespace string) error {
 }
 
 func parseStrategy(text string) (v1.VirtualMachineRunStrategy, error) {
-	at := slices.IndexFunc(strategies, func(s v1.VirtualMachineRunStrategy) bool { return strings.EqualFold(string(s), text) })
-	if at < 0 {
+	i := slices.IndexFunc(strategies, func(s v1.VirtualMachineRunStrategy) bool { return strings.EqualFold(string(s), text) })
+	if i < 0 {
 		names := strings.Trim(fmt.Sprint(strategies), "[]")
 		return "", flagError("run-strategy", "invalid run strategy %q, supported values are: %s", text, strings.ReplaceAll(names, " ", ", "))
 	}
-	return strategies[at], nil
+	return strategies[i], nil
 }
 
-// addVolume adds a volume, and a disk if it has a boot order. Without a disk, the cluster's default is used.
+// addVolume adds a volume, and a disk if it has a boot order. If there is no disk, the cluster adds its default.
 func (b *builder) addVolume(p params, name string, source v1.VolumeSource) error {
 	if err := p.checkLabel(name); err != nil {
 		return err
@@ -167,8 +167,8 @@ func (b *builder) addVolume(p params, name string, source v1.VolumeSource) error
 
 func (b *builder) volume(name string) *v1.Volume {
 	volumes := b.vm.Spec.Template.Spec.Volumes
-	if at := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == name }); at >= 0 {
-		return &volumes[at]
+	if i := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == name }); i >= 0 {
+		return &volumes[i]
 	}
 	return nil
 }

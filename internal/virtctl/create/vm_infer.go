@@ -37,7 +37,7 @@ func (i *inference) isExplicit(cmd *cobra.Command) bool {
 	return cmd.Flags().Changed("infer-"+i.flag) || cmd.Flags().Changed("infer-"+i.flag+"-from")
 }
 
-// matcher parses the name. Without a kind the API's default applies.
+// matcher parses the name. If it has no kind, the API's default applies.
 func (i *inference) matcher() (kind, name string, err error) {
 	if kind, name, err = splitPrefix(i.name); err != nil {
 		return "", "", flagError(i.flag, "%w", err)
@@ -114,7 +114,7 @@ func (b *builder) unlessOptional(i *inference, err error) error {
 	return nil
 }
 
-// inferFrom returns the volume to infer from: the one of the flag, the first in the boot order, or the first.
+// inferFrom returns the volume to infer from: that of the flag, or else the first in the boot order, or else the first one.
 func (b *builder) inferFrom(i *inference) (string, error) {
 	volumes := b.vm.Spec.Template.Spec.Volumes
 	name := i.from

@@ -140,11 +140,11 @@ func (b *builder) addImport(text string) error {
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(importers, func(i importer) bool { return i.kind == kind })
-	if at < 0 {
+	index := slices.IndexFunc(importers, func(i importer) bool { return i.kind == kind })
+	if index < 0 {
 		return p.errorf("invalid volume import type %q, see help for supported values", kind)
 	}
-	importing := importers[at]
+	importing := importers[index]
 	if err := p.only(append([]string{"type", "size", "name", "bootorder"}, importing.parameters...)...); err != nil {
 		return err
 	}

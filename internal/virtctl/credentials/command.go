@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package credentials has the command credentials, which changes passwords and SSH keys in the Secrets of a VM's access
+// Package credentials implements the command credentials, which changes passwords and SSH keys in the Secrets of a VM's access
 // credentials. virt-handler propagates them to the running guest.
 package credentials
 
@@ -83,7 +83,7 @@ func (f *flags) choose(secrets []string) (string, error) {
 	return "", fmt.Errorf("secret %s is not one of the VM's for this: %v", f.secret, secrets)
 }
 
-// secret reads a Secret that may be changed: one of the VM's own, unless it is forced.
+// secret reads a Secret that may be changed: it must be owned by the VM, unless force is set.
 func (t *target) secret(ctx context.Context, name string, force bool) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	if err := t.Get(ctx, client.ObjectKey{Namespace: t.vm.Namespace, Name: name}, secret); err != nil {
@@ -151,7 +151,7 @@ virtctl credentials set-password --user=jdoe --password=secret --force myvm`),
 			}
 			if password == "" {
 				if password, err = c.ReadPassword("Password of " + f.user + ": "); err != nil {
-					return fmt.Errorf("%w: give it with --password", err)
+					return fmt.Errorf("%w: specify it with --password", err)
 				}
 			}
 			secret, err := t.secret(cmd.Context(), name, f.force)

@@ -43,7 +43,7 @@ func (k *keySource) read() (string, error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case strings.Contains(text, "PRIVATE KEY"):
-		return "", errors.New("error getting ssh key: this is a private key; give the public one, such as ~/.ssh/id_ed25519.pub")
+		return "", errors.New("error getting ssh key: this is a private key; specify the public key, such as ~/.ssh/id_ed25519.pub")
 	case text == "" || strings.Contains(text, "\n"):
 		return "", errors.New("error getting ssh key: one public key is needed, in one line")
 	}

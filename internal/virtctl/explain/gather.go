@@ -25,7 +25,7 @@ import (
 // defaultClassAnnotation marks the default storage class.
 const defaultClassAnnotation = "storageclass.kubernetes.io/is-default-class"
 
-// gatherer reads a snapshot. Areas that the user may not read are left out and recorded in Hidden.
+// gatherer reads a snapshot. Areas that the user may not read are omitted and recorded in Hidden.
 type gatherer struct {
 	client.Client
 	*Snapshot
@@ -196,7 +196,7 @@ func (g *gatherer) node(ctx context.Context) error {
 	return nil
 }
 
-// events reads the events of each object separately, as a namespace may have very many.
+// events reads the events of each object separately, because a namespace may have very many.
 func (g *gatherer) events(ctx context.Context) error {
 	wanted := map[string][]string{"VirtualMachine": {g.Name}, "VirtualMachineInstance": {g.Name}}
 	for i := range g.Pods {

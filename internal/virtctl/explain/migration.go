@@ -55,7 +55,7 @@ func evacuation(s *Snapshot) []Finding {
 	}
 }
 
-// volumeMigration reports that volumes are to be migrated to other claims, and that no migration was requested.
+// volumeMigration reports that volumes are to be migrated to other claims although no migration was requested.
 func volumeMigration(s *Snapshot) []Finding {
 	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || s.migration() != nil || s.Hidden[AreaMigrations] ||
 		s.condition(v1.VirtualMachineInstanceVolumesChange).Status != corev1.ConditionTrue {
@@ -88,7 +88,7 @@ func (s *Snapshot) migration() *v1.VirtualMachineInstanceMigration {
 	return nil
 }
 
-// migrating is the finding about an unfinished migration.
+// migrating returns the finding about an unfinished migration.
 func (s *Snapshot) migrating(m *v1.VirtualMachineInstanceMigration, what string) Finding {
 	f := Finding{
 		Good: true, What: fmt.Sprintf("%s: migration %s is %s.", what, m.Name, phaseOf(m)),
@@ -121,14 +121,14 @@ func (s *Snapshot) migrating(m *v1.VirtualMachineInstanceMigration, what string)
 	return f
 }
 
-// progressEvents is the number of progress events that are shown: the latest have the current rates.
+// progressEvents is the number of progress events that are shown. The latest ones contain the current rates.
 const progressEvents = 3
 
-// startMessage is the message of the event at the start of a transfer, which is not shown. It is KubeVirt's.
+// startMessage is the message of the event at the start of a transfer, which is not shown. KubeVirt's text.
 const startMessage = "VirtualMachineInstance is migrating."
 
-// progress returns the latest events of the transfer that started at this time: what the source's agent does to complete it, and the
-// rates. A transfer that needs no such help has no events.
+// progress returns the latest events of the transfer that started at this time: the rates, and what the source's agent does to complete it.
+// A transfer that completes without such measures has no events.
 func (s *Snapshot) progress(start time.Time) []string {
 	var out []string
 	for i := range s.Events {
@@ -144,7 +144,7 @@ func (s *Snapshot) progress(start time.Time) []string {
 	return out
 }
 
-// evacuating is the finding about a guest that is to be evacuated by a migration.
+// evacuating returns the finding about a guest that is to be evacuated by a migration.
 func (s *Snapshot) evacuating(source string) Finding {
 	if m := s.migration(); m != nil {
 		return s.migrating(m, fmt.Sprintf("The guest is being evacuated from node %s", source))

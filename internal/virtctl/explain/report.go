@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxEvents is the number of events in a report, and maxText the size of a message in bytes: a report fits on one screen.
+	// maxEvents is the number of events in a report, and maxText the size of a message in bytes, so that a report fits on one screen.
 	maxEvents, maxText = 5, 400
-	// maxParagraph is the size of a paragraph in bytes. It can contain several values that others wrote.
+	// maxParagraph is the size of a paragraph in bytes. It can contain several texts of other users.
 	maxParagraph = 4 * maxText
 	// width is the length of a line in bytes.
 	width = 100
@@ -27,9 +27,9 @@ const (
 type Finding struct {
 	// What is a summary in one sentence.
 	What string `json:"what"`
-	// Why are the reasons, by preference messages of the cluster.
+	// Why contains the reasons, preferably as messages from the cluster.
 	Why []string `json:"why,omitempty"`
-	// Do is the remedy as a sentence, and Commands are those to run.
+	// Do is the remedy as a sentence, and Commands are the commands to run.
 	Do       string   `json:"do,omitempty"`
 	Commands []string `json:"commands,omitempty"`
 	// Good reports whether the finding is not a problem.
@@ -121,7 +121,7 @@ func paragraph(b *strings.Builder, head, text string) {
 	b.WriteString(line + "\n")
 }
 
-// short returns the beginning of a message as one line.
+// short returns a message as one line, truncated to maxText bytes.
 func short(text string) string { return cut(strings.Join(strings.Fields(text), " "), maxText) }
 
 // cut truncates a text to limit bytes.

@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// rule returns its findings about a snapshot, if any.
+// rule is a function that returns findings about a snapshot, if there are any.
 type rule func(*Snapshot) []Finding
 
 // rules are all rules in the order of the report. Problems of the whole cluster come first.
@@ -21,7 +21,7 @@ var rules = []rule{
 	volumeMigration, running,
 }
 
-// one returns a list of one finding.
+// one returns a list with one finding.
 func one(f Finding) []Finding { return []Finding{f} }
 
 // notFound reports that there is no VM or instance of this name.
@@ -207,7 +207,7 @@ func finished(s *Snapshot) []Finding {
 	return one(f)
 }
 
-// unexplained is the finding if no rule has one.
+// unexplained returns the finding for a snapshot for which no rule has one.
 func unexplained(s *Snapshot) Finding {
 	f := Finding{What: "The VM is starting, and there is no sign of a problem."}
 	if s.VMI != nil {

@@ -57,7 +57,7 @@ func node(s *Snapshot) []Finding {
 	return one(f)
 }
 
-// lost is the finding about a node that is not ready. Its guest may still run; only an administrator can rule that out.
+// lost returns the finding about a node that is not ready. Its guest may still run; only an administrator can rule that out.
 func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 	name := s.VMI.Status.NodeName
 	f := Finding{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package explain has the command explain, which explains why a VM does not run or what it waits for.
+// Package explain implements the command explain, which explains why a VM does not run or what it waits for.
 //
 // Gather reads a Snapshot from the cluster. Explain is a pure function from a Snapshot to a Report.
 package explain
@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// Snapshot contains a VM and the objects around it at one time. An object that is nil does not exist, or its area is in Hidden.
+// Snapshot contains a VM and the related objects at one time. An object that is nil does not exist, or its area is in Hidden.
 type Snapshot struct {
 	Now             time.Time
 	Namespace, Name string
@@ -96,7 +96,7 @@ func (s *Snapshot) Strategy() v1.VirtualMachineRunStrategy {
 	if s.VM == nil {
 		return ""
 	}
-	strategy, _ := s.VM.RunStrategy() // Admission refuses a VM with an error here.
+	strategy, _ := s.VM.RunStrategy() // Admission rejects a VM for which this is an error.
 	return strategy
 }
 

@@ -34,7 +34,7 @@ var handledElsewhere = map[string]bool{
 	"FailedMount": true, "FailedMapVolume": true, "FailedAttachVolume": true, "FailedCreatePodSandBox": true, "NetworkNotReady": true,
 }
 
-// missingReferences are what a VM refers to and cannot be found, by the reason of its condition Failure.
+// missingReferences contains the kinds of objects that a VM refers to and that cannot be found, by the reason of its condition Failure.
 var missingReferences = map[string]string{"FailedFindInstancetype": "instance type", "FailedFindPreference": "preference"}
 
 // failedSync reports that virt-controller or virt-handler cannot do what the spec requires.
@@ -107,7 +107,7 @@ func claims(s *Snapshot) []Finding {
 	return found
 }
 
-// stoppedByUser reports whether the VM is not meant to run, so that missing objects are no problem.
+// stoppedByUser reports whether the VM is not meant to run, so that missing objects are not a problem.
 func stoppedByUser(s *Snapshot) bool {
 	return s.VMI == nil && len(stopped(s)) > 0
 }
@@ -183,7 +183,7 @@ func scheduling(s *Snapshot) []Finding {
 	return one(f)
 }
 
-// requestedMemory returns how much memory the VM requests, as a part of a sentence, or nothing if that is unknown.
+// requestedMemory returns how much memory the VM requests, as a part of a sentence, or "" if that is unknown.
 func (s *Snapshot) requestedMemory() string {
 	if pod := s.Pod(); pod != nil {
 		for _, container := range pod.Spec.Containers {
@@ -284,7 +284,7 @@ func images(s *Snapshot) []Finding {
 
 var quotedImage = regexp.MustCompile(`image "([^"]+)"`)
 
-// imageOf returns the image that cannot be pulled. It may be a volume's, which only the message names.
+// imageOf returns the image that cannot be pulled. It may be that of a volume, which only the message names.
 func imageOf(pod *corev1.Pod, status corev1.ContainerStatus, message string) string {
 	if m := quotedImage.FindStringSubmatch(message); m != nil {
 		return m[1]
@@ -297,7 +297,7 @@ func imageOf(pod *corev1.Pod, status corev1.ContainerStatus, message string) str
 	return status.Image
 }
 
-// pullMessage returns why the image cannot be pulled. During the kubelet's back-off only the event has the reason.
+// pullMessage returns why the image cannot be pulled. During the kubelet's backoff, only the event contains the reason.
 func pullMessage(s *Snapshot, pod *corev1.Pod, waiting *corev1.ContainerStateWaiting) string {
 	if waiting.Reason == "ImagePullBackOff" {
 		if e := s.eventOf("Pod", pod.Name, "Failed"); e != nil && strings.Contains(e.Message, "pull") {
@@ -323,7 +323,7 @@ func podStart(s *Snapshot) []Finding {
 	})
 }
 
-// outcome returns the message of a launcher's outcome, which is a line of JSON, or what the container runtime reports.
+// outcome returns the message of a launcher's outcome, which is a line of JSON, or else the container runtime's reason.
 func outcome(message, reason string) string {
 	var outcome struct{ Reason, Message string }
 	if json.Unmarshal([]byte(message), &outcome) == nil && outcome.Message != "" {

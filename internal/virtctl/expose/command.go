@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package expose has the command expose, which creates a Service for a guest's ports.
+// Package expose implements the command expose, which creates a Service for a guest's ports.
 package expose
 
 import (
@@ -206,7 +206,7 @@ func byName(name string) map[string]string {
 	return map[string]string{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(name)}
 }
 
-// ports returns the ports that the interfaces list. They are named, as a service with several ports requires.
+// ports returns the ports that the interfaces list. They have names, because a Service with several ports requires them.
 func ports(spec *v1.VirtualMachineInstanceSpec) []corev1.ServicePort {
 	var found []corev1.ServicePort
 	for _, i := range spec.Domain.Devices.Interfaces {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package guestfs has the command guestfs, which opens a shell with libguestfs's tools and the disk in a claim.
+// Package guestfs implements the command guestfs, which opens a shell with libguestfs's tools and the disk in a claim.
 package guestfs
 
 import (
@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// startTimeout is how long the Pod may take to run: its image has some 500 MB. KubeVirt's.
+	// startTimeout is how long the Pod may take to start: its image has about 500 MB. KubeVirt's value.
 	startTimeout = 500 * time.Second
 	// requestTimeout limits the requests that create and delete the Pod.
 	requestTimeout = 30 * time.Second
 )
 
-// options are the command's flags, named as KubeVirt's.
+// options are the command's flags. Their names are KubeVirt's.
 type options struct {
 	image, pullPolicy, vm string
 	kvm, root             bool
@@ -82,24 +82,24 @@ func (o *options) identity() (ids, error) {
 		return ids{new(int64(0)), new(int64(0)), new(int64(0))}, nil
 	}
 	var out ids
-	for _, one := range []struct {
-		flag, text string
+	for _, flag := range []struct {
+		name, text string
 		into       **int64
 	}{{"uid", o.uid, &out.user}, {"gid", o.gid, &out.group}, {"fsGroup", o.fsGroup, &out.fsGroup}} {
-		if one.text == "" {
+		if flag.text == "" {
 			continue
 		}
-		number, err := strconv.ParseInt(one.text, 10, 64)
+		number, err := strconv.ParseInt(flag.text, 10, 64)
 		if err != nil {
-			return ids{}, fmt.Errorf("--%s: %w", one.flag, err)
+			return ids{}, fmt.Errorf("--%s: %w", flag.name, err)
 		}
-		*one.into = &number
+		*flag.into = &number
 	}
 	return out, nil
 }
 
 func (o *options) run(ctx context.Context, c *cli.CLI, claim string) error {
-	who, err := o.identity()
+	user, err := o.identity()
 	if err != nil {
 		return err
 	}
@@ -127,14 +127,14 @@ func (o *options) run(ctx context.Context, c *cli.CLI, claim string) error {
 	if err != nil {
 		return err
 	}
-	pod, err := s.pod(ctx, o, who, block)
+	pod, err := s.pod(ctx, o, user, block)
 	if err != nil {
 		return err
 	}
 	return s.run(ctx, pod)
 }
 
-// shell is a shell with a claim.
+// shell is a shell in a Pod with a claim.
 type shell struct {
 	cli     *cli.CLI
 	objects client.Client
@@ -174,8 +174,8 @@ func (s *shell) checkClaim(ctx context.Context) (block bool, err error) {
 }
 
 // pod returns the Pod to create.
-func (s *shell) pod(ctx context.Context, o *options, who ids, block bool) (*corev1.Pod, error) {
-	pod := newPod(s.claim, o, who, block)
+func (s *shell) pod(ctx context.Context, o *options, user ids, block bool) (*corev1.Pod, error) {
+	pod := newPod(s.claim, o, user, block)
 	if o.vm == "" {
 		return pod, nil
 	}
@@ -203,14 +203,14 @@ func (s *shell) run(ctx context.Context, pod *corev1.Pod) error {
 	return s.attach(ctx, pod)
 }
 
-// create creates the Pod. Ctrl+C does not cancel the request, as it would be unknown whether the Pod has to be deleted.
+// create creates the Pod. Ctrl+C does not cancel the request, because it would then be unknown whether the Pod has to be deleted.
 func (s *shell) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	return s.objects.Create(ctx, pod)
 }
 
-// delete deletes the Pod, also after Ctrl+C.
+// delete deletes the Pod, even after Ctrl+C.
 func (s *shell) delete(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()

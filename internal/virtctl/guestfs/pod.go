@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Names and paths of the image and its container. They are KubeVirt's (pkg/virtctl/guestfs), so that each virtctl works with both
-// images.
+// Names and paths of the image and its container. They are KubeVirt's (pkg/virtctl/guestfs), so that either virtctl works with either
+// image.
 const (
 	imageName     = "libguestfs-tools"
 	container     = "libguestfs"
@@ -69,7 +69,7 @@ func reference(info v1.GuestfsInfo) (string, error) {
 }
 
 // newPod returns the Pod for a claim. Unless it runs as root, it complies with the restricted Pod security standard.
-func newPod(claim client.ObjectKey, o *options, who ids, block bool) *corev1.Pod {
+func newPod(claim client.ObjectKey, o *options, user ids, block bool) *corev1.Pod {
 	shell := corev1.Container{
 		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(o.pullPolicy), Command: []string{entrypoint}, Stdin: true, TTY: true,
 		Env: []corev1.EnvVar{
@@ -99,7 +99,7 @@ func newPod(claim client.ObjectKey, o *options, who ids, block bool) *corev1.Pod
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(!o.root), RunAsUser: who.user, RunAsGroup: who.group, FSGroup: who.fsGroup,
+				RunAsNonRoot: ptr.To(!o.root), RunAsUser: user.user, RunAsGroup: user.group, FSGroup: user.fsGroup,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{shell},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package imageupload has the command image-upload, which copies a local file to a volume of the cluster by the Containerized
-// Data Importer (CDI). CDI cannot resume uploads: one that fails starts again from the beginning.
+// Package imageupload implements the command image-upload, which copies a local file to a volume of the cluster by the Containerized
+// Data Importer (CDI). CDI cannot resume uploads, so an upload that fails starts again from the beginning.
 package imageupload
 
 import (
@@ -51,7 +51,7 @@ type upload struct {
 	cli       *cli.CLI
 	objects   client.Client
 	namespace string
-	// name is that of the DataVolume and its claim.
+	// name is the name of the DataVolume and its claim.
 	name string
 	// claimOnly reports whether the target is a claim without a DataVolume.
 	claimOnly bool
@@ -256,7 +256,7 @@ func (u *upload) finish(ctx context.Context) error {
 	return nil
 }
 
-// printf prints a line. Control characters are removed, as values may be other users' texts.
+// printf prints a line without control characters, because values may be other users' texts.
 func (u *upload) printf(format string, values ...any) {
 	_, _ = fmt.Fprintln(u.cli.Out, cli.Plain(fmt.Sprintf(format, values...)))
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 )
 
-// Paths of the upload proxy. The asynchronous one responds when it has the data, the other when the data is on the volume.
+// Paths of the upload proxy. The asynchronous one responds when it has received the data, the other one when the data is on the volume.
 // https://github.com/kubevirt/containerized-data-importer/blob/main/pkg/common/common.go
 const (
 	pathAsync = "/v1beta1/upload-async"
@@ -58,7 +58,7 @@ func (u *upload) checkCDI() error {
 	return nil
 }
 
-// findProxy returns the proxy of the flag, or else that of CDI's configuration.
+// findProxy returns the proxy of the flag, or else the proxy in CDI's configuration.
 func (u *upload) findProxy(ctx context.Context) (*proxy, error) {
 	address, authority := u.proxyURL, ""
 	if address == "" {
@@ -83,12 +83,12 @@ func (u *upload) findProxy(ctx context.Context) (*proxy, error) {
 	return &proxy{url: parsed, http: httpClient}, err
 }
 
-// configuredProxy returns the URL in CDI's configuration and the certificate authority there, if any.
+// configuredProxy returns the URL and the certificate authority, if any, in CDI's configuration.
 func (u *upload) configuredProxy(ctx context.Context) (address, authority string, err error) {
 	config := &unstructured.Unstructured{}
 	config.SetGroupVersionKind(cdi.GroupVersion.WithKind("CDIConfig"))
 	if err := u.objects.Get(ctx, client.ObjectKey{Name: configName}, config); err != nil {
-		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; give the URL with --uploadproxy-url: %w", err)
+		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; specify the URL with --uploadproxy-url: %w", err)
 	}
 	address, _, _ = unstructured.NestedString(config.Object, "spec", "uploadProxyURLOverride")
 	if address == "" {
@@ -123,7 +123,7 @@ func (u *upload) httpClient(authority string) (*http.Client, error) {
 	}, nil
 }
 
-// at returns the URL of a path of the proxy.
+// at returns the URL of a path at the proxy.
 func (p *proxy) at(suffix string) string {
 	target := *p.url
 	target.Path = path.Join("/", target.Path, suffix)
@@ -148,7 +148,7 @@ func (p *proxy) endpoint(ctx context.Context, token string) (string, error) {
 	return p.at(pathAsync), nil
 }
 
-// token requests a token for one upload to the claim. It expires after some minutes.
+// token requests a token for one upload to the claim. It expires after a few minutes.
 func (u *upload) token(ctx context.Context) (string, error) {
 	request := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"pvcName": u.name}}}
 	request.SetGroupVersionKind(tokenKind)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// maxErrorBody is how much is shown of an error response's body.
+// maxErrorBody is how many bytes of an error response's body are shown.
 const maxErrorBody = 4 << 10
 
 // source is the file to upload. Each attempt reads it from the beginning.
@@ -28,7 +28,7 @@ type source struct {
 }
 
 func openSource(name string) (*source, error) {
-	file, err := os.Open(name) //nolint:gosec // the user's file, which the user names
+	file, err := os.Open(name) //nolint:gosec // the user specifies the file
 	if err != nil {
 		return nil, fmt.Errorf("failed to open image file: %w", err)
 	}
@@ -83,7 +83,7 @@ func isTemporary(err error) bool {
 func (u *upload) send(ctx context.Context, p *proxy, from *source) error {
 	pause := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 100, Cap: 15 * time.Second}
 	for retry := uint(0); ; retry++ {
-		// Each attempt needs a token of its own: the former one may have expired during a large upload.
+		// Each attempt needs its own token, because the previous one may have expired during a large upload.
 		token, err := u.token(ctx)
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func (u *upload) attempt(ctx context.Context, p *proxy, token string, from *sour
 	}
 	progress := newProgress(u.cli.Out, from.size, time.Now)
 	defer progress.finish()
-	// Each attempt has its own reader: the transport may still read that of a failed attempt.
+	// Each attempt has its own reader, because the transport may still use that of a failed attempt.
 	body := progress.watch(io.NewSectionReader(from.File, 0, from.size))
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, io.NopCloser(body))
 	if err != nil {
@@ -137,14 +137,14 @@ func (u *upload) attempt(ctx context.Context, p *proxy, token string, from *sour
 	}
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
 	failure := &statusError{code: response.StatusCode, text: strings.TrimSpace(string(text))}
-	if where := response.Header.Get("Location"); where != "" {
-		failure.text += "the upload proxy redirects, try --uploadproxy-url=" + where
+	if location := response.Header.Get("Location"); location != "" {
+		failure.text += "the upload proxy redirects, try --uploadproxy-url=" + location
 	}
 	return failure
 }
 
-// proxyError returns an error about a request to the upload proxy. It does not wrap the url.Error, so that it is not taken for an
-// error of the API server.
+// proxyError returns an error about a request to the upload proxy. It does not wrap the url.Error, so that it is not mistaken for an error
+// of the API server.
 func proxyError(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {

@@ -25,7 +25,7 @@ import (
 const (
 	// annUploadTarget requests a Pod that receives an upload.
 	annUploadTarget = "cdi.kubevirt.io/storage.upload.target"
-	// annBindImmediate requests binding although the storage class waits for a first consumer.
+	// annBindImmediate requests binding even if the storage class waits for a first consumer.
 	annBindImmediate = "cdi.kubevirt.io/storage.bind.immediate.requested"
 	// annPodPhase is the phase of the Pod that populates the claim. Succeeded means that the claim is populated.
 	annPodPhase = "cdi.kubevirt.io/storage.pod.phase"
@@ -144,8 +144,8 @@ func (u *upload) quantity() (resource.Quantity, error) {
 	return size, nil
 }
 
-// checkStorageClass returns an error for a storage class that does not exist, as the claim would stay pending. It does nothing if
-// the user may not read storage classes.
+// checkStorageClass returns an error for a storage class that does not exist, because the claim would stay pending. It does nothing if the
+// user may not read storage classes.
 func (u *upload) checkStorageClass(ctx context.Context) error {
 	if u.storageClass == "" {
 		return nil

@@ -24,12 +24,12 @@ import (
 const (
 	// uploadReady is the phase of a DataVolume that is ready for an upload.
 	uploadReady cdi.DataVolumePhase = "UploadReady"
-	// processingTimeout limits the wait for CDI's processing of an upload. It is KubeVirt's.
+	// processingTimeout limits the wait for CDI's processing of an upload. KubeVirt's value.
 	processingTimeout = 24 * time.Hour
 	// Reasons of events of Kubernetes' volume controller and of CDI after which waiting is pointless.
 	reasonProvisioningFailed = "ProvisioningFailed"
 	reasonClaimNotValid      = "ErrClaimNotValid"
-	// conflictMessage is in the event of a provisioner that retries after a conflict.
+	// conflictMessage is part of the event of a provisioner that retries after a conflict.
 	conflictMessage = "the object has been modified; please apply your changes to the latest version and try again"
 )
 

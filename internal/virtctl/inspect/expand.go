@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package inspect has the commands expand, objectgraph and permitted-devices.
+// Package inspect implements the commands expand, objectgraph and permitted-devices.
 package inspect
 
 import (

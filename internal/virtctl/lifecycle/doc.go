@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package lifecycle has the commands that start, stop, restart, pause, reboot and migrate VMs.
+// Package lifecycle implements the commands that start, stop, restart, pause, reboot and migrate VMs.
 package lifecycle

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// dryRun is the flag --dry-run. KubeVirt's takes no value, so this one takes none either.
+// dryRun is the flag --dry-run. As in KubeVirt, it has no value.
 type dryRun bool
 
 func (d *dryRun) addTo(cmd *cobra.Command) {

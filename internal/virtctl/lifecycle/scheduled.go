@@ -10,7 +10,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// scheduled prints that the request was accepted. The sentence is KubeVirt's: scripts match it.
+// scheduled prints that the request was accepted. The sentence is KubeVirt's, because scripts match it.
 func scheduled(c *cli.CLI, object subresources.Object, verb string) error {
 	_, err := fmt.Fprintf(c.Out, "%s %s was scheduled to %s\n", object.Kind(), object.Name, verb)
 	return err

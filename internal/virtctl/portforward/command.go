@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package portforward has the command port-forward: ports of a guest at ports of this machine.
+// Package portforward implements the command port-forward, which makes ports of a guest available at local ports.
 package portforward
 
 import (

@@ -23,7 +23,7 @@ type forwarder struct {
 	mu          sync.Mutex
 }
 
-// run forwards until the context ends, which is how users stop it and no error.
+// run forwards until the context ends, which is not an error: users stop the command this way.
 func (f *forwarder) run(ctx context.Context, ports []port) error {
 	var opened []func()
 	for _, p := range ports {
@@ -43,17 +43,17 @@ func (f *forwarder) run(ctx context.Context, ports []port) error {
 
 // open listens on a port and returns the function that serves it.
 func (f *forwarder) open(ctx context.Context, p port) (func(), error) {
-	at := net.JoinHostPort(f.address.String(), fmt.Sprint(p.local))
+	address := net.JoinHostPort(f.address.String(), fmt.Sprint(p.local))
 	var config net.ListenConfig
 	if p.protocol == udp {
-		listener, err := config.ListenPacket(ctx, udp, at)
+		listener, err := config.ListenPacket(ctx, udp, address)
 		if err != nil {
 			return nil, err
 		}
 		f.announce(listener.LocalAddr(), p)
 		return func() { f.serveUDP(ctx, listener, p) }, nil
 	}
-	listener, err := config.Listen(ctx, tcp, at)
+	listener, err := config.Listen(ctx, tcp, address)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +61,8 @@ func (f *forwarder) open(ctx context.Context, p port) (func(), error) {
 	return func() { f.serveTCP(ctx, listener, p) }, nil
 }
 
-func (f *forwarder) announce(at net.Addr, p port) {
-	_, _ = fmt.Fprintf(f.out, "Forwarding from %s to %s %s port %d (%s)\n", at, f.dial.Target.Kind(), f.dial.Target.Name, p.remote, p.protocol)
+func (f *forwarder) announce(address net.Addr, p port) {
+	_, _ = fmt.Fprintf(f.out, "Forwarding from %s to %s %s port %d (%s)\n", address, f.dial.Target.Kind(), f.dial.Target.Name, p.remote, p.protocol)
 }
 
 // report prints the error of one connection. The others continue.

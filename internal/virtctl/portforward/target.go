@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// ParseTarget parses type/name[/namespace]. A name alone is an instance's, which is also its VM's.
+// ParseTarget parses type/name[/namespace]. A name without a type is that of an instance, which is also that of its VM.
 func ParseTarget(target, namespace string) (subresources.Object, error) {
 	parts := strings.Split(target, "/")
 	if len(parts) == 1 {
@@ -70,18 +70,18 @@ func parsePort(argument string) (port, error) {
 	if p.protocol != tcp && p.protocol != udp {
 		return port{}, fmt.Errorf("unknown protocol %q", p.protocol)
 	}
-	here, there, two := strings.Cut(argument, ":")
-	if here == "" && two {
-		here = "0" // ":80" is any free local port.
+	local, target, hasTarget := strings.Cut(argument, ":")
+	if local == "" && hasTarget {
+		local = "0" // ":80" is any free local port.
 	}
 	var err error
-	if p.local, err = number(here, 0); err != nil {
+	if p.local, err = number(local, 0); err != nil {
 		return port{}, err
 	}
-	if !two {
-		there = here
+	if !hasTarget {
+		target = local
 	}
-	p.remote, err = number(there, 1)
+	p.remote, err = number(target, 1)
 	return p, err
 }
 

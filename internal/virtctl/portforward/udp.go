@@ -16,17 +16,18 @@ import (
 )
 
 const (
-	// maxDatagram is the largest datagram that is forwarded: the limit of servers for one message, and more than networks carry.
+	// maxDatagram is the size of the largest datagram that is forwarded. It is the limit of servers for one message, and larger than what
+	// networks transport.
 	maxDatagram = 32 << 10
-	// idleTimeout is how long the stream of a client stays open without a datagram, as in firewalls.
+	// idleTimeout is how long the stream of a client stays open without a datagram. The value is common in firewalls.
 	idleTimeout = 2 * time.Minute
-	// maxClients limits the clients of a UDP port, and queueLength the datagrams that wait for a client's stream. Others are
-	// dropped, which UDP allows.
+	// maxClients limits the clients of a UDP port, and queueLength the datagrams that wait for a client's stream. Datagrams beyond these
+	// limits are dropped, which UDP permits.
 	maxClients, queueLength = 1024, 64
 )
 
-// udpClients are the clients of a UDP port by their addresses. Each has a queue and a stream of its own, by which its responses
-// return.
+// udpClients are the clients of a UDP port by their addresses. Each has its own queue, and its own stream, from which it gets its
+// responses.
 type udpClients struct {
 	mu     sync.Mutex
 	queues map[string]chan []byte
@@ -92,7 +93,7 @@ func (c *udpClients) remove(client string) {
 	delete(c.queues, client)
 }
 
-// serveClient forwards one client's datagrams until none has come for idleTimeout.
+// serveClient forwards one client's datagrams until none has been received for idleTimeout.
 func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, client net.Addr, queue <-chan []byte, p port) error {
 	stream, err := f.dial.Dial(ctx, udp, p.remote)
 	if err != nil {
@@ -123,7 +124,8 @@ func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, cl
 	}
 }
 
-// forwardResponses sends the guest's datagrams to the client: each message of the stream is one. It signals each on received.
+// forwardResponses sends the guest's datagrams, of which each is a message of the stream, to the client. It signals each of them on
+// received.
 func forwardResponses(stream *subresources.Stream, listener net.PacketConn, client net.Addr, received chan<- struct{}) error {
 	for {
 		datagram, err := stream.Message(maxDatagram)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package ssh has the commands ssh and scp, which run the local OpenSSH client with virtctl port-forward as its ProxyCommand.
+// Package ssh implements the commands ssh and scp, which run the local OpenSSH client with virtctl port-forward as its ProxyCommand.
 package ssh
 
 import (
@@ -49,7 +49,7 @@ func (o *options) complete(c *cli.CLI, cmd *cobra.Command) error {
 		return fmt.Errorf("--local-ssh=false is not supported: %s has no SSH client of its own. Install OpenSSH and leave out --local-ssh", c.Program)
 	}
 	if cmd.Flags().Changed("local-ssh") {
-		// Not with pflag's MarkDeprecated: cobra prints its message to the standard output, which is the guest's.
+		// pflag's MarkDeprecated is not used, because cobra prints its message to the standard output, which belongs to the guest.
 		_, _ = fmt.Fprintln(c.ErrOut, "Flag --local-ssh has been deprecated, the local OpenSSH client is always used")
 	}
 	o.identitySet = cmd.Flags().Changed("identity-file")
@@ -69,16 +69,16 @@ func defaultUsername() string {
 
 // parseTarget parses [user@]type/name[/namespace]. A user in it takes precedence over the flag.
 func (o *options) parseTarget(argument, namespace string) (subresources.Object, error) {
-	if at := strings.LastIndex(argument, "@"); at >= 0 {
-		if at == 0 {
+	if i := strings.LastIndex(argument, "@"); i >= 0 {
+		if i == 0 {
 			return subresources.Object{}, errors.New("expected username before '@'")
 		}
-		o.username, argument = argument[:at], argument[at+1:]
+		o.username, argument = argument[:i], argument[i+1:]
 	}
 	if argument == "" {
 		return subresources.Object{}, errors.New("expected target after '@'")
 	}
-	// OpenSSH would take it for an option.
+	// OpenSSH would interpret it as an option.
 	if strings.HasPrefix(o.username, "-") {
 		return subresources.Object{}, fmt.Errorf("username %q begins with a dash", o.username)
 	}

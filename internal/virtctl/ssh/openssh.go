@@ -30,11 +30,11 @@ func (o *options) host(target subresources.Object) string {
 // shortKind returns vm or vmi.
 func shortKind(target subresources.Object) string { return strings.ToLower(target.Kind()) }
 
-// proxyCommand returns the command by which OpenSSH connects to the target: port-forward of this program, on the same cluster.
+// proxyCommand returns the command with which OpenSSH connects to the target: this program's port-forward, to the same cluster.
 func (o *options) proxyCommand(c *cli.CLI, program string, target subresources.Object) string {
 	words := append([]string{program, "port-forward", "--stdio=true"}, c.ClusterFlags()...)
 	if o.vsock {
-		words = append(words, "--vsock", "--vsock-tls=false") // SSH encrypts itself.
+		words = append(words, "--vsock", "--vsock-tls=false") // SSH itself encrypts the connection.
 	}
 	words = append(words, shortKind(target)+"/"+target.Name+"/"+target.Namespace, strconv.Itoa(o.port))
 	for i, word := range words {
@@ -60,12 +60,12 @@ func (o *options) hostKeyOptions() []string {
 	case o.knownHosts == "":
 		return []string{"-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=" + os.DevNull}
 	default:
-		// OpenSSH takes a list of files here and expands tokens.
+		// OpenSSH expects a list of files here, and expands tokens.
 		return []string{"-o", `UserKnownHostsFile="` + strings.ReplaceAll(o.knownHosts, "%", "%%") + `"`}
 	}
 }
 
-// stopTimeout is how long OpenSSH may take to end after virtctl was interrupted.
+// stopTimeout is how long OpenSSH may take to exit after virtctl was interrupted.
 const stopTimeout = 5 * time.Second
 
 // runOpenSSH runs ssh or scp. Its exit code becomes virtctl's.
@@ -75,12 +75,12 @@ func (o *options) runOpenSSH(ctx context.Context, c *cli.CLI, name string, targe
 		program = os.Args[0]
 	}
 	all := append([]string{"-o", "ProxyCommand=" + o.proxyCommand(c, program, target)}, o.localOptions...)
-	all = append(all, o.hostKeyOptions()...) // OpenSSH takes the first value of an option: the user's own comes first.
+	all = append(all, o.hostKeyOptions()...) // OpenSSH uses the first value of an option, so the user's own values are first.
 	if o.identitySet {
 		all = append(all, "-i", o.identity)
 	}
 	cmd := exec.CommandContext(ctx, name, append(all, arguments...)...) //nolint:gosec // OpenSSH, with the user's arguments
-	// OpenSSH restores the terminal when it ends by a signal, which it could not if it were killed.
+	// OpenSSH restores the terminal when it is terminated by a signal. It could not if it were killed.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = stopTimeout
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.In, c.Out, c.ErrOut

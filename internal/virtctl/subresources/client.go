@@ -37,7 +37,7 @@ const (
 	VirtualMachineInstances = "virtualmachineinstances"
 )
 
-// maxErrorBody is how much is read of a response that refuses a stream.
+// maxErrorBody is how many bytes are read of a response that rejects a stream.
 const maxErrorBody = 64 << 10
 
 // Object names the VM or instance of a request.
@@ -45,7 +45,7 @@ type Object struct {
 	Namespace, Resource, Name string
 }
 
-// Kind returns the object's kind as messages have it: VM or VMI.
+// Kind returns the object's kind for messages: VM or VMI.
 func (o Object) Kind() string {
 	if o.Resource == VirtualMachines {
 		return "VM"
@@ -60,7 +60,7 @@ func (o Object) segments(verb ...string) []string {
 // Client sends requests to subresources.
 type Client struct {
 	rest *rest.RESTClient
-	// upgrades uses HTTP/1.1, as connections of HTTP/2 cannot become websockets.
+	// upgrades uses HTTP/1.1, because HTTP/2 connections cannot become websockets.
 	upgrades *http.Client
 }
 
@@ -110,7 +110,7 @@ func (c *Client) GetRaw(ctx context.Context, object Object, verb string, paramet
 	return content(request.Do(ctx))
 }
 
-// content returns the content of a response. Raw alone would return errors without the server's message.
+// content returns the content of a response. It is used instead of Raw, whose errors lack the server's message.
 func content(result rest.Result) ([]byte, error) {
 	if err := result.Error(); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (c *Client) GetGroup(ctx context.Context, verb string, into any) error {
 	return decode(response, into)
 }
 
-// GetGroupWith is GetGroup with a body, such as dump-cluster-profiler has. Nothing is decoded if into is nil or there is no content.
+// GetGroupWith is GetGroup with a request body, as for dump-cluster-profiler. Nothing is decoded if into is nil or there is no content.
 func (c *Client) GetGroupWith(ctx context.Context, verb string, body, into any) error {
 	request := c.rest.Get().AbsPath(root, verb)
 	if body != nil {
@@ -165,11 +165,11 @@ func decode(content []byte, into any) error {
 	return nil
 }
 
-// Stream opens a stream. The path is the subresource and its arguments. If the server refuses, the error is a StatusError.
+// Stream opens a stream. The path is the subresource and its arguments. If the server rejects the request, the error is a StatusError.
 func (c *Client) Stream(ctx context.Context, object Object, path []string, parameters url.Values) (*Stream, error) {
 	address := c.rest.Get().AbsPath(object.segments(path...)...).URL()
 	address.RawQuery = parameters.Encode()
-	// The response's body is the connection, or what coder/websocket read of it: the caller need not close it.
+	// The caller need not close the response's body: it is the connection, or the part that coder/websocket has read.
 	socket, response, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{ //nolint:bodyclose // see above
 		HTTPClient: c.upgrades, Subprotocols: []string{ReasonProtocol, Protocol},
 	})
@@ -183,7 +183,7 @@ func (c *Client) Stream(ctx context.Context, object Object, path []string, param
 	return newStream(socket), nil
 }
 
-// statusError returns the Status of the response by which the server refused a websocket, or err if there is none.
+// statusError returns the Status in the response with which the server rejected a websocket, or err if there is none.
 func statusError(err error, response *http.Response, verb string, object Object) error {
 	if response == nil || response.StatusCode == http.StatusSwitchingProtocols {
 		return err

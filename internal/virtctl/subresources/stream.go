@@ -15,8 +15,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Subprotocols of websockets with a plain stream of bytes. KubeVirt supports Protocol only. With ReasonProtocol, the close frame
-// means that another client took over the stream.
+// Subprotocols of websockets with a plain stream of bytes. KubeVirt supports only Protocol. With ReasonProtocol, a close frame means that
+// another client has taken over the stream.
 const (
 	Protocol       = "plain.kubevirt.io"
 	ReasonProtocol = "reason.vireo.io"
@@ -27,12 +27,12 @@ const (
 	pingInterval = 30 * time.Second
 	// closeTimeout limits the exchange of close frames.
 	closeTimeout = 2 * time.Second
-	// lingerTimeout is how long the server may be silent after the end of the local input before the stream is closed.
-	// Websockets cannot close one direction, so the server does not notice that end.
+	// lingerTimeout is how long the server may send nothing after the end of the local input before the stream is closed. Websockets cannot
+	// close one direction, so the server does not detect the end of the input.
 	lingerTimeout = 10 * time.Second
 )
 
-// Stream is a stream of bytes. One goroutine may read and others write.
+// Stream is a stream of bytes. One goroutine may read while others write.
 type Stream struct {
 	socket  *websocket.Conn
 	ctx     context.Context // ends with the stream
@@ -55,7 +55,7 @@ func (c *ClosedError) Error() string {
 	return fmt.Sprintf("the server closed the connection (code %d)", c.Code)
 }
 
-// Temporary reports whether the server shut down, so that another may serve the stream.
+// Temporary reports whether the server has shut down, so that another one may serve the stream.
 func (c *ClosedError) Temporary() bool {
 	return c.Code == websocket.StatusGoingAway || c.Code == websocket.StatusServiceRestart
 }
@@ -81,7 +81,7 @@ func (s *Stream) keepAlive() {
 			return
 		case <-ticker.C:
 			ctx, cancel := context.WithTimeout(s.ctx, pingInterval)
-			// A missing pong is no error: the server may be blocked by its own reader.
+			// A missing pong is not an error, because the server may be blocked by its own reader.
 			_ = s.socket.Ping(ctx)
 			cancel()
 		}
@@ -162,7 +162,7 @@ func (s *Stream) Join(from io.Reader, to io.Writer) error {
 	return linger(received, progress)
 }
 
-// linger waits for the end of the received data, and as long as more arrives.
+// linger waits for the end of the received data, but not longer than lingerTimeout after the last data.
 func linger(received <-chan error, progress <-chan struct{}) error {
 	for {
 		select {
@@ -202,7 +202,7 @@ func translate(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, net.ErrClosed):
 		return net.ErrClosed
 	default:
-		// Not wrapped: it may be an EOF, which would be taken for a normal end.
+		// The error is not wrapped, because it may be an EOF, which would be interpreted as a normal end.
 		return fmt.Errorf("%w: %v", ErrLost, err) //nolint:errorlint // see above
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package usbredir has the command usbredir, which redirects a local USB device to a guest.
+// Package usbredir implements the command usbredir, which redirects a local USB device to a guest.
 package usbredir
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// device is vendor:product, or bus-device, as usbredirect takes them.
+// device matches vendor:product and bus-device, the formats of usbredirect.
 var device = regexp.MustCompile(`^([0-9a-fA-F]{4}:[0-9a-fA-F]{4}|[0-9]+-[0-9]+)$`)
 
 // Command returns the command usbredir.
@@ -108,7 +108,7 @@ func run(ctx context.Context, c *cli.CLI, args []string, noLaunch bool, address 
 	err = stream.Join(conn, conn)
 	_ = conn.Close()
 	if !noLaunch {
-		// It stops with its connection, and may still print messages.
+		// usbredirect stops when its connection is closed, and may still print messages.
 		<-ended //nolint:errcheck // its error is about the closed connection
 	}
 	if err != nil && !errors.Is(err, net.ErrClosed) {

@@ -21,7 +21,7 @@ import (
 	"github.com/coder/websocket/wsjson"
 )
 
-// BrowserVariable is the environment variable with the browser's path. `make test` sets it; without it tests with a browser are
+// BrowserVariable is the environment variable with the browser's path. `make test` sets it; if it is not set, tests with a browser are
 // skipped.
 const BrowserVariable = "VIREO_BROWSER"
 
@@ -72,7 +72,7 @@ func Open(t testing.TB, address string) *Page {
 	}
 }
 
-// profile returns a directory for the browser. It is removed with retries, as child processes of the browser still write to it.
+// profile returns a directory for the browser. It is removed with retries, because child processes of the browser may still write to it.
 func profile(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "virtctl-browser-")
@@ -177,7 +177,7 @@ func (p *Page) Evaluate(expression string) string {
 		Result           struct{ Value any }
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
-	// A page that is loading has no context to evaluate it in.
+	// A page that is loading has no context in which the expression could be evaluated.
 	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &response); err != nil {
 		return err.Error()
 	}

@@ -26,9 +26,9 @@ const (
 	setPixelFormat, setEncodings, updateRequest, keyEvent, pointerEvent, cutText = 0, 2, 3, 4, 5, 6
 )
 
-// rest describes a message after its first byte: a part of fixed size, which may contain a count, and so many items of the size
+// layouts describes messages after their first byte: a part of a fixed size, which may contain a count, and that many items of the size
 // each.
-var rest = map[byte]struct{ size, countAt, countSize, each int }{
+var layouts = map[byte]struct{ size, countAt, countSize, each int }{
 	setPixelFormat: {size: 19},
 	setEncodings:   {3, 1, 2, 4},
 	updateRequest:  {size: 9},
@@ -72,7 +72,7 @@ func receive(in *bufio.Reader) (kind byte, message []byte, err error) {
 	if kind, err = in.ReadByte(); err != nil {
 		return 0, nil, err
 	}
-	form, known := rest[kind]
+	form, known := layouts[kind]
 	if !known {
 		return 0, nil, fmt.Errorf("message %d of a VNC client is not known", kind)
 	}

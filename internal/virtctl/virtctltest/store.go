@@ -156,7 +156,7 @@ func (s *store) put(resource string, u *unstructured.Unstructured) {
 	s.keep(objectKey(resource, u.GetNamespace(), u.GetName()), u)
 }
 
-// keep stores an object with a new resourceVersion.
+// keep stores an object under a new resourceVersion.
 func (s *store) keep(key string, u *unstructured.Unstructured) {
 	s.version++
 	u.SetResourceVersion(strconv.Itoa(s.version))
@@ -213,15 +213,15 @@ func (s *store) serveGroup(mux *http.ServeMux, groupVersion string) {
 }
 
 func (s *store) serveKind(mux *http.ServeMux, k kind) {
-	one, all := k.root()+"/"+k.resource, k.root()+"/"+k.resource
+	single, all := k.root()+"/"+k.resource, k.root()+"/"+k.resource
 	if !k.cluster {
-		one = k.root() + "/namespaces/{namespace}/" + k.resource
-		mux.HandleFunc("GET "+one, func(w http.ResponseWriter, r *http.Request) { s.list(w, r, k) })
+		single = k.root() + "/namespaces/{namespace}/" + k.resource
+		mux.HandleFunc("GET "+single, func(w http.ResponseWriter, r *http.Request) { s.list(w, r, k) })
 	}
 	mux.HandleFunc("GET "+all, func(w http.ResponseWriter, r *http.Request) { s.list(w, r, k) })
-	mux.HandleFunc("POST "+one, func(w http.ResponseWriter, r *http.Request) { s.create(w, r, k) })
-	mux.HandleFunc(one+"/{name}", func(w http.ResponseWriter, r *http.Request) { s.object(w, r, k) })
-	mux.HandleFunc(one+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { s.object(w, r, k) })
+	mux.HandleFunc("POST "+single, func(w http.ResponseWriter, r *http.Request) { s.create(w, r, k) })
+	mux.HandleFunc(single+"/{name}", func(w http.ResponseWriter, r *http.Request) { s.object(w, r, k) })
+	mux.HandleFunc(single+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { s.object(w, r, k) })
 }
 
 func (s *store) list(w http.ResponseWriter, r *http.Request, k kind) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vmexport has the command vmexport, which creates and deletes VirtualMachineExports and downloads what they export. Functions, flags
+// Package vmexport implements the command vmexport, which creates, deletes and downloads VirtualMachineExports. Functions, flags
 // and errors are KubeVirt's.
 package vmexport
 
@@ -164,7 +164,7 @@ func (e *export) run(cmd *cobra.Command, function, name string) error {
 	}
 }
 
-// check refuses flags that a function does not have, and values that do not exist.
+// check rejects flags that a function does not have, and unknown values.
 func (e *export) check(cmd *cobra.Command, function string) error {
 	allowed, known := onlyFor[function]
 	if !known {
@@ -213,7 +213,7 @@ func (e *export) checkManifest() error {
 	return nil
 }
 
-// source returns what the flags say is to be exported, or nil.
+// source returns the source that the flags specify, or nil.
 func (o *options) source() *corev1.TypedLocalObjectReference {
 	switch {
 	case o.vm != "":
@@ -227,8 +227,8 @@ func (o *options) source() *corev1.TypedLocalObjectReference {
 	}
 }
 
-// printf prints a line, to the standard error if the standard output is for the download. Control characters are removed, as values may be
-// other users' texts.
+// printf prints a line without control characters, because values may be other users' texts. It prints to the standard error if the
+// standard output is used for the download.
 func (e *export) printf(format string, values ...any) {
 	out := e.cli.Out
 	if e.output == "" || e.output == "-" {

@@ -22,23 +22,23 @@ import (
 const (
 	// retryPause is the time between attempts. KubeVirt's.
 	retryPause = 2 * time.Second
-	// maxManifest is how much is read of manifests.
+	// maxManifest is how many bytes of manifests are read.
 	maxManifest = 16 << 20
-	// maxErrorBody is how much is shown of an error response's body.
+	// maxErrorBody is how many bytes of an error response's body are shown.
 	maxErrorBody = 4 << 10
 	// progressInterval is the time between lines about the progress.
 	progressInterval = 10 * time.Second
 )
 
-// temporary is an error that another attempt may not have.
+// temporary is an error after which a retry may succeed.
 type temporary struct{ error }
 
 // Unwrap implements errors.Unwrap.
 func (t temporary) Unwrap() error { return t.error }
 
-// download creates the export if the flags name a source, downloads, and deletes what it created. If the download fails, the export is kept,
-// so that it can be tried again: its lifetime is limited anyway. Manifests need an export that is kept: CDI imports from it. KubeVirt ignores
-// --delete-vme with them, too.
+// download creates the export if the flags specify a source, downloads it, and deletes the export if it has created it. If the download
+// fails, the export, whose lifetime is limited anyway, is kept for a retry. It is also kept for manifests, because CDI imports from it. As
+// in KubeVirt, --delete-vme has no effect on manifests.
 func (e *export) download(ctx context.Context) (err error) {
 	created := false
 	if e.source() != nil {
@@ -56,12 +56,12 @@ func (e *export) download(ctx context.Context) (err error) {
 			e.printf("VirtualMachineExport '%s' is kept, so that the download can be repeated", e.key)
 		}
 	}()
-	of, err := e.await(ctx)
+	vmExport, err := e.await(ctx)
 	if err != nil {
 		return err
 	}
 	for attempt := 0; ; attempt++ {
-		err = e.attempt(ctx, of)
+		err = e.attempt(ctx, vmExport)
 		if !errors.As(err, &temporary{}) || attempt >= e.retries {
 			return err
 		}
@@ -73,8 +73,8 @@ func (e *export) download(ctx context.Context) (err error) {
 }
 
 // attempt downloads once.
-func (e *export) attempt(ctx context.Context, of *exportv1.VirtualMachineExport) error {
-	server, err := e.server(ctx, of)
+func (e *export) attempt(ctx context.Context, vmExport *exportv1.VirtualMachineExport) error {
+	server, err := e.server(ctx, vmExport)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (e *export) attempt(ctx context.Context, of *exportv1.VirtualMachineExport)
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	// It is not decompressed by the transport: that would hide what the file is.
+	// The transport must not decompress the response, because the format of the file would then be unknown.
 	var from io.Reader = &progress{from: response.Body, export: e, last: time.Now()}
 	if packed && e.format == formatRaw {
 		unpacked, err := gzip.NewReader(from)
@@ -108,8 +108,8 @@ func (e *export) attempt(ctx context.Context, of *exportv1.VirtualMachineExport)
 	return nil
 }
 
-// save writes a download. A file gets its name when it is complete. Nothing else is written twice: what was written to a pipe cannot be taken
-// back.
+// save writes a download. A file gets its name when it is complete. A write to anything else is not retried, because bytes that were
+// written to a pipe cannot be taken back.
 func (e *export) save(from io.Reader) error {
 	if e.output == "-" {
 		return final(io.Copy(e.cli.Out, from))
@@ -120,7 +120,7 @@ func (e *export) save(from io.Reader) error {
 	if direct {
 		name = e.output
 	}
-	file, err := os.Create(name) //nolint:gosec // the user's file, which the user names
+	file, err := os.Create(name) //nolint:gosec // the user specifies the file
 	if err != nil {
 		return err
 	}
@@ -136,17 +136,17 @@ func (e *export) save(from io.Reader) error {
 	return err
 }
 
-// final returns the error of a download that was cut off after some bytes were written, and that is not to be repeated.
+// final returns the error of a download that was interrupted after some bytes were written, and that must not be retried.
 func final(written int64, err error) error {
 	err = readError(err)
-	again := temporary{}
-	if written > 0 && errors.As(err, &again) {
-		return again.error
+	retry := temporary{}
+	if written > 0 && errors.As(err, &retry) {
+		return retry.error
 	}
 	return err
 }
 
-// readError returns the error of a download that was cut off.
+// readError returns the error of a download that was interrupted.
 func readError(err error) error {
 	var local *os.PathError
 	if err == nil || errors.As(err, &local) {
@@ -155,8 +155,8 @@ func readError(err error) error {
 	return temporary{fmt.Errorf("the download was cut off: %w", err)}
 }
 
-// volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, the only volume of an export is
-// downloaded whatever its name.
+// volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, if an export has only one
+// volume, it is downloaded regardless of its name.
 func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
 	if len(links.Volumes) == 0 {
 		return "", false, fmt.Errorf("unable to access the volume info from '%s' VirtualMachineExport", e.key)
@@ -250,7 +250,7 @@ func (s *server) get(ctx context.Context, address string, header http.Header) (*
 	return nil, temporary{err}
 }
 
-// progress prints from time to time how much was downloaded.
+// progress periodically prints how much was downloaded.
 type progress struct {
 	from   io.Reader
 	export *export

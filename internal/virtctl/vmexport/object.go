@@ -28,22 +28,22 @@ var errExists = errors.New("already exists")
 // create creates the export, and the Secret with its token.
 func (e *export) create(ctx context.Context) error {
 	secret := "secret-" + e.key.Name
-	of := &exportv1.VirtualMachineExport{
+	vmExport := &exportv1.VirtualMachineExport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: e.key.Name, Labels: e.labels, Annotations: e.annotations},
 		Spec:       exportv1.VirtualMachineExportSpec{Source: *e.source(), TokenSecretRef: &secret},
 	}
 	if e.ttl > 0 {
-		of.Spec.TTLDuration = &metav1.Duration{Duration: e.ttl}
+		vmExport.Spec.TTLDuration = &metav1.Duration{Duration: e.ttl}
 	}
-	err := e.objects.Create(ctx, of)
+	err := e.objects.Create(ctx, vmExport)
 	if apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("VirtualMachineExport '%s' %w", e.key, errExists)
 	}
 	if err != nil {
 		return err
 	}
-	owner := metav1.NewControllerRef(of, exportv1.GroupVersion.WithKind("VirtualMachineExport"))
-	owner.BlockOwnerDeletion = ptr.To(false) // to set it needs a right on exports in some clusters
+	owner := metav1.NewControllerRef(vmExport, exportv1.GroupVersion.WithKind("VirtualMachineExport"))
+	owner.BlockOwnerDeletion = ptr.To(false) // true requires a permission for exports in some clusters
 	token := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: secret, OwnerReferences: []metav1.OwnerReference{*owner}},
 		Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{content.TokenKey: []byte(rand.Text())},
@@ -57,8 +57,8 @@ func (e *export) create(ctx context.Context) error {
 
 // remove deletes the export.
 func (e *export) remove(ctx context.Context) error {
-	of := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: e.key.Name}}
-	switch err := e.objects.Delete(ctx, of); {
+	vmExport := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: e.key.Name}}
+	switch err := e.objects.Delete(ctx, vmExport); {
 	case apierrors.IsNotFound(err):
 		e.printf("VirtualMachineExport '%s' does not exist", e.key)
 		return nil
@@ -73,47 +73,47 @@ func (e *export) remove(ctx context.Context) error {
 func (e *export) await(ctx context.Context) (*exportv1.VirtualMachineExport, error) {
 	limited, cancel := context.WithTimeout(ctx, e.readiness)
 	defer cancel()
-	of, shown := &exportv1.VirtualMachineExport{}, ""
+	vmExport, shown := &exportv1.VirtualMachineExport{}, ""
 	err := cli.Poll(limited, func(ctx context.Context) (bool, error) {
-		if err := e.objects.Get(ctx, e.key, of); err != nil {
+		if err := e.objects.Get(ctx, e.key, vmExport); err != nil {
 			return false, err
 		}
-		if of.Status != nil && of.Status.Phase == exportv1.Ready && of.Status.Links != nil {
+		if vmExport.Status != nil && vmExport.Status.Phase == exportv1.Ready && vmExport.Status.Links != nil {
 			return true, nil
 		}
-		if text := waitsFor(of); text != shown {
+		if text := waitsFor(vmExport); text != shown {
 			shown = text
 			e.printf("waiting for VM Export %s status to be ready... %s", e.key.Name, text)
 		}
 		return false, nil
 	})
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		return nil, fmt.Errorf("VirtualMachineExport '%s' was not ready within %s: %s", e.key, e.readiness, cli.Plain(waitsFor(of)))
+		return nil, fmt.Errorf("VirtualMachineExport '%s' was not ready within %s: %s", e.key, e.readiness, cli.Plain(waitsFor(vmExport)))
 	}
-	return of, err
+	return vmExport, err
 }
 
 // waitsFor returns what an export waits for.
-func waitsFor(of *exportv1.VirtualMachineExport) string {
-	if of.Status == nil {
-		return "virt-controller has not seen it yet"
+func waitsFor(vmExport *exportv1.VirtualMachineExport) string {
+	if vmExport.Status == nil {
+		return "virt-controller has not reconciled it yet"
 	}
 	var texts []string
 	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC, exportv1.ConditionVolumesCreated} {
-		if c := conditions.Find(of.Status.Conditions, kind); c != nil && c.Status != corev1.ConditionTrue && c.Message != "" {
+		if c := conditions.Find(vmExport.Status.Conditions, kind); c != nil && c.Status != corev1.ConditionTrue && c.Message != "" {
 			texts = append(texts, c.Message)
 		}
 	}
 	if len(texts) == 0 {
-		return "it is " + string(of.Status.Phase)
+		return "it is " + string(vmExport.Status.Phase)
 	}
 	return strings.Join(texts, "; ")
 }
 
 // token reads the token of an export.
-func (e *export) token(ctx context.Context, of *exportv1.VirtualMachineExport) (string, error) {
+func (e *export) token(ctx context.Context, vmExport *exportv1.VirtualMachineExport) (string, error) {
 	secret := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: of.Namespace, Name: ptr.Deref(of.Status.TokenSecretRef, "")}
+	key := client.ObjectKey{Namespace: vmExport.Namespace, Name: ptr.Deref(vmExport.Status.TokenSecretRef, "")}
 	if err := e.objects.Get(ctx, key, secret); err != nil {
 		return "", fmt.Errorf("the token of the export: %w", err)
 	}

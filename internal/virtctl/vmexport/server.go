@@ -28,7 +28,7 @@ import (
 // connectTimeout bounds connecting to a server, and the start of a response.
 const connectTimeout = 30 * time.Second
 
-// server is where an export can be downloaded.
+// server is a server from which an export can be downloaded.
 type server struct {
 	links *exportv1.VirtualMachineExportLink
 	token string
@@ -43,17 +43,17 @@ func (s *server) close() {
 	}
 }
 
-// server returns where the export can be downloaded: at its external address, or at its Service by a forwarded port or another address of it.
-// The certificate of the Service is verified in these cases too: it is for the Service's name.
-func (e *export) server(ctx context.Context, of *exportv1.VirtualMachineExport) (*server, error) {
-	s := &server{links: of.Status.Links.External}
+// server returns the server of the export: at its external address, or at its Service through a forwarded port or another address. In the
+// latter cases, too, the certificate is verified for the Service's name.
+func (e *export) server(ctx context.Context, vmExport *exportv1.VirtualMachineExport) (*server, error) {
+	s := &server{links: vmExport.Status.Links.External}
 	var err error
-	if s.token, err = e.token(ctx, of); err != nil {
+	if s.token, err = e.token(ctx, vmExport); err != nil {
 		return nil, err
 	}
 	replacement := e.serviceURL
 	if e.portForward {
-		port, stop, err := e.forward(ctx, of)
+		port, stop, err := e.forward(ctx, vmExport)
 		if err != nil {
 			return nil, err
 		}
@@ -63,12 +63,12 @@ func (e *export) server(ctx context.Context, of *exportv1.VirtualMachineExport) 
 		}
 	}
 	if replacement != "" {
-		s.links = of.Status.Links.Internal
+		s.links = vmExport.Status.Links.Internal
 	}
 	if s.links == nil {
 		return nil, fmt.Errorf("VirtualMachineExport '%s' has no external links: the cluster has no Ingress or Route to virt-exportproxy; use --port-forward", e.key)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: e.insecure} //nolint:gosec // what the user wants
+	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: e.insecure} //nolint:gosec // only if the user requests it
 	if roots := x509.NewCertPool(); roots.AppendCertsFromPEM([]byte(s.links.Cert)) {
 		config.RootCAs = roots // otherwise the system's
 	}
@@ -88,8 +88,8 @@ func (e *export) server(ctx context.Context, of *exportv1.VirtualMachineExport) 
 	return s, nil
 }
 
-// connectionError returns an error about a request to a server. It does not wrap the url.Error, so that it is not taken for an error of the API
-// server.
+// connectionError returns an error about a request to a server. It does not wrap the url.Error, so that it is not mistaken for an error of
+// the API server.
 func connectionError(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -103,12 +103,12 @@ func connectionError(err error) error {
 }
 
 // forward forwards a local port to the Pod of the export.
-func (e *export) forward(ctx context.Context, of *exportv1.VirtualMachineExport) (port uint16, stop chan struct{}, err error) {
+func (e *export) forward(ctx context.Context, vmExport *exportv1.VirtualMachineExport) (port uint16, stop chan struct{}, err error) {
 	config, err := e.cli.Config()
 	if err != nil {
 		return 0, nil, err
 	}
-	address, err := podAddress(config, of)
+	address, err := podAddress(config, vmExport)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -145,10 +145,10 @@ func (e *export) forward(ctx context.Context, of *exportv1.VirtualMachineExport)
 }
 
 // podAddress returns the address of the API server for a forwarded port of the export's Pod, which has the name of its Service.
-func podAddress(config *rest.Config, of *exportv1.VirtualMachineExport) (*url.URL, error) {
+func podAddress(config *rest.Config, vmExport *exportv1.VirtualMachineExport) (*url.URL, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, err
 	}
-	return base.JoinPath("api", "v1", "namespaces", of.Namespace, "pods", cmp.Or(of.Status.ServiceName, content.ServiceName(of.Name)), "portforward"), nil
+	return base.JoinPath("api", "v1", "namespaces", vmExport.Namespace, "pods", cmp.Or(vmExport.Status.ServiceName, content.ServiceName(vmExport.Name)), "portforward"), nil
 }

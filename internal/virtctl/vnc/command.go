@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vnc has the command vnc, which shows a guest's screen in a viewer, at a local port, in a browser or in a file.
+// Package vnc implements the command vnc, which shows a guest's screen in a viewer, at a local port, in a browser or in a file.
 package vnc
 
 import (

@@ -54,15 +54,15 @@ func (v *viewer) addFlags(flags *pflag.FlagSet) {
 // find returns a function that runs the viewer with an address until it exits.
 func (v *viewer) find() (func(context.Context, string) error, error) {
 	if v.path != "" && v.kind == "" {
-		return nil, errors.New("--vnc-path needs --vnc-type, which says what arguments the viewer takes")
+		return nil, errors.New("--vnc-path needs --vnc-type, which determines the viewer's arguments")
 	}
 	candidates := kinds
 	if v.kind != "" {
-		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == v.kind })
-		if at < 0 {
+		i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == v.kind })
+		if i < 0 {
 			return nil, fmt.Errorf("--vnc-type %q is not known", v.kind)
 		}
-		candidates = kinds[at : at+1]
+		candidates = kinds[i : i+1]
 	}
 	for _, k := range candidates {
 		if program := v.program(k); program != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// Feature gates of KubeVirt that only admission checks. Package clusterconfig has the others.
+// Feature gates of KubeVirt that only admission checks. Package clusterconfig defines the others.
 const (
 	gateDecentralized   = "DecentralizedLiveMigration"
 	gateDownwardMetrics = "DownwardMetrics"
@@ -28,8 +28,8 @@ const (
 	gateVSOCK           = "VSOCK"
 )
 
-// ConfigSource returns the current configuration. Admission reads it on each request, so that a change of the KubeVirt object
-// applies at once. clusterconfig.Store implements it.
+// ConfigSource provides the current configuration. Admission reads it for each request, so that a change of the KubeVirt object takes
+// effect at once. clusterconfig.Store implements it.
 type ConfigSource interface {
 	Current() clusterconfig.Config
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// firmwareNamespace is the UUID namespace in which KubeVirt derives the firmware UUID of a VM from its name. With the same
-// namespace a guest from KubeVirt keeps the UUID that its licenses are bound to.
+// firmwareNamespace is the UUID namespace in which KubeVirt derives the firmware UUID of a VM from its name. With the same namespace, a
+// guest from KubeVirt keeps the UUID to which its licenses are bound.
 var firmwareNamespace = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 
-// setDefaults sets the defaults of a VMI. The order matters: the architecture decides the machine type and the buses, and
-// volumes get disks before disks get buses.
+// setDefaults sets the defaults of a VMI. The order matters: the architecture determines the machine type and the buses, and volumes get
+// disks before disks get buses.
 func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	spec := &vmi.Spec
 	defaultPlatform(spec, config)
@@ -95,7 +95,7 @@ func cpuModel(arch string, config clusterconfig.Config) string {
 	case config.CPUModel != "":
 		return config.CPUModel
 	case arch == clusterconfig.ArchARM64:
-		// libvirt has no named CPU models for arm64, so there is none that is close to the host's.
+		// libvirt has no named CPU models for arm64, and so none that resembles the host's.
 		return v1.CPUModeHostPassthrough
 	default:
 		return v1.DefaultCPUModel

@@ -46,7 +46,7 @@ func defaultDisk(disk *v1.Disk, bus, cdromBus v1.DiskBus) {
 		disk.Disk.Bus = bus
 	}
 	if disk.LUN != nil && disk.LUN.Bus == "" {
-		// KubeVirt uses the default of disks, which libvirt refuses: a LUN needs a SCSI bus.
+		// KubeVirt uses the default bus of disks, which libvirt rejects: a LUN needs a SCSI bus.
 		disk.LUN.Bus = v1.DiskBusSCSI
 	}
 	if cdrom := disk.CDRom; cdrom != nil {
@@ -77,19 +77,19 @@ func defaultDevices(spec *v1.VirtualMachineInstanceSpec) {
 			devices.Inputs[i].Type = v1.InputTypeTablet
 		}
 	}
-	if dog := devices.Watchdog; dog != nil {
-		if dog.I6300ESB == nil && dog.Diag288 == nil {
+	if watchdog := devices.Watchdog; watchdog != nil {
+		if watchdog.I6300ESB == nil && watchdog.Diag288 == nil {
 			if spec.Architecture == clusterconfig.ArchS390X {
-				dog.Diag288 = &v1.Diag288Watchdog{}
+				watchdog.Diag288 = &v1.Diag288Watchdog{}
 			} else {
-				dog.I6300ESB = &v1.I6300ESBWatchdog{}
+				watchdog.I6300ESB = &v1.I6300ESBWatchdog{}
 			}
 		}
-		if dog.I6300ESB != nil && dog.I6300ESB.Action == "" {
-			dog.I6300ESB.Action = v1.WatchdogActionReset
+		if watchdog.I6300ESB != nil && watchdog.I6300ESB.Action == "" {
+			watchdog.I6300ESB.Action = v1.WatchdogActionReset
 		}
-		if dog.Diag288 != nil && dog.Diag288.Action == "" {
-			dog.Diag288.Action = v1.WatchdogActionReset
+		if watchdog.Diag288 != nil && watchdog.Diag288.Action == "" {
+			watchdog.Diag288.Action = v1.WatchdogActionReset
 		}
 	}
 	if sound := devices.Sound; sound != nil && sound.Model == "" {
@@ -116,7 +116,7 @@ func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
 	}
 	f := spec.Domain.Features
 	if spec.Architecture == clusterconfig.ArchS390X && f.ACPI.Enabled == nil {
-		f.ACPI.Enabled = ptr.To(false) // the machine has none
+		f.ACPI.Enabled = ptr.To(false) // the machine has no ACPI
 	}
 	defaultFlag(&f.ACPI.Enabled)
 	defaultState(f.SMM)
@@ -135,11 +135,11 @@ func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// nestedVirtualization is the CPU feature with which a guest can run guests. EVMCS needs it.
+// nestedVirtualization is the CPU feature with which a guest can itself run guests. EVMCS needs it.
 const nestedVirtualization = "vmx"
 
-// requireCPUFeature sets the policy of a feature to "require". As in KubeVirt it replaces another policy, with which the guest
-// would not start.
+// requireCPUFeature sets the policy of a feature to "require". As in KubeVirt, it replaces any other policy, with which the guest would not
+// start.
 func requireCPUFeature(cpu *v1.CPU, name string) {
 	for i := range cpu.Features {
 		if cpu.Features[i].Name == name {
@@ -177,23 +177,23 @@ func defaultHyperv(h *v1.FeatureHyperv) {
 	defaultHypervDependencies(h)
 }
 
-// defaultHypervDependencies enables the enlightenments that others depend on. It does not change those that the spec disables.
+// defaultHypervDependencies enables the enlightenments on which others depend. It does not change those that the spec disables.
 func defaultHypervDependencies(h *v1.FeatureHyperv) {
-	on := func(state *v1.FeatureState) bool { return state != nil && *state.Enabled }
-	need := func(state **v1.FeatureState) {
+	isEnabled := func(state *v1.FeatureState) bool { return state != nil && *state.Enabled }
+	enableUnset := func(state **v1.FeatureState) {
 		if *state == nil {
 			*state = &v1.FeatureState{Enabled: ptr.To(true)}
 		}
 	}
 	if h.SyNICTimer != nil && *h.SyNICTimer.Enabled {
-		need(&h.VPIndex)
-		need(&h.SyNIC)
+		enableUnset(&h.VPIndex)
+		enableUnset(&h.SyNIC)
 	}
-	if on(h.SyNIC) || on(h.IPI) || h.TLBFlush != nil && *h.TLBFlush.Enabled {
-		need(&h.VPIndex)
+	if isEnabled(h.SyNIC) || isEnabled(h.IPI) || h.TLBFlush != nil && *h.TLBFlush.Enabled {
+		enableUnset(&h.VPIndex)
 	}
-	if on(h.EVMCS) {
-		need(&h.VAPIC)
+	if isEnabled(h.EVMCS) {
+		enableUnset(&h.VAPIC)
 	}
 }
 

@@ -169,7 +169,7 @@ func TestFirmwareUUID(t *testing.T) {
 		t.Errorf("a VM's UUID must be the version 5 UUID of its name: got %s, want %s", got, want)
 	}
 	alone := newVMI("testvm")
-	if one, other := firmwareUUID(alone), firmwareUUID(alone); one == other {
+	if first, second := firmwareUUID(alone), firmwareUUID(alone); first == second {
 		t.Error("VMIs without a VM must differ")
 	}
 }

@@ -32,8 +32,8 @@ func instancetypeHooks(scheme *runtime.Scheme) map[string]*admission.Webhook {
 	}
 }
 
-// instancetypeValidator checks instance types or preferences of a kind. Their rules do not depend on the VMs that refer to them: those
-// have copies.
+// instancetypeValidator validates instance types or preferences of a kind. The rules do not depend on the VMs that refer to them, because
+// these have copies.
 type instancetypeValidator[T client.Object] struct{}
 
 // ValidateCreate implements admission.Validator.

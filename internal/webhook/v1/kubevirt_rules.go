@@ -77,7 +77,7 @@ func kubeVirtWarnings(p *field.Path, spec *v1.KubeVirtSpec) []string {
 	return append(warnings, warnMachines(configuration, &spec.Configuration)...)
 }
 
-// unknownStrategy warns about unknown uninstall strategies. KubeVirt accepts any text and treats unknown text as RemoveWorkloads.
+// unknownStrategy warns about unknown uninstall strategies. KubeVirt accepts any text, and treats an unknown one as RemoveWorkloads.
 func unknownStrategy(p *field.Path, strategy v1.KubeVirtUninstallStrategy) []string {
 	switch strategy {
 	case "", v1.KubeVirtUninstallStrategyRemoveWorkloads, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist:
@@ -88,7 +88,7 @@ func unknownStrategy(p *field.Path, strategy v1.KubeVirtUninstallStrategy) []str
 	}
 }
 
-// warnGates warns about feature gates without an effect. Lists of gates stay when a gate is removed.
+// warnGates warns about feature gates without an effect, because users rarely remove such gates from their lists.
 func warnGates(p *field.Path, developer *v1.DeveloperConfiguration) []string {
 	if developer == nil {
 		return nil
@@ -108,30 +108,30 @@ func warnGates(p *field.Path, developer *v1.DeveloperConfiguration) []string {
 }
 
 // aboutGate returns the end of a warning about an enabled or disabled gate, or "" if there is nothing to warn about.
-func aboutGate(gate string, on bool) string {
+func aboutGate(gate string, enabled bool) string {
 	stage, known := clusterconfig.StageOf(gate)
 	switch {
 	case !known:
 		return "is not known and has no effect"
 	case stage == clusterconfig.StageDiscontinued:
 		return "was discontinued and has no effect"
-	case stage == clusterconfig.StageGA && on:
+	case stage == clusterconfig.StageGA && enabled:
 		// KubeVirt's message.
 		return "is deprecated, therefore it can be safely removed and is redundant"
 	case stage == clusterconfig.StageGA:
 		return "cannot be disabled any more and has no effect"
-	case stage == clusterconfig.StageDeprecated && on:
+	case stage == clusterconfig.StageDeprecated && enabled:
 		return "is deprecated and will go away"
-	case !on:
+	case !enabled:
 		return ""
 	}
-	if reason, not := specsupport.UnimplementedGates[gate]; not {
+	if reason, unimplemented := specsupport.UnimplementedGates[gate]; unimplemented {
 		return "has no effect: " + reason
 	}
 	return ""
 }
 
-// warnRenewal warns about values of renewBefore that KubeVirt accepts and that cannot work.
+// warnRenewal warns about values of renewBefore that KubeVirt accepts but that cannot work.
 func warnRenewal(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) []string {
 	if s == nil {
 		return nil
@@ -180,13 +180,13 @@ func warnDeprecated(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 	return warnings
 }
 
-// warnMachines warns about malformed patterns of machine types, which match none.
+// warnMachines warns about malformed patterns of machine types, which do not match any machine type.
 func warnMachines(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 	var warnings []string
 	warn := func(at *field.Path, patterns []string) {
 		for i, pattern := range patterns {
 			if _, err := path.Match(pattern, ""); err != nil {
-				warnings = append(warnings, fmt.Sprintf("%s: %q is no pattern and allows no machine: %v", at.Index(i), pattern, err))
+				warnings = append(warnings, fmt.Sprintf("%s: %q is not a valid pattern and allows no machine: %v", at.Index(i), pattern, err))
 			}
 		}
 	}

@@ -27,7 +27,7 @@ import (
 
 // kubeVirtValidator validates the KubeVirt object.
 type kubeVirtValidator struct {
-	// reader reads from the API server, because a cache may lack objects that were created just now.
+	// reader reads from the API server, because a cache may lack objects that were just created.
 	reader client.Reader
 }
 
@@ -72,8 +72,8 @@ func checkMigrations(before, after *v1.KubeVirtConfiguration) field.ErrorList {
 		gates.IsEnabled(clusterconfig.GateStallDetection))
 }
 
-// ValidateDelete implements admission.Validator. It refuses the deletion while there are workloads, if the uninstall strategy
-// says so. The reconciler does the same for workloads that are created after the deletion.
+// ValidateDelete implements admission.Validator. It denies the deletion while there are workloads, if the uninstall strategy requires that.
+// The reconciler does the same for workloads that are created after the deletion.
 func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
 	if kv.Spec.UninstallStrategy != v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist ||
 		kv.Status.Phase == v1.KubeVirtPhaseDeleted {
@@ -86,29 +86,29 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 			return nil, apierrors.NewInternalError(fmt.Errorf("cannot list workloads: %w", err))
 		}
 	}
-	var what string
+	var present string
 	switch {
 	case len(vmis.Items) > 0:
-		what = fmt.Sprintf("Virtual Machine Instances present, such as %s", client.ObjectKeyFromObject(&vmis.Items[0]))
+		present = fmt.Sprintf("Virtual Machine Instances present, such as %s", client.ObjectKeyFromObject(&vmis.Items[0]))
 	case len(vms.Items) > 0:
-		what = fmt.Sprintf("Virtual Machines present, such as %s", client.ObjectKeyFromObject(&vms.Items[0]))
+		present = fmt.Sprintf("Virtual Machines present, such as %s", client.ObjectKeyFromObject(&vms.Items[0]))
 	case len(sets.Items) > 0:
-		what = fmt.Sprintf("Virtual Machine Instance Replica Sets present, such as %s", client.ObjectKeyFromObject(&sets.Items[0]))
+		present = fmt.Sprintf("Virtual Machine Instance Replica Sets present, such as %s", client.ObjectKeyFromObject(&sets.Items[0]))
 	case len(pools.Items) > 0:
-		what = fmt.Sprintf("Virtual Machine Pools present, such as %s", client.ObjectKeyFromObject(&pools.Items[0]))
+		present = fmt.Sprintf("Virtual Machine Pools present, such as %s", client.ObjectKeyFromObject(&pools.Items[0]))
 	default:
 		return nil, nil
 	}
 	return nil, forbiddenKubeVirt(kv, fmt.Errorf("rejecting the uninstall request, since there are still %s. Either delete "+
-		"all KubeVirt related workloads or change the uninstall strategy before uninstalling KubeVirt", what))
+		"all KubeVirt related workloads or change the uninstall strategy before uninstalling KubeVirt", present))
 }
 
 func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
 	return apierrors.NewForbidden(v1.GroupVersion.WithResource("kubevirts").GroupResource(), kv.Name, err)
 }
 
-// validateWithConfig validates a KubeVirt object and parses its configuration as the components do. found are errors that the
-// caller has found already.
+// validateWithConfig validates a KubeVirt object and parses its configuration as the components do. found are errors that the caller has
+// already found.
 func validateWithConfig(kv *v1.KubeVirt, found ...*field.Error) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	warnings := kubeVirtWarnings(path, &kv.Spec)
@@ -130,10 +130,10 @@ func fieldErrors(err error) field.ErrorList {
 		all = aggregate.Errors()
 	}
 	list := make(field.ErrorList, 0, len(all))
-	for _, one := range all {
+	for _, cause := range all {
 		var fieldError *field.Error
-		if !errors.As(one, &fieldError) {
-			fieldError = field.Invalid(field.NewPath("spec"), nil, one.Error())
+		if !errors.As(cause, &fieldError) {
+			fieldError = field.Invalid(field.NewPath("spec"), nil, cause.Error())
 		}
 		list = append(list, fieldError)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// reservedLabels are read by the controllers and the agents, and only those may write them. The list is KubeVirt's.
+// reservedLabels are labels that the controllers and the agents read, and that only these may write. The list is KubeVirt's.
 var reservedLabels = []string{
 	v1.CreatedByLabel,
 	v1.MigrationJobLabel,
@@ -24,7 +24,7 @@ var reservedLabels = []string{
 	"kubevirt.io/install-strategy",
 }
 
-// validateMetadata refuses reserved labels in the metadata of a VMI, or of a VM's template, that an untrusted user writes.
+// validateMetadata rejects reserved labels in the metadata of a VMI, or of a VM's template, if an untrusted user writes them.
 func validateMetadata(path *field.Path, meta *metav1.ObjectMeta, trusted bool) field.ErrorList {
 	var errs field.ErrorList
 	if !trusted {
@@ -57,14 +57,14 @@ func validateAnnotations(path *field.Path, meta *metav1.ObjectMeta, config clust
 // changedReservedLabels returns the reserved labels that differ between two versions of a VMI.
 func changedReservedLabels(before, after map[string]string) []string {
 	return slices.DeleteFunc(slices.Clone(reservedLabels), func(label string) bool {
-		b, had := before[label]
-		a, has := after[label]
-		return had == has && a == b
+		b, inBefore := before[label]
+		a, inAfter := after[label]
+		return inBefore == inAfter && a == b
 	})
 }
 
-// instanceWarnings returns warnings about what a VMI's spec and annotations request and does not work: what is not implemented,
-// and what no guest can have.
+// instanceWarnings returns warnings about settings in a VMI's spec and annotations that have no effect, because they are not implemented or
+// no guest can have them.
 func instanceWarnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
 	warnings := specsupport.Warnings(specsupport.UnimplementedInVMI(spec, vmi))
 	warnings = append(warnings, specsupport.Warnings(specsupport.UnimplementedInAnnotations(metadata, annotations))...)

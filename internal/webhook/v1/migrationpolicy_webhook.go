@@ -19,7 +19,7 @@ import (
 
 // +kubebuilder:webhook:path=/migration-policy-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=create;update,versions=v1alpha1,name=migration-policy-validator.kubevirt.io,admissionReviewVersions=v1
 
-// migrationPolicyValidator validates what depends on the cluster's configuration. The CRD's schema validates the rest.
+// migrationPolicyValidator validates the fields that depend on the cluster's configuration. The CRD's schema validates the rest.
 type migrationPolicyValidator struct{ config ConfigSource }
 
 var _ admission.Validator[*v1alpha1.MigrationPolicy] = (*migrationPolicyValidator)(nil)
@@ -45,7 +45,7 @@ func (*migrationPolicyValidator) ValidateDelete(context.Context, *v1alpha1.Migra
 func (v *migrationPolicyValidator) validate(before, after *v1alpha1.MigrationPolicy) error {
 	enabled := v.config.Current().IsEnabled(clusterconfig.GateStallDetection)
 	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs, enabled)
-	if had, has := stallDetector(before), stallDetector(after); has != nil && !equality.Semantic.DeepEqual(had, has) && !enabled {
+	if current, wanted := stallDetector(before), stallDetector(after); wanted != nil && !equality.Semantic.DeepEqual(current, wanted) && !enabled {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "experimental", "stallDetector"),
 			"experimental.stallDetector cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate"))
 	}

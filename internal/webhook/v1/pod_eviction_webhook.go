@@ -35,9 +35,9 @@ import (
 //
 // +kubebuilder:webhook:path=/launcher-eviction-validate,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-')"}]}`
 
-// withoutKeepAlive closes each connection after its first request. A kept connection could receive the next request at the
-// moment when this process stops and closes its idle connections. The request would fail, and kubectl drain fails with it. A
-// drain of the node of this process makes that likely: it repeats its evictions after about the grace period of the Pod.
+// withoutKeepAlive closes each connection after its first request. On a connection that is kept open, a request could arrive at the moment
+// when this process stops and closes its idle connections. The request would fail, and with it kubectl drain. A drain of the node on which
+// this process runs makes that likely, because it repeats its evictions after about the grace period of the Pod.
 func withoutKeepAlive(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -48,14 +48,14 @@ func withoutKeepAlive(handler http.Handler) http.Handler {
 // evictionInterceptor marks VMIs for evacuation when a client evicts their launcher Pods.
 type evictionInterceptor struct {
 	config ConfigSource
-	// apiReader reads from the API server: a decision from a stale cache could stop a guest.
+	// apiReader reads from the API server, because a decision from a stale cache could stop a guest.
 	apiReader client.Reader
 	writer    client.Client
 	// liveMigration reports whether this installation can migrate guests.
 	liveMigration bool
 }
 
-// Handle implements admission.Handler. It returns the code 429 for every error, so that a drain tries again.
+// Handle implements admission.Handler. It returns the code 429 for every error, so that a drain retries.
 func (e *evictionInterceptor) Handle(ctx context.Context, request admission.Request) admission.Response {
 	evict := &policyv1.Eviction{}
 	if err := json.Unmarshal(request.Object.Raw, evict); err != nil {
@@ -94,12 +94,12 @@ func isDryRun(request admission.Request, evict *policyv1.Eviction) bool {
 }
 
 // decide decides about the eviction of a Pod. If the guest is to be migrated, it marks the VMI, unless the request is a dry run.
-func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Decision, error) {
+func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, source string, dryRun bool) (eviction.Decision, error) {
 	allowed := eviction.Decision{Allowed: true}
 	pod := &corev1.Pod{}
 	if err := e.apiReader.Get(ctx, key, pod); err != nil {
 		if apierrors.IsNotFound(err) {
-			return allowed, nil // The API server reports it.
+			return allowed, nil // The API server reports that the Pod does not exist.
 		}
 		return allowed, fmt.Errorf("kubevirt failed getting the Pod: %w", err)
 	}
@@ -117,7 +117,7 @@ func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, 
 	decision := eviction.Decide(eviction.Facts{
 		Pod: pod, VMI: vmi, Default: e.config.Current().EvictionStrategy, LiveMigration: e.liveMigration,
 	})
-	if !decision.Mark || dry {
+	if !decision.Mark || dryRun {
 		return decision, nil
 	}
 	err := e.setSource(ctx, vmi, source)
@@ -133,8 +133,8 @@ func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, 
 	return decision, nil
 }
 
-// annotate records on the Pod whether its node is cordoned. It runs after mark, because the annotations have no meaning without
-// the mark.
+// annotate records on the Pod whether its node is cordoned. It is called after mark, because the annotations have no meaning without the
+// mark.
 func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) error {
 	node := &corev1.Node{}
 	if err := e.apiReader.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {
@@ -145,8 +145,8 @@ func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) err
 	return e.writer.Patch(ctx, changed, client.MergeFrom(pod))
 }
 
-// setSource records the source of the eviction on the VMI. It runs before mark, because the migration that follows the mark
-// depends on it.
+// setSource records the source of the eviction on the VMI. It is called before mark, because the migration that follows the mark depends on
+// it.
 func (e *evictionInterceptor) setSource(ctx context.Context, vmi *v1.VirtualMachineInstance, source string) error {
 	if vmi.Annotations[v1.EvictionSourceAnnotation] == source {
 		return nil

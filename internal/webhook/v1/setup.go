@@ -4,8 +4,8 @@
 // Package v1 implements the admission webhooks of the kubevirt.io/v1 kinds. They set the defaults of VMIs and check the rules
 // that the schemas of the CRDs cannot express. A response lists all errors of an object, up to specsupport.MaxErrors.
 //
-// A rule is a function of a check, in the file of its subject. Fields that are not implemented are in the tables of package
-// specsupport. The paths and names of the webhooks are KubeVirt's.
+// A rule is a method of check, or a function of one, in the file of its subject. Fields that are not implemented are in the tables of
+// package specsupport. The paths and names of the webhooks are KubeVirt's.
 package v1
 
 import (
@@ -30,8 +30,8 @@ type Options struct {
 	// TrustedUsers are the user names of our components, which may change the spec of a VMI and write reserved labels.
 	// See ServiceAccounts.
 	TrustedUsers []string
-	// Client and APIReader are for the webhooks' requests to the API server, so that they have a rate limit of their own. Client reads
-	// from the manager's cache. Default: the manager's.
+	// Client and APIReader are used for the webhooks' requests to the API server, which thus have their own rate limit. Client reads from
+	// the manager's cache. Default: the manager's.
 	Client    client.Client
 	APIReader client.Reader
 	// LiveMigration reports whether this installation can migrate guests.
@@ -106,8 +106,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-// withBoundedQuantities refuses objects with quantities that take hours to decode. Mutating webhooks need it: the API server calls
-// them before it validates an object by its schema, which refuses such quantities too.
+// withBoundedQuantities rejects objects with quantities that take hours to decode. Mutating webhooks need it, because the API server calls
+// them before it validates an object by its schema, which also rejects such quantities.
 func withBoundedQuantities(hook *admission.Webhook, object any) *admission.Webhook {
 	next := hook.Handler
 	hook.Handler = admission.HandlerFunc(func(ctx context.Context, request admission.Request) admission.Response {

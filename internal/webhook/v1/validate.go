@@ -62,7 +62,7 @@ var specRules = []func(*check){
 	checkLaunchSecurity,
 }
 
-// instanceRules apply to a VMI only. In a template, an instance type or the defaults may still add what is missing.
+// instanceRules apply only to a VMI. An instance type or the defaults may still add fields that are missing in a template.
 var instanceRules = []func(*check){
 	checkMemoryGiven,
 	checkVolumesUsed,
@@ -71,7 +71,7 @@ var instanceRules = []func(*check){
 	checkUtilityVolumes,
 }
 
-// validateSpec returns the errors of a VMI spec. path is that of the spec.
+// validateSpec returns the errors of a VMI spec. path is the path of the spec.
 func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
 	c := &check{path: path, spec: spec, config: config}
 	for _, rule := range specRules {
@@ -107,7 +107,7 @@ func (c *check) forbidden(p *field.Path, format string, args ...any) {
 	c.errs = append(c.errs, field.Forbidden(p, fmt.Sprintf(format, args...)))
 }
 
-// tooMany reports whether a list is longer than KubeVirt allows, and adds an error if so.
+// tooMany reports whether a list is longer than KubeVirt permits, and adds an error if it is.
 func (c *check) tooMany(p *field.Path, length int) bool {
 	if length <= maxListLength {
 		return false

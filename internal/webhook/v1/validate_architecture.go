@@ -17,7 +17,7 @@ var videoTypes = map[string][]string{
 	clusterconfig.ArchS390X: {"virtio"},
 }
 
-// checkArchitectureOfInstance applies to a VMI only: a template may not name its architecture.
+// checkArchitectureOfInstance applies only to a VMI, because a template need not set the architecture.
 func checkArchitectureOfInstance(c *check) {
 	arch := architecture(c.spec, c.config)
 	switch arch {
@@ -38,11 +38,11 @@ func checkArchitectureOfInstance(c *check) {
 	}
 }
 
-// onlyWatchdog refuses watchdogs that the architecture does not have.
+// onlyWatchdog rejects watchdogs that the architecture does not have.
 func (c *check) onlyWatchdog(message string, i6300esb, diag288 bool) {
-	dog := c.spec.Domain.Devices.Watchdog
-	if dog != nil && ((dog.I6300ESB != nil) != i6300esb || (dog.Diag288 != nil) != diag288 || !i6300esb && !diag288) {
-		c.invalid(c.devices("watchdog"), dog.Name, "%s", message)
+	watchdog := c.spec.Domain.Devices.Watchdog
+	if watchdog != nil && ((watchdog.I6300ESB != nil) != i6300esb || (watchdog.Diag288 != nil) != diag288 || !i6300esb && !diag288) {
+		c.invalid(c.devices("watchdog"), watchdog.Name, "%s", message)
 	}
 }
 
@@ -71,8 +71,8 @@ func (c *check) arm64() {
 	}
 }
 
-// checkHyperv refuses enlightenments whose dependencies the spec disables. It applies to a VMI only, whose defaults have
-// enabled the dependencies that the spec does not mention.
+// checkHyperv rejects enlightenments whose dependencies the spec disables. It applies only to a VMI, whose defaults have enabled the
+// dependencies that the spec does not mention.
 func checkHyperv(c *check) {
 	f := c.spec.Domain.Features
 	if f == nil || f.Hyperv == nil {
@@ -83,21 +83,21 @@ func checkHyperv(c *check) {
 		c.invalid(p, "{}", "Cannot explicitly set hyperV features if HypervPassthrough is being used. "+
 			"Please use either HyperV or HypervPassthrough.")
 	}
-	on := func(state *v1.FeatureState) bool { return state != nil && enabled(state.Enabled) }
-	need := func(feature string, enabled bool, dependency string, dependencyEnabled bool) {
+	isEnabled := func(state *v1.FeatureState) bool { return state != nil && enabled(state.Enabled) }
+	require := func(feature string, enabled bool, dependency string, dependencyEnabled bool) {
 		if enabled && !dependencyEnabled {
 			c.invalid(p.Child(feature), true, "'%s' requires '%s', which was disabled.", p.Child(feature), p.Child(dependency))
 		}
 	}
 	timer := h.SyNICTimer != nil && enabled(h.SyNICTimer.Enabled)
-	need("evmcs", on(h.EVMCS), "vapic", on(h.VAPIC))
-	need("ipi", on(h.IPI), "vpindex", on(h.VPIndex))
-	need("tlbflush", h.TLBFlush != nil && enabled(h.TLBFlush.Enabled), "vpindex", on(h.VPIndex))
-	need("synictimer", timer, "synic", on(h.SyNIC))
-	need("synic", on(h.SyNIC), "vpindex", on(h.VPIndex))
+	require("evmcs", isEnabled(h.EVMCS), "vapic", isEnabled(h.VAPIC))
+	require("ipi", isEnabled(h.IPI), "vpindex", isEnabled(h.VPIndex))
+	require("tlbflush", h.TLBFlush != nil && enabled(h.TLBFlush.Enabled), "vpindex", isEnabled(h.VPIndex))
+	require("synictimer", timer, "synic", isEnabled(h.SyNIC))
+	require("synic", isEnabled(h.SyNIC), "vpindex", isEnabled(h.VPIndex))
 }
 
-// checkUtilityVolumes refuses utility volumes in a new VMI. They can only be hotplugged.
+// checkUtilityVolumes rejects utility volumes in a new VMI. They can only be hotplugged.
 func checkUtilityVolumes(c *check) {
 	if c.spec.UtilityVolumes != nil {
 		c.forbidden(c.at("utilityVolumes"),

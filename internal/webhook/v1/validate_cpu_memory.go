@@ -69,8 +69,8 @@ func checkDedicatedCPU(c *check) {
 	}
 }
 
-// memoryRequest returns the memory that the Pod will request, and the field that it comes from. As in KubeVirt, that is the
-// first of the request, the limit, the guest's memory and the size of a huge page.
+// memoryRequest returns the memory that the Pod will request, and the field from which it is taken. As in KubeVirt, this is the first that
+// is set of the request, the limit, the guest's memory and the size of a huge page.
 func (c *check) memoryRequest() (*field.Path, resource.Quantity) {
 	resources, memory := c.spec.Domain.Resources, c.spec.Domain.Memory
 	switch {
@@ -86,7 +86,7 @@ func (c *check) memoryRequest() (*field.Path, resource.Quantity) {
 	return c.at("domain", "memory", "guest"), resource.Quantity{}
 }
 
-// dedicatedMemory checks that memory requests and limits are equal, without which the Pod is not Guaranteed.
+// dedicatedMemory checks that memory requests and limits are equal, because the Pod is not Guaranteed otherwise.
 func (c *check) dedicatedMemory() {
 	requests, limits := c.at("domain", "resources", "requests", "memory"), c.at("domain", "resources", "limits", "memory")
 	req, lim := c.spec.Domain.Resources.Requests.Memory(), c.spec.Domain.Resources.Limits.Memory()
@@ -99,7 +99,7 @@ func (c *check) dedicatedMemory() {
 	}
 }
 
-// dedicatedNumber checks that the topology, the request and the limit give one whole number of CPUs.
+// dedicatedNumber checks that the topology, the request and the limit specify the same whole number of CPUs.
 func (c *check) dedicatedNumber(cpu *v1.CPU) {
 	var (
 		p        = c.at("domain", "cpu", "dedicatedCpuPlacement")
@@ -186,7 +186,7 @@ func checkMemory(c *check) {
 		c.invalid(requests, req.String(), "%s '%s' is greater than %s '%s'", requests, req, limits, lim)
 	}
 	memory := c.spec.Domain.Memory
-	// With memory hotplug, KubeVirt raises the limit together with the guest's memory.
+	// With memory hotplug, KubeVirt increases the limit together with the guest's memory.
 	if memory == nil || memory.Guest == nil || c.config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate {
 		return
 	}
@@ -204,7 +204,7 @@ func checkHugepages(c *check) {
 	}
 	sizePath := c.at("domain", "memory", "hugepages", "pageSize")
 	page, err := quantity.Parse(memory.Hugepages.PageSize)
-	if err != nil || page.Value() <= 0 { // Value is 0 for what is beyond an int64
+	if err != nil || page.Value() <= 0 { // Value is 0 if the quantity exceeds an int64
 		c.invalid(sizePath, memory.Hugepages.PageSize, "%s '%s': must be a size that the nodes offer, such as 2Mi or 1Gi",
 			sizePath, memory.Hugepages.PageSize)
 		return
@@ -220,7 +220,7 @@ func checkHugepages(c *check) {
 	}
 }
 
-// checkMemoryGiven applies to a VMI only: the memory of a VM can come from an instance type.
+// checkMemoryGiven applies only to a VMI, because the memory of a VM can be set by an instance type.
 func checkMemoryGiven(c *check) {
 	memory := c.spec.Domain.Memory
 	if !c.spec.Domain.Resources.Requests.Memory().IsZero() {

@@ -15,8 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// foreignDataVolumes refuses templates of DataVolumes in another namespace. As in KubeVirt, it accepts templates that do not
-// change.
+// foreignDataVolumes rejects templates of DataVolumes in another namespace. As in KubeVirt, it accepts templates that do not change.
 func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.ErrorList {
 	if before != nil && equality.Semantic.DeepEqual(before.Spec.DataVolumeTemplates, vm.Spec.DataVolumeTemplates) {
 		return nil
@@ -31,8 +30,8 @@ func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.E
 	return errs
 }
 
-// validateDataVolumeTemplates refuses templates of which no DataVolume can be created, and unused ones, with one error each.
-// The messages and the paths are KubeVirt's. Its clients read the paths, although they are not those of the fields.
+// validateDataVolumeTemplates rejects templates from which no DataVolume can be created, and unused templates, with one error each. The
+// messages and the paths are KubeVirt's. Clients read the paths, although they are not those of the fields.
 func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {
 	used := map[string]bool{}
 	for i := range spec.Template.Spec.Volumes {
@@ -95,8 +94,8 @@ func externallyPopulated(spec *cdiv1beta1.DataVolumeSpec) bool {
 	return source != nil || ref != nil
 }
 
-// countSet returns how many fields of the struct that source points to are not nil; 0 for a nil pointer. All fields are
-// pointers, so that it also counts kinds of sources that are added to the API later.
+// countSet returns how many fields of the struct that source points to are not nil, or 0 for a nil pointer. All fields are pointers. So it
+// also counts kinds of sources that are added to the API later.
 func countSet[T any](source *T) int {
 	if source == nil {
 		return 0

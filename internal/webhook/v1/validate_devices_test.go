@@ -99,29 +99,29 @@ func TestBootOrderRules(t *testing.T) {
 
 func TestVolumeRules(t *testing.T) {
 	const volume = "spec.volumes[0]"
-	one := func(source v1.VolumeSource) *v1.VirtualMachineInstanceSpec { return newSpec(withVolume("v", source)) }
+	withSource := func(source v1.VolumeSource) *v1.VirtualMachineInstanceSpec { return newSpec(withVolume("v", source)) }
 	gated := &v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk"}}}
 	runRules(t, []ruleCase{
-		{name: "claim", spec: one(*claim("c"))},
-		{name: "nothing", spec: one(v1.VolumeSource{}), want: []string{volume + ": exactly one source type"}},
-		{name: "two sources", spec: one(v1.VolumeSource{
+		{name: "claim", spec: withSource(*claim("c"))},
+		{name: "nothing", spec: withSource(v1.VolumeSource{}), want: []string{volume + ": exactly one source type"}},
+		{name: "two sources", spec: withSource(v1.VolumeSource{
 			ContainerDisk: &v1.ContainerDiskSource{Image: "i"}, EmptyDisk: &v1.EmptyDiskSource{Capacity: *quantityOf("1Gi")},
 		}), want: []string{volume + ": exactly one source type"}},
 		{name: "same name", spec: newSpec(withVolume("v", *claim("a")), withVolume("v", *claim("b"))),
 			want: []string{"spec.volumes[1].name: must not have the same Name"}},
-		{name: "relative path", spec: one(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Path: "disk.img"}}), want: []string{
+		{name: "relative path", spec: withSource(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Path: "disk.img"}}), want: []string{
 			volume + ".containerDisk.path: absolute path",
 		}},
-		{name: "data volume without a name", spec: one(v1.VolumeSource{DataVolume: &v1.DataVolumeSource{}}),
+		{name: "data volume without a name", spec: withSource(v1.VolumeSource{DataVolume: &v1.DataVolumeSource{}}),
 			want: []string{volume + ".dataVolume.name: DataVolume 'name' must be set"}},
-		{name: "host disk", config: gated, spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{
+		{name: "host disk", config: gated, spec: withSource(v1.VolumeSource{HostDisk: &v1.HostDisk{
 			Path: "/data/disk.img", Type: v1.HostDiskExistsOrCreate, Capacity: *quantityOf("1Gi")}})},
-		{name: "host disk without the gate", spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/d", Type: v1.HostDiskExists}}),
+		{name: "host disk without the gate", spec: withSource(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/d", Type: v1.HostDiskExists}}),
 			want: []string{volume + ".hostDisk: HostDisk feature gate is not enabled"}},
-		{name: "bad host disk", config: gated, spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{Type: "File"}}), want: []string{
+		{name: "bad host disk", config: gated, spec: withSource(v1.VolumeSource{HostDisk: &v1.HostDisk{Type: "File"}}), want: []string{
 			volume + ".hostDisk.path: required for hostDisk", volume + ".hostDisk.type: invalid value 'File'",
 		}},
-		{name: "capacity of a disk that exists", config: gated, spec: one(v1.VolumeSource{HostDisk: &v1.HostDisk{
+		{name: "capacity of a disk that exists", config: gated, spec: withSource(v1.VolumeSource{HostDisk: &v1.HostDisk{
 			Path: "/d", Type: v1.HostDiskExists, Capacity: *quantityOf("1Gi")}}),
 			want: []string{volume + ".hostDisk.capacity: equal to 'DiskOrCreate'"}},
 		{name: "too many", spec: newSpec(func(s *v1.VirtualMachineInstanceSpec) { s.Volumes = make([]v1.Volume, 257) }),
@@ -312,7 +312,7 @@ func TestProbeRules(t *testing.T) {
 
 func TestAccessCredentialRules(t *testing.T) {
 	const at = "spec.accessCredentials[0]"
-	one := func(credential v1.AccessCredential) *v1.VirtualMachineInstanceSpec {
+	withCredential := func(credential v1.AccessCredential) *v1.VirtualMachineInstanceSpec {
 		return newSpec(func(s *v1.VirtualMachineInstanceSpec) { s.AccessCredentials = []v1.AccessCredential{credential} })
 	}
 	key := func(method v1.SSHPublicKeyAccessCredentialPropagationMethod) v1.AccessCredential {
@@ -323,17 +323,17 @@ func TestAccessCredentialRules(t *testing.T) {
 	}
 	agent := &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{"root"}}
 	runRules(t, []ruleCase{
-		{name: "key by the agent", spec: one(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{QemuGuestAgent: agent}))},
-		{name: "nothing", spec: one(v1.AccessCredential{}), want: []string{at + ": exactly one access credential type"}},
-		{name: "no method", spec: one(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{})),
+		{name: "key by the agent", spec: withCredential(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{QemuGuestAgent: agent}))},
+		{name: "nothing", spec: withCredential(v1.AccessCredential{}), want: []string{at + ": exactly one access credential type"}},
+		{name: "no method", spec: withCredential(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{})),
 			want: []string{at + ".sshPublicKey.propagationMethod: exactly one propagationMethod"}},
-		{name: "no user", spec: one(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{
+		{name: "no user", spec: withCredential(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{
 			QemuGuestAgent: &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{}})),
 			want: []string{at + ".sshPublicKey.propagationMethod.qemuGuestAgent.users: at least one user"}},
-		{name: "no volume", spec: one(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{
+		{name: "no volume", spec: withCredential(key(v1.SSHPublicKeyAccessCredentialPropagationMethod{
 			NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}})),
 			want: []string{at + ".sshPublicKey.propagationMethod: requires a noCloud volume"}},
-		{name: "empty password", spec: one(v1.AccessCredential{UserPassword: &v1.UserPasswordAccessCredential{}}), want: []string{
+		{name: "empty password", spec: withCredential(v1.AccessCredential{UserPassword: &v1.UserPasswordAccessCredential{}}), want: []string{
 			at + ".userPassword.source: exactly one source", at + ".userPassword.propagationMethod: exactly one propagationMethod",
 		}},
 	})

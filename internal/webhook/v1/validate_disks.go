@@ -82,7 +82,7 @@ func (c *check) diskVolume(at *field.Path, disk *v1.Disk, volumes map[string]*v1
 	}
 }
 
-// metricsDisk: the guest's tool reads the metrics from a virtio disk.
+// metricsDisk checks that the disk with metrics is a virtio disk, from which the guest's tool reads them.
 func (c *check) metricsDisk(at *field.Path, disk *v1.Disk) {
 	switch {
 	case disk.Disk == nil && (disk.LUN != nil || disk.CDRom != nil):
@@ -204,7 +204,7 @@ func (c *check) oneBlockSize(p *field.Path, size uint) {
 // checkBootOrder checks that no two disks or interfaces have the same boot order.
 func checkBootOrder(c *check) {
 	taken := map[uint]bool{}
-	one := func(at *field.Path, order *uint) {
+	checkOrder := func(at *field.Path, order *uint) {
 		if order == nil {
 			return
 		}
@@ -218,9 +218,9 @@ func checkBootOrder(c *check) {
 		taken[*order] = true
 	}
 	for i := range c.spec.Domain.Devices.Disks {
-		one(c.devices("disks").Index(i), c.spec.Domain.Devices.Disks[i].BootOrder)
+		checkOrder(c.devices("disks").Index(i), c.spec.Domain.Devices.Disks[i].BootOrder)
 	}
 	for i := range c.spec.Domain.Devices.Interfaces {
-		one(c.devices("interfaces").Index(i), c.spec.Domain.Devices.Interfaces[i].BootOrder)
+		checkOrder(c.devices("interfaces").Index(i), c.spec.Domain.Devices.Interfaces[i].BootOrder)
 	}
 }

@@ -60,13 +60,13 @@ func checkFirmware(c *check) {
 	}
 }
 
-// acpi refuses references to volumes that do not exist or have no Secret.
+// acpi rejects references to volumes that do not exist or have no Secret.
 func (c *check) acpi(p *field.Path, acpi *v1.ACPI) {
 	if acpi.SlicNameRef == "" && acpi.MsdmNameRef == "" {
 		c.invalid(p, "", "ACPI was set but no SLIC nor MSDM volume reference was set. Set slicNameRef or msdmNameRef, or leave %s out.", p)
 	}
 	volumes := c.volumesByName()
-	one := func(at *field.Path, name string) {
+	checkReference := func(at *field.Path, name string) {
 		switch volume := volumes[name]; {
 		case name == "":
 		case volume == nil:
@@ -75,8 +75,8 @@ func (c *check) acpi(p *field.Path, acpi *v1.ACPI) {
 			c.invalid(at, name, "%s refers to Volume of unsupported type. Use a volume with a secret.", p)
 		}
 	}
-	one(p.Child("slicNameRef"), acpi.SlicNameRef)
-	one(p.Child("msdmNameRef"), acpi.MsdmNameRef)
+	checkReference(p.Child("slicNameRef"), acpi.SlicNameRef)
+	checkReference(p.Child("msdmNameRef"), acpi.MsdmNameRef)
 }
 
 // smm reports whether the spec enables system management mode, which is off by default.
@@ -88,7 +88,7 @@ func (c *check) smm() bool {
 // enabled returns the value of a flag whose default is true.
 func enabled(flag *bool) bool { return flag == nil || *flag }
 
-// serial refuses a serial number that libvirt does not accept. owner is the path in the message.
+// serial rejects a serial number that libvirt does not accept. owner is the path in the message.
 func (c *check) serial(p, owner *field.Path, serial string) {
 	if serial == "" {
 		return
@@ -124,7 +124,7 @@ func checkKernelBoot(c *check) {
 	c.imagePath(container.Child("initrdPath"), boot.Container.InitrdPath)
 }
 
-// imagePath refuses a path in a container image that is not the absolute path of a file.
+// imagePath rejects a path in a container image that is not the absolute path of a file.
 func (c *check) imagePath(p *field.Path, file string) {
 	switch {
 	case file == "":

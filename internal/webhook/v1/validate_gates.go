@@ -7,8 +7,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// checkGates refuses devices and volumes whose feature gate is not enabled, with KubeVirt's messages. With the gate enabled
-// they are admitted, and package specsupport warns if they are not implemented.
+// checkGates rejects devices and volumes whose feature gate is not enabled, with KubeVirt's messages. If the gate is enabled, they are
+// admitted, and package specsupport warns if they are not implemented.
 func checkGates(c *check) {
 	devices := &c.spec.Domain.Devices
 	if len(devices.HostDevices) > 0 && !c.config.IsEnabled(gateHostDevices) {
@@ -40,7 +40,7 @@ func checkGates(c *check) {
 	}
 }
 
-// checkDomainGates refuses fields of the domain whose feature gate is not enabled.
+// checkDomainGates rejects fields of the domain whose feature gate is not enabled.
 func checkDomainGates(c *check) {
 	if c.spec.Domain.RebootPolicy != nil && !c.config.IsEnabled(gateRebootPolicy) {
 		c.forbidden(c.at("domain", "rebootPolicy"), "%s feature gate is not enabled in kubevirt-config", gateRebootPolicy)
@@ -96,7 +96,7 @@ func checkLaunchSecurity(c *check) {
 	}
 }
 
-// encryptedFirmware refuses firmware settings with which an encrypted guest cannot start.
+// encryptedFirmware rejects firmware settings with which an encrypted guest cannot start.
 func (c *check) encryptedFirmware(kind string) {
 	p, fw := c.at("domain", "launchSecurity"), c.spec.Domain.Firmware
 	if kind == "TDX" && c.smm() {

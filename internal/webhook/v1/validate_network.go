@@ -257,25 +257,25 @@ func checkPortRanges(c *check) {
 // portRange checks one range. If it is valid, it also checks for overlaps with earlier ranges.
 func (c *check) portRange(at *field.Path, ranges []v1.PortRange, j int) {
 	errs := len(c.errs)
-	one, p := ranges[j], at.Index(j)
-	if one.Protocol != "TCP" && one.Protocol != "UDP" {
-		c.invalid(p.Child("protocol"), one.Protocol, "Unknown protocol, only TCP or UDP allowed")
+	portRange, p := ranges[j], at.Index(j)
+	if portRange.Protocol != "TCP" && portRange.Protocol != "UDP" {
+		c.invalid(p.Child("protocol"), portRange.Protocol, "Unknown protocol, only TCP or UDP allowed")
 	}
-	if !isPort(one.Start) {
-		c.invalid(p.Child("start"), one.Start, "Start must be a valid port number, 0 < x < 65536")
+	if !isPort(portRange.Start) {
+		c.invalid(p.Child("start"), portRange.Start, "Start must be a valid port number, 0 < x < 65536")
 	}
-	if !isPort(one.End) {
-		c.invalid(p.Child("end"), one.End, "End must be a valid port number, 0 < x < 65536")
+	if !isPort(portRange.End) {
+		c.invalid(p.Child("end"), portRange.End, "End must be a valid port number, 0 < x < 65536")
 	}
-	if isPort(one.Start) && isPort(one.End) && one.Start > one.End {
-		c.invalid(p.Child("start"), one.Start, "Start must be less than or equal to end")
+	if isPort(portRange.Start) && isPort(portRange.End) && portRange.Start > portRange.End {
+		c.invalid(p.Child("start"), portRange.Start, "Start must be less than or equal to end")
 	}
 	if len(c.errs) > errs {
 		return
 	}
 	for _, other := range ranges[:j] {
-		if other.Protocol == one.Protocol && other.Start <= one.End && one.Start <= other.End {
-			c.invalid(p, one.Start, "%s portRanges [%d-%d] and [%d-%d] overlap", one.Protocol, other.Start, other.End, one.Start, one.End)
+		if other.Protocol == portRange.Protocol && other.Start <= portRange.End && portRange.Start <= other.End {
+			c.invalid(p, portRange.Start, "%s portRanges [%d-%d] and [%d-%d] overlap", portRange.Protocol, other.Start, other.End, portRange.Start, portRange.End)
 		}
 	}
 }

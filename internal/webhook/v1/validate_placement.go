@@ -99,7 +99,7 @@ func checkDNS(c *check) {
 	}
 }
 
-// checkLifecycle checks how the guest is started, stopped and evicted.
+// checkLifecycle checks the settings for starting, stopping and evicting the guest.
 func checkLifecycle(c *check) {
 	if grace := c.spec.TerminationGracePeriodSeconds; grace != nil && *grace < 0 {
 		c.invalid(c.at("terminationGracePeriodSeconds"), *grace, "%s '%d': must be greater than or equal to 0.",

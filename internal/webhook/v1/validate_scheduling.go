@@ -18,7 +18,7 @@ import (
 // maxAffinityWeight is the limit of Kubernetes (pkg/apis/core/validation).
 const maxAffinityWeight = 100
 
-// checkAffinity refuses affinities that the API server would refuse in the launcher Pod.
+// checkAffinity rejects affinities that the API server would reject in the launcher Pod.
 func checkAffinity(c *check) {
 	affinity := c.spec.Affinity
 	if affinity == nil {

@@ -49,8 +49,8 @@ func checkVolumes(c *check) {
 	}
 }
 
-// volumeSource applies KubeVirt's rules for a volume. Package specsupport has the values that KubeVirt accepts and no guest can
-// have.
+// volumeSource applies KubeVirt's rules for a volume. Package specsupport contains the values that KubeVirt accepts although no guest can
+// have them.
 func (c *check) volumeSource(at *field.Path, volume *v1.Volume) {
 	need := func(name string, p *field.Path) {
 		if name == "" {
@@ -94,7 +94,7 @@ func (c *check) hostDisk(at *field.Path, disk *v1.HostDisk) {
 	}
 }
 
-// checkVolumesUsed applies to a VMI only: a volume of a template without a disk gets one when the VM starts.
+// checkVolumesUsed applies only to a VMI, because a volume of a template without a disk gets one when the VM starts.
 func checkVolumesUsed(c *check) {
 	used := map[string]bool{}
 	for i := range c.spec.Domain.Devices.Disks {
@@ -111,7 +111,7 @@ func checkVolumesUsed(c *check) {
 	}
 }
 
-// sameServiceAccount refuses a serviceAccount volume whose account differs from that of the Pod, which cannot have its token.
+// sameServiceAccount rejects a serviceAccount volume whose account differs from that of the Pod, because the Pod cannot get its token.
 func (c *check) sameServiceAccount(volumeAccount string) {
 	if named := c.spec.ServiceAccountName; named != "" && volumeAccount != "" && named != volumeAccount {
 		c.invalid(c.at("serviceAccountName"), named, "serviceAccountName %s differs from that of the serviceAccount volume, %s. "+

@@ -26,8 +26,8 @@ import (
 // +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/virtualmachines-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
 
-// vmMutator adds the finalizer to a new VM and changes nothing else. It builds its patch by hand, because a patch from the
-// decoded object would also add the zero values of Go's types to the user's spec.
+// vmMutator adds the finalizer to a new VM and changes nothing else. It constructs the patch itself, because a patch that is computed from
+// the decoded object would also add the zero values of Go's types to the user's spec.
 type vmMutator struct {
 	decoder admission.Decoder
 }
@@ -88,8 +88,9 @@ func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachin
 	return warnings, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
 
-// keepsReservedLabels reports whether the reserved labels of a VM's template are those that it had. Our components add none: what
-// virt-controller writes may be what a user has put in a VirtualMachineSnapshotContent or in the patches of a VirtualMachineRestore.
+// keepsReservedLabels reports whether the reserved labels of a VM's template are unchanged. This also applies to our components, which add
+// none: a template that virt-controller writes may come from a user's VirtualMachineSnapshotContent or the patches of a
+// VirtualMachineRestore.
 func keepsReservedLabels(before, after *v1.VirtualMachine) bool {
 	if before == nil || before.Spec.Template == nil || after.Spec.Template == nil {
 		return false
@@ -97,15 +98,15 @@ func keepsReservedLabels(before, after *v1.VirtualMachine) bool {
 	return len(changedReservedLabels(before.Spec.Template.ObjectMeta.Labels, after.Spec.Template.ObjectMeta.Labels)) == 0
 }
 
-// validateRestoring refuses a new run strategy while the VM is being restored.
+// validateRestoring rejects a new run strategy while the VM is being restored.
 func validateRestoring(path *field.Path, before, after *v1.VirtualMachine) field.ErrorList {
 	if before == nil || after.Status.RestoreInProgress == nil {
 		return nil
 	}
-	// A VM without a valid strategy is refused by another rule.
-	was, _ := before.RunStrategy()
-	is, _ := after.RunStrategy()
-	if was == is {
+	// A VM without a valid strategy is rejected by another rule.
+	strategyBefore, _ := before.RunStrategy()
+	strategyAfter, _ := after.RunStrategy()
+	if strategyBefore == strategyAfter {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf("Cannot update VM runStrategy until restore %q completes", *after.Status.RestoreInProgress))}
@@ -126,7 +127,7 @@ func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.Virt
 	return v.validate(ctx, before, after)
 }
 
-// validateSnapshotLock refuses changes of what is in a snapshot while it is being taken, with KubeVirt's messages.
+// validateSnapshotLock rejects changes of fields that a snapshot includes while it is being taken, with KubeVirt's messages.
 func validateSnapshotLock(path *field.Path, before, after *v1.VirtualMachine) field.ErrorList {
 	locked := after.Status.SnapshotInProgress
 	if locked == nil {
@@ -136,8 +137,8 @@ func validateSnapshotLock(path *field.Path, before, after *v1.VirtualMachine) fi
 	if !equality.Semantic.DeepEqual(volumesOf(before), volumesOf(after)) {
 		errs = append(errs, field.Forbidden(path, fmt.Sprintf("Cannot update vm disks or volumes until snapshot %q completes", *locked)))
 	}
-	had, err := before.RunStrategy()
-	if has, newErr := after.RunStrategy(); err == nil && newErr == nil && had != has {
+	strategyBefore, err := before.RunStrategy()
+	if strategyAfter, newErr := after.RunStrategy(); err == nil && newErr == nil && strategyBefore != strategyAfter {
 		errs = append(errs, field.Forbidden(path, fmt.Sprintf("Cannot update vm running state until snapshot %q completes", *locked)))
 	}
 	return errs
@@ -196,9 +197,9 @@ func vmWarnings(path *field.Path, spec *v1.VirtualMachineSpec) []string {
 	return list
 }
 
-// errorsOfTemplate returns warnings about the errors that a VMI of a valid template has only with its defaults. A read-only disk
-// without a bus, for example, becomes a SATA disk, which cannot be read-only. These are warnings, because the defaults may be different
-// when the VMI is created.
+// errorsOfTemplate returns warnings about the errors that a VMI from a valid template has only because of its defaults. A read-only disk
+// without a bus, for example, becomes a SATA disk, which cannot be read-only. These are only warnings, because the defaults may have
+// changed when the VMI is created.
 func errorsOfTemplate(
 	path *field.Path, namespace, name string, template *v1.VirtualMachineInstanceTemplateSpec, config clusterconfig.Config,
 ) []string {

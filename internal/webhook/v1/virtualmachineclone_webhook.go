@@ -37,20 +37,20 @@ import (
 // maxShownText is how many characters of a user's text a message contains.
 const maxShownText = 256
 
-// cloneMutator gives the target of a new clone a name, if it has none. Like vmMutator, it builds its patch by hand.
+// cloneMutator sets the name of the target of a new clone, if it has none. Like vmMutator, it constructs the patch itself.
 type cloneMutator struct {
 	decoder admission.Decoder
 }
 
 // Handle implements admission.Handler.
 func (m *cloneMutator) Handle(_ context.Context, request admission.Request) admission.Response {
-	of := &v1beta1.VirtualMachineClone{}
-	if err := m.decoder.DecodeRaw(request.Object, of); err != nil {
+	vmClone := &v1beta1.VirtualMachineClone{}
+	if err := m.decoder.DecodeRaw(request.Object, vmClone); err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	source, target := of.Spec.Source, of.Spec.Target
+	source, target := vmClone.Spec.Source, vmClone.Spec.Target
 	if source == nil || target != nil && target.Name != "" {
-		return admission.Allowed("") // A clone without a source is refused by the schema. KubeVirt crashes.
+		return admission.Allowed("") // The schema rejects a clone without a source. KubeVirt crashes.
 	}
 	name := fmt.Sprintf("clone-%s-%s", source.Name, rand.String(5))
 	if target != nil {
@@ -61,17 +61,18 @@ func (m *cloneMutator) Handle(_ context.Context, request admission.Request) admi
 	}))
 }
 
-// cloneValidator validates a clone, with KubeVirt's messages. The spec may be changed: it has an effect until the target is created.
+// cloneValidator validates a clone, with KubeVirt's messages. Changes of the spec are admitted, and have an effect until the target is
+// created.
 type cloneValidator struct{ config ConfigSource }
 
 var _ admission.Validator[*v1beta1.VirtualMachineClone] = (*cloneValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *cloneValidator) ValidateCreate(_ context.Context, of *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+func (v *cloneValidator) ValidateCreate(_ context.Context, vmClone *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(gateSnapshot) {
 		return nil, apierrors.NewBadRequest("snapshot feature gate is not enabled")
 	}
-	return validateClone(of)
+	return validateClone(vmClone)
 }
 
 // ValidateUpdate implements admission.Validator. It admits every update that does not change the spec: a rule that a later version adds
@@ -88,10 +89,10 @@ func (*cloneValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineCl
 	return nil, nil
 }
 
-// validateClone returns KubeVirt's errors in its order, with its types and its paths of fields, some of which differ from the names in the
-// schema. An error that KubeVirt does not have is at the field's own path.
-func validateClone(of *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
-	path, spec := field.NewPath("spec"), &of.Spec
+// validateClone returns KubeVirt's errors in KubeVirt's order, with its types and paths, some of which differ from the schema. An error
+// that KubeVirt does not have has the field's own path.
+func validateClone(vmClone *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+	path, spec := field.NewPath("spec"), &vmClone.Spec
 	errs := slices.Concat(
 		validateFilters(path.Child("annotationFilters"), path.Child("annotations"), spec.AnnotationFilters),
 		validateFilters(path.Child("labelFilters"), path.Child("labels"), spec.LabelFilters),
@@ -114,10 +115,10 @@ func validateClone(of *v1beta1.VirtualMachineClone) (admission.Warnings, error) 
 	if len(errs) == 0 {
 		return warnings, nil
 	}
-	return nil, specsupport.NewInvalid(v1beta1.VirtualMachineCloneKind.GroupKind(), of.Name, errs)
+	return nil, specsupport.NewInvalid(v1beta1.VirtualMachineCloneKind.GroupKind(), vmClone.Name, errs)
 }
 
-// validateFilters validates a list of filters. named is KubeVirt's path of the list, also in its messages.
+// validateFilters validates a list of filters. named is KubeVirt's path of the list, which is also in the messages.
 func validateFilters(path, named *field.Path, filters []string) field.ErrorList {
 	if len(filters) > clone.MaxFilters {
 		return field.ErrorList{field.TooMany(path, len(filters), clone.MaxFilters)}
@@ -165,7 +166,7 @@ func validateCloneKinds(path *field.Path, spec *v1beta1.VirtualMachineCloneSpec)
 }
 
 func validateCloneSource(path *field.Path, source *corev1.TypedLocalObjectReference) field.ErrorList {
-	if source == nil { // KubeVirt crashes before.
+	if source == nil { // KubeVirt crashes earlier.
 		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, "Source cannot be nil")}
 	}
 	var errs field.ErrorList
@@ -204,7 +205,7 @@ func validateAddresses(path *field.Path, addresses map[string]string) field.Erro
 	return errs
 }
 
-// validateClonePatches refuses what is not JSON, as KubeVirt, and warns of what the restore will refuse.
+// validateClonePatches rejects patches that are not JSON, as KubeVirt does, and warns of patches that the restore will reject.
 func validateClonePatches(path *field.Path, patches []string) (admission.Warnings, field.ErrorList) {
 	var warnings []string
 	var errs field.ErrorList
@@ -215,7 +216,7 @@ func validateClonePatches(path *field.Path, patches []string) (admission.Warning
 			continue
 		}
 		if len(warnings) > 0 {
-			continue // The first one is enough: there may be many.
+			continue // Only the first one is reported, because there may be many.
 		}
 		if err := restore.CheckPatch(patch); err != nil {
 			warnings = append(warnings, fmt.Sprintf("%s: the VM cannot be cloned: %v", path.Index(i), err))

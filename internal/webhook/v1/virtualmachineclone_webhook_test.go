@@ -22,13 +22,13 @@ import (
 )
 
 func newClone(name string, changes ...func(*clonev1beta1.VirtualMachineCloneSpec)) *clonev1beta1.VirtualMachineClone {
-	of := &clonev1beta1.VirtualMachineClone{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
-	of.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-	of.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
+	vmClone := &clonev1beta1.VirtualMachineClone{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	vmClone.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	vmClone.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
 	for _, change := range changes {
-		change(&of.Spec)
+		change(&vmClone.Spec)
 	}
-	return of
+	return vmClone
 }
 
 // cause is an error about one field as clients read it.
@@ -128,13 +128,13 @@ func TestClones(t *testing.T) {
 		"filters of annotations": {change: func(s *spec) { s.AnnotationFilters = []string{"!"} }, want: []cause{invalid("spec.annotations", "a negation character is not a valid filter")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of, v := newClone("c"), &cloneValidator{config: fixedConfig{clusterconfig.Default()}}
-			before := of.DeepCopy()
+			vmClone, v := newClone("c"), &cloneValidator{config: fixedConfig{clusterconfig.Default()}}
+			before := vmClone.DeepCopy()
 			if tc.change != nil {
-				tc.change(&of.Spec)
+				tc.change(&vmClone.Spec)
 			}
-			warnings, err := v.ValidateCreate(t.Context(), of)
-			_, onUpdate := v.ValidateUpdate(t.Context(), before, of)
+			warnings, err := v.ValidateCreate(t.Context(), vmClone)
+			_, onUpdate := v.ValidateUpdate(t.Context(), before, vmClone)
 			if len(tc.want) == 0 {
 				if err != nil || onUpdate != nil || len(warnings) > 0 {
 					t.Fatalf("got %v, %v, %v", warnings, err, onUpdate)
@@ -160,10 +160,10 @@ func TestClonesNeedTheirGate(t *testing.T) {
 }
 
 func TestClonesWarnOfPatches(t *testing.T) {
-	of := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) {
+	vmClone := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) {
 		s.Patches = []string{`{"op":"remove","path":"/metadata/name"}`, `{"op":"remove","path":"/metadata/uid"}`}
 	})
-	warnings, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateCreate(t.Context(), of)
+	warnings, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateCreate(t.Context(), vmClone)
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "spec.patches[0]: the VM cannot be cloned: patching is valid only") {
 		t.Errorf("got %q, %v", warnings, err)
 	}
@@ -180,20 +180,20 @@ func TestClonesThatDoNotChangeStayValid(t *testing.T) {
 
 var _ = Describe("clones", func() {
 	It("get a target, and are validated when they are created and changed", func(ctx SpecContext) {
-		of := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Patches = []string{"{"} })
-		Expect(k8s.Create(ctx, of)).To(MatchError(ContainSubstring("patch is not valid JSON")))
-		of = newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Target = nil })
-		Expect(k8s.Create(ctx, of)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, of)).To(Succeed()) })
-		Expect(of.Spec.Target.Name).To(MatchRegexp("^clone-vm-[a-z0-9]{5}$"))
-		Expect(of.Spec.Target.Kind).To(Equal("VirtualMachine"))
-		Expect(of.Spec.Target.APIGroup).To(HaveValue(Equal("kubevirt.io")))
-		of.Spec.Target.Name = "vm"
-		Expect(k8s.Update(ctx, of)).To(MatchError(ContainSubstring("Target name cannot be equal to source name")))
+		vmClone := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Patches = []string{"{"} })
+		Expect(k8s.Create(ctx, vmClone)).To(MatchError(ContainSubstring("patch is not valid JSON")))
+		vmClone = newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Target = nil })
+		Expect(k8s.Create(ctx, vmClone)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, vmClone)).To(Succeed()) })
+		Expect(vmClone.Spec.Target.Name).To(MatchRegexp("^clone-vm-[a-z0-9]{5}$"))
+		Expect(vmClone.Spec.Target.Kind).To(Equal("VirtualMachine"))
+		Expect(vmClone.Spec.Target.APIGroup).To(HaveValue(Equal("kubevirt.io")))
+		vmClone.Spec.Target.Name = "vm"
+		Expect(k8s.Update(ctx, vmClone)).To(MatchError(ContainSubstring("Target name cannot be equal to source name")))
 	})
 
 	It("get a name for their target in each version, and nothing else", func(ctx SpecContext) {
-		of := &unstructured.Unstructured{Object: map[string]any{
+		vmClone := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "clone.kubevirt.io/v1alpha1", "kind": "VirtualMachineClone",
 			"metadata": map[string]any{"namespace": metav1.NamespaceDefault, "name": "old"},
 			"spec": map[string]any{
@@ -201,19 +201,19 @@ var _ = Describe("clones", func() {
 				"target": map[string]any{"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": ""},
 			},
 		}}
-		Expect(k8s.Create(ctx, of)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, of)).To(Succeed()) })
-		target, _, err := unstructured.NestedString(of.Object, "spec", "target", "name")
+		Expect(k8s.Create(ctx, vmClone)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, vmClone)).To(Succeed()) })
+		target, _, err := unstructured.NestedString(vmClone.Object, "spec", "target", "name")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(target).To(HavePrefix("clone-vm-"))
-		Expect(of.Object["spec"]).To(HaveLen(2))
+		Expect(vmClone.Object["spec"]).To(HaveLen(2))
 	})
 
 	It("are refused without a source", func(ctx SpecContext) {
-		of := &unstructured.Unstructured{Object: map[string]any{
+		vmClone := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "clone.kubevirt.io/v1beta1", "kind": "VirtualMachineClone",
 			"metadata": map[string]any{"namespace": metav1.NamespaceDefault, "name": "none"}, "spec": map[string]any{},
 		}}
-		Expect(k8s.Create(ctx, of)).To(MatchError(ContainSubstring("spec.source")))
+		Expect(k8s.Create(ctx, vmClone)).To(MatchError(ContainSubstring("spec.source")))
 	})
 })

@@ -29,7 +29,7 @@ var _ admission.Validator[*exportv1.VirtualMachineExport] = exportValidator{}
 // exportSource is a kind of source.
 type exportSource struct{ group, noName, otherGroup string }
 
-// exportSources are the kinds of sources. Backups are accepted, as in KubeVirt, which makes such exports itself.
+// exportSources are the kinds of sources. Backups are accepted because KubeVirt, which creates such exports itself, accepts them.
 var exportSources = map[string]exportSource{
 	"PersistentVolumeClaim":  {"", "PVC name must not be empty", "PVC API group must be missing or blank"},
 	"VirtualMachine":         {v1.GroupVersion.Group, "Virtual Machine name must not be empty", "VM API group must be " + v1.GroupVersion.Group},
@@ -38,11 +38,11 @@ var exportSources = map[string]exportSource{
 }
 
 // ValidateCreate implements admission.Validator.
-func (exportValidator) ValidateCreate(_ context.Context, of *exportv1.VirtualMachineExport) (admission.Warnings, error) {
-	path, source := field.NewPath("spec", "source"), of.Spec.Source
+func (exportValidator) ValidateCreate(_ context.Context, vmExport *exportv1.VirtualMachineExport) (admission.Warnings, error) {
+	path, source := field.NewPath("spec", "source"), vmExport.Spec.Source
 	known, found := exportSources[source.Kind]
 	if !found {
-		return nil, invalidExport(of, field.Invalid(path.Child("kind"), source.Kind, "invalid kind"))
+		return nil, invalidExport(vmExport, field.Invalid(path.Child("kind"), source.Kind, "invalid kind"))
 	}
 	var errs field.ErrorList
 	if source.Name == "" {
@@ -52,7 +52,7 @@ func (exportValidator) ValidateCreate(_ context.Context, of *exportv1.VirtualMac
 		errs = append(errs, field.Invalid(path.Child("apiGroup"), group, known.otherGroup))
 	}
 	if len(errs) > 0 {
-		return nil, invalidExport(of, errs...)
+		return nil, invalidExport(vmExport, errs...)
 	}
 	return nil, nil
 }
@@ -70,6 +70,6 @@ func (exportValidator) ValidateDelete(context.Context, *exportv1.VirtualMachineE
 	return nil, nil
 }
 
-func invalidExport(of *exportv1.VirtualMachineExport, errs ...*field.Error) error {
-	return specsupport.NewInvalid(exportv1.GroupVersion.WithKind("VirtualMachineExport").GroupKind(), of.Name, errs)
+func invalidExport(vmExport *exportv1.VirtualMachineExport, errs ...*field.Error) error {
+	return specsupport.NewInvalid(exportv1.GroupVersion.WithKind("VirtualMachineExport").GroupKind(), vmExport.Name, errs)
 }

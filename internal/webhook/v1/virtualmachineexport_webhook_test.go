@@ -15,9 +15,9 @@ import (
 )
 
 func newExport(group *string, kind, name string) *exportv1.VirtualMachineExport {
-	of := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Name: "export", Namespace: metav1.NamespaceDefault}}
-	of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: group, Kind: kind, Name: name}
-	return of
+	vmExport := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Name: "export", Namespace: metav1.NamespaceDefault}}
+	vmExport.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: group, Kind: kind, Name: name}
+	return vmExport
 }
 
 func TestExportIsValidated(t *testing.T) {

@@ -44,7 +44,7 @@ var _ admission.Validator[*v1.VirtualMachineInstance] = (*vmiValidator)(nil)
 func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachineInstance) (admission.Warnings, error) {
 	config, path := v.config.Current(), field.NewPath("spec")
 	errs := validateInstance(path, &vmi.Spec, config)
-	// Fields that are not implemented are admitted, as in KubeVirt. The reconciler does not start the VMI.
+	// As in KubeVirt, fields that are not implemented are admitted. The reconciler then does not start the VMI.
 	metadata := field.NewPath("metadata")
 	warnings := instanceWarnings(path, metadata, &vmi.Spec, vmi.Annotations)
 	errs = append(errs, validateMetadata(metadata, &vmi.ObjectMeta, v.isTrusted(ctx))...)

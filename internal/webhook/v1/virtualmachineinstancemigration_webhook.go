@@ -40,7 +40,7 @@ func (migrationDefaulter) Default(_ context.Context, m *v1.VirtualMachineInstanc
 // migrationValidator validates a migration.
 type migrationValidator struct {
 	config ConfigSource
-	// apiReader reads from the API server, because a cache may lack a migration that was created just now.
+	// apiReader reads from the API server, because a cache may lack a migration that was just created.
 	apiReader client.Reader
 	trusted   sets.Set[string]
 }
@@ -77,7 +77,7 @@ func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, 
 		errs = append(errs, field.Required(path.Child("vmiName"), "vmiName is missing"))
 	}
 	if spec.Priority != nil && !fromTrusted(ctx, v.trusted) {
-		errs = append(errs, field.Forbidden(path.Child("priority"), "only the system's own controllers may set it: leave it out"))
+		errs = append(errs, field.Forbidden(path.Child("priority"), "only the system's own controllers may set it: omit it"))
 	}
 	if v.config.Current().IsEnabled(gateDecentralized) {
 		return errs
@@ -90,7 +90,7 @@ func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, 
 	return errs
 }
 
-// checkNoOther refuses a migration of a VMI that has an unfinished migration.
+// checkNoOther rejects a migration of a VMI that has an unfinished migration.
 func (v *migrationValidator) checkNoOther(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
 	others := &v1.VirtualMachineInstanceMigrationList{}
 	err := v.apiReader.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
@@ -115,11 +115,11 @@ func (v *migrationValidator) ValidateUpdate(
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec"), "update of Migration object's spec is restricted"))
 	}
-	was, had := before.Labels[v1.MigrationSelectorLabel]
-	is, has := after.Labels[v1.MigrationSelectorLabel]
+	valueBefore, inBefore := before.Labels[v1.MigrationSelectorLabel]
+	valueAfter, inAfter := after.Labels[v1.MigrationSelectorLabel]
 	label := field.NewPath("metadata", "labels").Key(v1.MigrationSelectorLabel)
 	switch {
-	case after.IsFinal() || !had || was == is && has:
+	case after.IsFinal() || !inBefore || valueBefore == valueAfter && inAfter:
 	case len(after.Labels) == 0:
 		errs = append(errs, field.Forbidden(label, "selector label can't be removed from an in-flight migration"))
 	default:

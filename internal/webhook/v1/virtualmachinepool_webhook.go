@@ -38,7 +38,7 @@ func (v *poolValidator) ValidateCreate(_ context.Context, pool *poolv1.VirtualMa
 	return v.validate(pool)
 }
 
-// validate validates a pool. found are errors that the caller has found already.
+// validate validates a pool. found are errors that the caller has already found.
 func (v *poolValidator) validate(pool *poolv1.VirtualMachinePool, found ...*field.Error) (admission.Warnings, error) {
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := append(validatePool(path, &pool.Spec, config), found...)
@@ -58,8 +58,8 @@ func (v *poolValidator) validate(pool *poolv1.VirtualMachinePool, found ...*fiel
 	return warnings, specsupport.NewInvalid(kind, pool.Name, errs)
 }
 
-// ValidateUpdate implements admission.Validator. It validates only updates that change what the rules are about: a rule that a later
-// version adds must not block scaling, pausing or deleting a pool.
+// ValidateUpdate implements admission.Validator. It validates only updates that change fields with rules: a rule that a later version adds
+// must not block scaling, pausing or deleting a pool.
 func (v *poolValidator) ValidateUpdate(_ context.Context, before, after *poolv1.VirtualMachinePool) (admission.Warnings, error) {
 	scaled := before.Spec.DeepCopy()
 	scaled.Replicas, scaled.Paused = after.Spec.Replicas, after.Spec.Paused
@@ -91,7 +91,7 @@ func validatePool(path *field.Path, spec *poolv1.VirtualMachinePoolSpec, config 
 	if spec.VirtualMachineTemplate == nil {
 		return field.ErrorList{field.Required(template, "missing virtual machine template.")}
 	}
-	// As in KubeVirt without the instance type and the preference: whether they exist may change.
+	// As in KubeVirt, the instance type and the preference are not checked, because they may be created or deleted later.
 	vm := spec.VirtualMachineTemplate.Spec.DeepCopy()
 	vm.Instancetype, vm.Preference = nil, nil
 	errs := validateVM(template.Child("spec"), vm, config, false)

@@ -22,8 +22,8 @@ import (
 
 // +kubebuilder:webhook:path=/virtualmachinerestores-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=create;update,versions=v1beta1,name=virtualmachinerestore-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
 
-// restoreValidator validates a restore. Whether the snapshot can be restored to the target is checked by the reconciler: both may
-// change. The messages are KubeVirt's.
+// restoreValidator validates a restore. The reconciler checks whether the snapshot can be restored to the target, because both may change.
+// The messages are KubeVirt's.
 type restoreValidator struct {
 	config ConfigSource
 	// reader reads from the cache.
@@ -33,25 +33,25 @@ type restoreValidator struct {
 var _ admission.Validator[*v1beta1.VirtualMachineRestore] = (*restoreValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *restoreValidator) ValidateCreate(ctx context.Context, of *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
+func (v *restoreValidator) ValidateCreate(ctx context.Context, vmRestore *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(gateSnapshot) {
 		return nil, apierrors.NewBadRequest("Snapshot/Restore feature gate not enabled")
 	}
 	path := field.NewPath("spec")
-	errs := validateRestoreTarget(path.Child("target"), of)
+	errs := validateRestoreTarget(path.Child("target"), vmRestore)
 	if len(errs) == 0 {
-		errs = validateRestoreSpec(path, &of.Spec)
-		more, err := v.validateState(ctx, path, of)
+		errs = validateRestoreSpec(path, &vmRestore.Spec)
+		more, err := v.validateState(ctx, path, vmRestore)
 		if err != nil {
 			return nil, err
 		}
 		errs = append(errs, more...)
 	}
-	more, err := v.validateOthers(ctx, path.Child("target"), of)
+	more, err := v.validateOthers(ctx, path.Child("target"), vmRestore)
 	if err != nil {
 		return nil, err
 	}
-	return nil, invalidRestore(of, append(errs, more...))
+	return nil, invalidRestore(vmRestore, append(errs, more...))
 }
 
 // ValidateUpdate implements admission.Validator.
@@ -67,15 +67,15 @@ func (v *restoreValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachi
 	return nil, nil
 }
 
-func invalidRestore(of *v1beta1.VirtualMachineRestore, errs field.ErrorList) error {
+func invalidRestore(vmRestore *v1beta1.VirtualMachineRestore, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineRestore").GroupKind(), of.Name, errs)
+	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineRestore").GroupKind(), vmRestore.Name, errs)
 }
 
-func validateRestoreTarget(path *field.Path, of *v1beta1.VirtualMachineRestore) field.ErrorList {
-	switch target := &of.Spec.Target; {
+func validateRestoreTarget(path *field.Path, vmRestore *v1beta1.VirtualMachineRestore) field.ErrorList {
+	switch target := &vmRestore.Spec.Target; {
 	case target.APIGroup == nil:
 		return field.ErrorList{missingGroup(path)}
 	case *target.APIGroup != v1.GroupVersion.Group:
@@ -89,7 +89,7 @@ func validateRestoreTarget(path *field.Path, of *v1beta1.VirtualMachineRestore) 
 func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSpec) field.ErrorList {
 	var errs field.ErrorList
 	for _, err := range restore.CheckPatches(spec.Patches) {
-		// As in KubeVirt, the path is without the index. The text contains the patch.
+		// As in KubeVirt, the path does not contain the index. The text contains the patch.
 		errs = append(errs, field.Invalid(path.Child("patches"), field.OmitValueType{}, err.Error()))
 	}
 	for i := range spec.VolumeRestoreOverrides {
@@ -118,34 +118,34 @@ func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSp
 	return errs
 }
 
-// validateState refuses to restore the state of TPM and EFI to another VM. A snapshot that does not exist yet is admitted.
-func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, of *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
+// validateState rejects restoring the state of TPM and EFI to another VM. A snapshot that does not exist yet is admitted.
+func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, vmRestore *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
 	from := &v1beta1.VirtualMachineSnapshot{}
-	err := v.reader.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Spec.VirtualMachineSnapshotName}, from)
+	err := v.reader.Get(ctx, client.ObjectKey{Namespace: vmRestore.Namespace, Name: vmRestore.Spec.VirtualMachineSnapshotName}, from)
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	content := &v1beta1.VirtualMachineSnapshotContent{}
-	if err := v.reader.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: capture.ContentName(from)}, content); err != nil {
+	if err := v.reader.Get(ctx, client.ObjectKey{Namespace: vmRestore.Namespace, Name: capture.ContentName(from)}, content); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	vm := content.Spec.Source.VirtualMachine
 	if vm == nil || vm.Spec.Template == nil || !vm.Spec.Template.Spec.HasPersistentState() {
 		return nil, nil
 	}
-	if other, err := v.isOther(ctx, of, from, vm.Name); err != nil || !other {
+	if other, err := v.isOther(ctx, vmRestore, from, vm.Name); err != nil || !other {
 		return nil, err
 	}
 	return field.ErrorList{field.Invalid(path, field.OmitValueType{},
 		"Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}, nil
 }
 
-// isOther reports whether the target is another VM than the one of a snapshot: as in KubeVirt, one of the same name with another UID is.
-// A VM that was deleted may be created again under its name, which KubeVirt refuses.
+// isOther reports whether the target is a VM other than that of a snapshot. As in KubeVirt, this includes a VM of the same name with
+// another UID. A VM that was deleted may be created again under its name, which KubeVirt rejects.
 func (v *restoreValidator) isOther(
-	ctx context.Context, of *v1beta1.VirtualMachineRestore, from *v1beta1.VirtualMachineSnapshot, source string,
+	ctx context.Context, vmRestore *v1beta1.VirtualMachineRestore, from *v1beta1.VirtualMachineSnapshot, source string,
 ) (bool, error) {
-	target, key := &v1.VirtualMachine{}, client.ObjectKey{Namespace: of.Namespace, Name: of.Spec.Target.Name}
+	target, key := &v1.VirtualMachine{}, client.ObjectKey{Namespace: vmRestore.Namespace, Name: vmRestore.Spec.Target.Name}
 	err := v.reader.Get(ctx, key, target)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -159,17 +159,18 @@ func (v *restoreValidator) isOther(
 	}
 }
 
-// validateOthers refuses a restore while another one to the same target is underway. KubeVirt refuses it forever if that one has failed.
-func (v *restoreValidator) validateOthers(ctx context.Context, path *field.Path, of *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
+// validateOthers rejects a restore while another restore of the same target is in progress. KubeVirt also rejects it if the other one has
+// failed.
+func (v *restoreValidator) validateOthers(ctx context.Context, path *field.Path, vmRestore *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
 	list := &v1beta1.VirtualMachineRestoreList{}
-	if err := v.reader.List(ctx, list, client.InNamespace(of.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list VirtualMachineRestores of namespace %s: %w", of.Namespace, err)
+	if err := v.reader.List(ctx, list, client.InNamespace(vmRestore.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list VirtualMachineRestores of namespace %s: %w", vmRestore.Namespace, err)
 	}
 	var errs field.ErrorList
 	for i := range list.Items {
 		other := &list.Items[i]
-		if equality.Semantic.DeepEqual(other.Spec.Target, of.Spec.Target) && !restore.Finished(other.Status) {
-			errs = append(errs, field.Invalid(path, of.Spec.Target.Name, fmt.Sprintf("VirtualMachineRestore %q in progress", other.Name)))
+		if equality.Semantic.DeepEqual(other.Spec.Target, vmRestore.Spec.Target) && !restore.Finished(other.Status) {
+			errs = append(errs, field.Invalid(path, vmRestore.Spec.Target.Name, fmt.Sprintf("VirtualMachineRestore %q in progress", other.Name)))
 		}
 	}
 	return errs, nil

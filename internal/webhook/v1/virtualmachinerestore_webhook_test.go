@@ -28,13 +28,13 @@ import (
 )
 
 func newRestore(name string, changes ...func(*snapshotv1beta1.VirtualMachineRestore)) *snapshotv1beta1.VirtualMachineRestore {
-	of := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
-	of.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-	of.Spec.VirtualMachineSnapshotName = "snap"
+	vmRestore := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	vmRestore.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	vmRestore.Spec.VirtualMachineSnapshotName = "snap"
 	for _, change := range changes {
-		change(of)
+		change(vmRestore)
 	}
-	return of
+	return vmRestore
 }
 
 // restoresWith returns a validator in a cluster with objects.
@@ -70,15 +70,19 @@ func TestRestores(t *testing.T) {
 		spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
 	}
 	override := func(o snapshotv1beta1.VolumeRestoreOverride) func(*object) {
-		return func(of *object) { of.Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{o} }
+		return func(vmRestore *object) {
+			vmRestore.Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{o}
+		}
 	}
 	otherVM := []cause{invalid("spec", "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}
 	underway := newRestore("first")
-	failed := newRestore("first", func(of *object) {
-		of.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: snapshotv1beta1.ConditionFailure, Status: corev1.ConditionTrue}}}
+	failed := newRestore("first", func(vmRestore *object) {
+		vmRestore.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: snapshotv1beta1.ConditionFailure, Status: corev1.ConditionTrue}}}
 	})
-	complete := newRestore("first", func(of *object) { of.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(true)} })
-	ofOther := newRestore("first", func(of *object) { of.Spec.Target.Name = "other" })
+	complete := newRestore("first", func(vmRestore *object) {
+		vmRestore.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(true)}
+	})
+	ofOther := newRestore("first", func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" })
 	for name, tc := range map[string]struct {
 		change func(*object)
 		others []client.Object
@@ -86,18 +90,22 @@ func TestRestores(t *testing.T) {
 	}{
 		"sound":                       {},
 		"a snapshot that exists":      {others: snapshotOf()},
-		"without apiGroup":            {change: func(of *object) { of.Spec.Target.APIGroup = nil }, want: []cause{{metav1.CauseTypeFieldValueNotFound, "spec.target.apiGroup", "missing apiGroup"}}},
-		"of another group":            {change: func(of *object) { of.Spec.Target.APIGroup = ptr.To("apps") }, want: []cause{invalid("spec.target.apiGroup", "invalid apiGroup")}},
-		"of another kind":             {change: func(of *object) { of.Spec.Target.Kind = "Pod" }, want: []cause{invalid("spec.target.kind", "invalid kind")}},
+		"without apiGroup":            {change: func(vmRestore *object) { vmRestore.Spec.Target.APIGroup = nil }, want: []cause{{metav1.CauseTypeFieldValueNotFound, "spec.target.apiGroup", "missing apiGroup"}}},
+		"of another group":            {change: func(vmRestore *object) { vmRestore.Spec.Target.APIGroup = ptr.To("apps") }, want: []cause{invalid("spec.target.apiGroup", "invalid apiGroup")}},
+		"of another kind":             {change: func(vmRestore *object) { vmRestore.Spec.Target.Kind = "Pod" }, want: []cause{invalid("spec.target.kind", "invalid kind")}},
 		"another one underway":        {others: []client.Object{underway}, want: []cause{invalid("spec.target", `VirtualMachineRestore "first" in progress`)}},
 		"another one that has failed": {others: []client.Object{failed}},
 		"another one is complete":     {others: []client.Object{complete}},
 		"another one of another VM":   {others: []client.Object{ofOther}},
-		"a MAC address":               {change: func(of *object) { of.Spec.Patches = []string{`{"op":"add","path":"/spec/x","value":"02:00"}`} }},
-		"a label":                     {change: func(of *object) { of.Spec.Patches = []string{`{"op":"add","path":"/metadata/labels/x","value":"y"}`} }},
+		"a MAC address": {change: func(vmRestore *object) {
+			vmRestore.Spec.Patches = []string{`{"op":"add","path":"/spec/x","value":"02:00"}`}
+		}},
+		"a label": {change: func(vmRestore *object) {
+			vmRestore.Spec.Patches = []string{`{"op":"add","path":"/metadata/labels/x","value":"y"}`}
+		}},
 		"patches of the name": {
-			change: func(of *object) {
-				of.Spec.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op":"replace","path":"/metadata/name","value":"x"}`}
+			change: func(vmRestore *object) {
+				vmRestore.Spec.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op":"replace","path":"/metadata/name","value":"x"}`}
 			},
 			want: []cause{invalid("spec.patches", "patching is valid only for elements under /spec/ only: ")},
 		},
@@ -109,37 +117,41 @@ func TestRestores(t *testing.T) {
 		},
 		"an override of labels": {change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x", Labels: map[string]string{}})},
 		"a prefix": {
-			change: func(of *object) {
-				of.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicyPrefixTargetName)
+			change: func(vmRestore *object) {
+				vmRestore.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicyPrefixTargetName)
 			},
 		},
 		"an unknown policy": {
-			change: func(of *object) { of.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicy("x")) },
-			want:   []cause{invalid("spec.volumeRestorePolicy", `volume restore policy "x" doesn't exist`)},
+			change: func(vmRestore *object) {
+				vmRestore.Spec.VolumeRestorePolicy = ptr.To(snapshotv1beta1.VolumeRestorePolicy("x"))
+			},
+			want: []cause{invalid("spec.volumeRestorePolicy", `volume restore policy "x" doesn't exist`)},
 		},
 		"an unknown owner": {
-			change: func(of *object) { of.Spec.VolumeOwnershipPolicy = ptr.To(snapshotv1beta1.VolumeOwnershipPolicy("x")) },
-			want:   []cause{invalid("spec.volumeOwnershipPolicy", `volume ownership policy "x" doesn't exist`)},
+			change: func(vmRestore *object) {
+				vmRestore.Spec.VolumeOwnershipPolicy = ptr.To(snapshotv1beta1.VolumeOwnershipPolicy("x"))
+			},
+			want: []cause{invalid("spec.volumeOwnershipPolicy", `volume ownership policy "x" doesn't exist`)},
 		},
 		"a TPM to its VM":                         {others: append(snapshotOf(withTPM), liveVM("vm", "vm-uid"))},
 		"a TPM to its VM, which is created again": {others: snapshotOf(withTPM)},
 		"a TPM to another VM of its VM's name":    {others: append(snapshotOf(withTPM), liveVM("vm", "another")), want: otherVM},
 		"no TPM to another VM of its VM's name":   {others: append(snapshotOf(), liveVM("vm", "another"))},
 		"a TPM to another VM that exists": {
-			change: func(of *object) { of.Spec.Target.Name = "other" }, others: append(snapshotOf(withTPM), liveVM("other", "another")), want: otherVM,
+			change: func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" }, others: append(snapshotOf(withTPM), liveVM("other", "another")), want: otherVM,
 		},
 		"a TPM to another VM": {
-			change: func(of *object) { of.Spec.Target.Name = "other" }, others: snapshotOf(withTPM),
+			change: func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" }, others: snapshotOf(withTPM),
 			want: otherVM,
 		},
-		"no TPM to another VM": {change: func(of *object) { of.Spec.Target.Name = "other" }, others: snapshotOf()},
+		"no TPM to another VM": {change: func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" }, others: snapshotOf()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of := newRestore("back")
+			vmRestore := newRestore("back")
 			if tc.change != nil {
-				tc.change(of)
+				tc.change(vmRestore)
 			}
-			_, err := restoresWith(clusterconfig.Default(), tc.others...).ValidateCreate(t.Context(), of)
+			_, err := restoresWith(clusterconfig.Default(), tc.others...).ValidateCreate(t.Context(), vmRestore)
 			if tc.want != nil {
 				expectCauses(t, err, tc.want)
 			} else if err != nil {
@@ -229,13 +241,13 @@ func TestReservedLabelsFromAContent(t *testing.T) {
 
 var _ = Describe("restores", func() {
 	It("are validated when they are created and changed", func(ctx SpecContext) {
-		of := newRestore("back")
-		of.Spec.Patches = []string{`{"op":"remove","path":"/metadata/name"}`}
-		Expect(k8s.Create(ctx, of)).To(MatchError(ContainSubstring("patching is valid only for elements under /spec/ only")))
-		of = newRestore("back")
-		Expect(k8s.Create(ctx, of)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, of)).To(Succeed()) })
-		of.Spec.VirtualMachineSnapshotName = "other"
-		Expect(k8s.Update(ctx, of)).To(MatchError(ContainSubstring("spec in immutable after creation")))
+		vmRestore := newRestore("back")
+		vmRestore.Spec.Patches = []string{`{"op":"remove","path":"/metadata/name"}`}
+		Expect(k8s.Create(ctx, vmRestore)).To(MatchError(ContainSubstring("patching is valid only for elements under /spec/ only")))
+		vmRestore = newRestore("back")
+		Expect(k8s.Create(ctx, vmRestore)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, vmRestore)).To(Succeed()) })
+		vmRestore.Spec.VirtualMachineSnapshotName = "other"
+		Expect(k8s.Update(ctx, vmRestore)).To(MatchError(ContainSubstring("spec in immutable after creation")))
 	})
 })

@@ -25,18 +25,18 @@ type snapshotValidator struct{ config ConfigSource }
 var _ admission.Validator[*v1beta1.VirtualMachineSnapshot] = (*snapshotValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *snapshotValidator) ValidateCreate(_ context.Context, of *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
+func (v *snapshotValidator) ValidateCreate(_ context.Context, vmSnapshot *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(gateSnapshot) {
 		return nil, apierrors.NewBadRequest("snapshot feature gate not enabled")
 	}
-	path, source := field.NewPath("spec", "source"), of.Spec.Source
+	path, source := field.NewPath("spec", "source"), vmSnapshot.Spec.Source
 	switch {
 	case source.APIGroup == nil:
-		return nil, invalidSnapshot(of, missingGroup(path))
+		return nil, invalidSnapshot(vmSnapshot, missingGroup(path))
 	case *source.APIGroup != v1.GroupVersion.Group:
-		return nil, invalidSnapshot(of, field.Invalid(path.Child("apiGroup"), *source.APIGroup, "invalid apiGroup"))
+		return nil, invalidSnapshot(vmSnapshot, field.Invalid(path.Child("apiGroup"), *source.APIGroup, "invalid apiGroup"))
 	case source.Kind != v1.VirtualMachineGroupVersionKind.Kind:
-		return nil, invalidSnapshot(of, field.Invalid(path.Child("kind"), source.Kind, "invalid kind"))
+		return nil, invalidSnapshot(vmSnapshot, field.Invalid(path.Child("kind"), source.Kind, "invalid kind"))
 	default:
 		return nil, nil
 	}
@@ -55,18 +55,18 @@ func (*snapshotValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachin
 	return nil, nil
 }
 
-func invalidSnapshot(of *v1beta1.VirtualMachineSnapshot, err *field.Error) error {
-	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot").GroupKind(), of.Name, field.ErrorList{err})
+func invalidSnapshot(vmSnapshot *v1beta1.VirtualMachineSnapshot, err *field.Error) error {
+	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot").GroupKind(), vmSnapshot.Name, field.ErrorList{err})
 }
 
-// missingGroup is the error about a reference without an API group. Type and text are KubeVirt's.
+// missingGroup returns the error for a reference without an API group. Type and text are KubeVirt's.
 func missingGroup(path *field.Path) *field.Error {
 	return &field.Error{
 		Type: field.ErrorTypeNotFound, Field: path.Child("apiGroup").String(), BadValue: field.OmitValueType{}, Detail: "missing apiGroup",
 	}
 }
 
-// immutable is the error about a spec that was changed, with KubeVirt's spelling.
+// immutable returns the error for a change of an immutable spec, with KubeVirt's spelling.
 func immutable() *field.Error {
 	return field.Invalid(field.NewPath("spec"), field.OmitValueType{}, "spec in immutable after creation")
 }

@@ -26,9 +26,9 @@ func expectRefused(t *testing.T, err error, want string) {
 }
 
 func newSnapshot() *v1beta1.VirtualMachineSnapshot {
-	of := &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap", Namespace: metav1.NamespaceDefault}}
-	of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-	return of
+	vmSnapshot := &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap", Namespace: metav1.NamespaceDefault}}
+	vmSnapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	return vmSnapshot
 }
 
 func TestSnapshotIsValidated(t *testing.T) {
@@ -49,9 +49,9 @@ func TestSnapshotIsValidated(t *testing.T) {
 			if tc.disabled {
 				config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{gateSnapshot})
 			}
-			of := newSnapshot()
-			tc.change(&of.Spec.Source)
-			_, err := (&snapshotValidator{config: fixedConfig{config}}).ValidateCreate(t.Context(), of)
+			vmSnapshot := newSnapshot()
+			tc.change(&vmSnapshot.Spec.Source)
+			_, err := (&snapshotValidator{config: fixedConfig{config}}).ValidateCreate(t.Context(), vmSnapshot)
 			expectRefused(t, err, tc.want)
 		})
 	}

@@ -122,7 +122,7 @@ func (t Tree) Missing() ([]string, error) {
 }
 
 // Disable disables controllers for the children of the root of cgroup v2 again.
-// If a group of another program uses one by now, the kernel refuses.
+// If a group of another program already uses one, the kernel refuses.
 func (t Tree) Disable(controllers []string) {
 	if !t.Unified() {
 		return
@@ -133,7 +133,7 @@ func (t Tree) Disable(controllers []string) {
 }
 
 func missing(path string) ([]string, error) {
-	has, err := os.ReadFile(filepath.Join(path, "cgroup.controllers"))
+	available, err := os.ReadFile(filepath.Join(path, "cgroup.controllers"))
 	if err != nil {
 		return nil, fmt.Errorf("list the controllers: %w", err)
 	}
@@ -142,7 +142,7 @@ func missing(path string) ([]string, error) {
 		return nil, fmt.Errorf("list the controllers of child groups: %w", err)
 	}
 	var names []string
-	for _, c := range strings.Fields(string(has)) {
+	for _, c := range strings.Fields(string(available)) {
 		if !slices.Contains(strings.Fields(string(given)), c) {
 			names = append(names, c)
 		}
@@ -178,7 +178,7 @@ func inheritCPUSet(parent, child string) error {
 	return nil
 }
 
-// JoinFiles are the files that a process writes its id to to enter the group.
+// JoinFiles returns the files to which a process writes its ID to enter the group.
 func (t Tree) JoinFiles(group string) []string {
 	files := make([]string, 0, len(t))
 	for _, h := range t {
@@ -187,7 +187,7 @@ func (t Tree) JoinFiles(group string) []string {
 	return files
 }
 
-// Processes are those in the group and in all below it, in any hierarchy.
+// Processes returns the processes in the group and in all groups below it, in any hierarchy.
 func (t Tree) Processes(group string) ([]int, error) {
 	found := map[int]bool{}
 	for _, h := range t {
@@ -296,8 +296,8 @@ func (t Tree) removeOnce(group string) error {
 	return nil
 }
 
-// walk visits a directory and those below it, parents first. What vanishes
-// meanwhile is no error.
+// walk visits a directory and those below it, parents first. It ignores
+// directories that are removed meanwhile.
 func walk(root string, visit func(directory string) error) error {
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if gone(err) {

@@ -53,7 +53,7 @@ func (m *Machine) afterAPIServer(ctx context.Context, o Options, c config.Cluste
 func (m *Machine) applyDefaults(ctx context.Context, kubectl string, o Options) error {
 	files := []string{m.layout.Config("manifest.yaml")}
 	if o.CSISidecars != "" {
-		// The kinds that the manifest uses come first.
+		// The kinds that the manifest uses are applied first.
 		files = append([]string{filepath.Join(o.CSISidecars, "crds")}, files...)
 	}
 	for _, file := range files {

@@ -80,8 +80,8 @@ func (m *Machine) load(exclusive bool) error {
 	return m.record.ForgetBoot(boot)
 }
 
-// lock takes the host's lock. The lock file is removed with the cluster, so
-// that a waiting process may get the lock of a deleted file: it tries again.
+// lock takes the host's lock. The lock file is removed with the cluster, so a
+// waiting process may get the lock of a deleted file; it then retries.
 func lock(ctx context.Context, path string) (func(), error) {
 	for {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -147,7 +147,7 @@ func (m *Machine) kubeconfig() string { return m.layout.Kubeconfig("admin") }
 // Kubeconfig returns the path of the administrator's kubeconfig in a clone.
 func Kubeconfig(clone string) string { return filepath.Join(clone, ".cluster", "kubeconfig") }
 
-// holder is the process that keeps the node's namespaces.
+// holder returns the process that keeps the node's namespaces.
 func (m *Machine) holder(node string) record.Process {
 	return m.record.Process(config.Holder(node))
 }

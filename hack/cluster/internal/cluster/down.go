@@ -25,7 +25,7 @@ import (
 const (
 	// downTimeout bounds each step of taking the cluster down.
 	downTimeout = time.Minute
-	// driverTimeout bounds how long the CSI driver may take to end, before it is killed.
+	// driverTimeout bounds how long the CSI driver may take to exit before it is killed.
 	driverTimeout = 10 * time.Second
 )
 
@@ -68,7 +68,7 @@ func (m *Machine) Down(ctx context.Context) error {
 // containers' shims and everything inside containers. A namespace ends with its
 // last process, and its mounts end with it.
 func (m *Machine) endProcesses(ctx context.Context) error {
-	// A filesystem that a killed driver leaves frozen keeps its loop device, so that the driver may finish what it does.
+	// The driver may complete its calls, because a filesystem that it leaves frozen when it is killed keeps its loop device in use.
 	bounded, cancel := context.WithTimeout(ctx, driverTimeout)
 	_ = process.Stop(bounded, m.record.Process(config.DriverController), syscall.SIGTERM)
 	cancel()
@@ -111,7 +111,7 @@ func (m *Machine) unplug(ctx context.Context, name string) error {
 	return nil
 }
 
-// detachLoops detaches the devices of volumes, and the one of the pool that the volumes are in, which has to be unmounted in between.
+// detachLoops detaches the devices of volumes, unmounts the pool that contains the volumes, and detaches its device.
 func (m *Machine) detachLoops(ctx context.Context) error {
 	for {
 		devices, err1 := loop.Ours(m.layout.Root)
@@ -121,7 +121,7 @@ func (m *Machine) detachLoops(ctx context.Context) error {
 		}
 		var busy error
 		for _, device := range devices {
-			// It may be gone since it was listed.
+			// The device may have been detached since it was listed.
 			_, err := process.Run(ctx, "losetup", "--detach", device)
 			busy = errors.Join(busy, err)
 		}
@@ -129,8 +129,8 @@ func (m *Machine) detachLoops(ctx context.Context) error {
 			_, err := process.Run(ctx, "umount", mount)
 			busy = errors.Join(busy, err)
 		}
-		// A device that is in use is detached when its last user has ended. A mount namespace that a process has made meanwhile has a copy
-		// of the pool's mount.
+		// A device that is in use is detached when its last user has ended. A mount namespace that another process has created meanwhile
+		// contains a copy of the pool's mount.
 		select {
 		case <-ctx.Done():
 			return errors.Join(busy, fmt.Errorf("loop devices %v stay attached: a process uses them, or has a copy of their mounts (grep -l %s /proc/*/mountinfo): %w",
@@ -193,7 +193,7 @@ func (m *Machine) checkNothingLeft(ctx context.Context) error {
 
 // removeFiles deletes the state and, last, the record.
 func (m *Machine) removeFiles() error {
-	// The content of a mount below the directory would be deleted, too.
+	// The content of a mount below the directory would also be deleted.
 	if mounts, err := mountsBelow(m.layout.Root); err != nil || len(mounts) > 0 {
 		return errors.Join(err, fmt.Errorf("something is mounted below %s: %v", m.layout.Root, mounts))
 	}
@@ -283,10 +283,10 @@ func (m *Machine) left() ([]string, error) {
 
 // namespacesLeft returns recorded namespaces in which a process still runs.
 func (m *Machine) namespacesLeft() []string {
-	ours := map[string]string{}
+	nodeOf := map[string]string{}
 	for node, names := range m.record.Namespaces {
 		for _, name := range names {
-			ours[name] = node
+			nodeOf[name] = node
 		}
 	}
 	var left []string
@@ -299,9 +299,9 @@ func (m *Machine) namespacesLeft() []string {
 		if err != nil {
 			continue // the process has ended
 		}
-		if node, found := ours[name]; found {
+		if node, found := nodeOf[name]; found {
 			left = append(left, fmt.Sprintf("namespace %s of %s", name, node))
-			delete(ours, name)
+			delete(nodeOf, name)
 		}
 	}
 	return left
@@ -328,7 +328,7 @@ func mountsBelow(root string) ([]string, error) {
 	return found, nil
 }
 
-// nodeNames of the recorded cluster.
+// nodeNames returns the names of the recorded cluster's nodes.
 func (m *Machine) nodeNames() []string {
 	var names []string
 	for component := range m.record.Processes {

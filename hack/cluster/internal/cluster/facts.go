@@ -22,7 +22,7 @@ import (
 // cniPlugins is the directory of Debian's package.
 const cniPlugins = "/usr/lib/cni"
 
-// need is a program or file and the Debian package that has it.
+// need is a program or file, and the Debian package that contains it.
 type need struct{ what, pkg string }
 
 func needs(o Options) []need {
@@ -47,7 +47,7 @@ func needs(o Options) []need {
 	return list
 }
 
-// missingPackages is the error that names the packages to install.
+// missingPackages returns an error that names the packages to install.
 func missingPackages(list []need, found func(string) error) error {
 	var packages []string
 	seen := map[string]bool{}

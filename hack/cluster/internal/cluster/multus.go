@@ -21,14 +21,14 @@ import (
 var secondMTU = strconv.Itoa(plan.MTU)
 
 // Multus configures Multus in front of each node's network plugin, with a second network of the nodes, or removes both.
-// Running Pods keep their networks: these are removed with the Pod's network namespace.
-func (m *Machine) Multus(ctx context.Context, on bool) error {
+// Running Pods keep their networks, which are removed with the Pod's network namespace.
+func (m *Machine) Multus(ctx context.Context, enabled bool) error {
 	if m.record.Empty() {
 		return errNone
 	}
 	for _, node := range m.nodeNames() {
 		do := m.removeMultus
-		if on {
+		if enabled {
 			do = m.addMultus
 		}
 		if err := m.step(node+": Multus", func() error { return do(ctx, node) }); err != nil {
@@ -56,7 +56,7 @@ func (m *Machine) removeMultus(ctx context.Context, node string) error {
 	return m.unplug(ctx, secondLink(node))
 }
 
-// secondLink is the machine's end of a node's second virtual Ethernet pair.
+// secondLink returns the name of the machine's end of a node's second virtual Ethernet pair.
 func secondLink(node string) string { return "vireo-" + node + "b" }
 
 // plugInSecond connects the machine's bridge to a bridge in the node by a second virtual Ethernet pair, without addresses:

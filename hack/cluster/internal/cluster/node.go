@@ -22,9 +22,9 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/record"
 )
 
-// machineSysctls are what a kubelet sets for the whole machine, see
-// setupKernelTunables in k8s.io/kubernetes/pkg/kubelet/cm. They get their old
-// values back when the cluster is removed.
+// machineSysctls are the sysctls that a kubelet sets for the whole machine, see
+// setupKernelTunables in k8s.io/kubernetes/pkg/kubelet/cm. Their former values
+// are restored when the cluster is removed.
 var machineSysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
@@ -36,8 +36,8 @@ func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 		return err
 	}
 	if _, err := os.Stat("/sys/class/net/" + plan.Bridge); errors.Is(err, fs.ErrNotExist) {
-		// By default a bridge has the lowest hardware address of its ports, which changes with the ports. A node that has cached the
-		// former address would then reach nothing until its neighbor entry expires, for most of a minute.
+		// By default, a bridge has the lowest hardware address of its ports, which changes with the ports. A node that has cached the
+		// former address would then have no connection until its neighbor entry expires, which takes almost a minute.
 		if _, err := process.Run(ctx, "ip", "link", "add", plan.Bridge, "address", plan.BridgeHardware,
 			"mtu", strconv.Itoa(plan.MTU), "type", "bridge"); err != nil {
 			return err
@@ -192,7 +192,7 @@ func (m *Machine) waitForFile(ctx context.Context, component, file string) error
 	return fmt.Errorf("%s did not come up, its log is %s", component, m.layout.Log(component))
 }
 
-// keepNamespaces records which namespaces the node has, so that one that
+// keepNamespaces records the namespaces of the node, so that a namespace that
 // outlives the cluster is detected.
 func (m *Machine) keepNamespaces(node string) error {
 	var names []string
@@ -212,7 +212,7 @@ func (m *Machine) plugIn(ctx context.Context, p plan.Plan, n plan.Node) error {
 		return err
 	}
 	holder := m.holder(n.Name).PID
-	// The pair of a former holder is removed with its namespace, a moment after its last process has ended.
+	// The pair of an earlier holder is removed with its namespace, shortly after the last process in it has ended.
 	if err := m.unplug(ctx, n.Link); err != nil {
 		return err
 	}

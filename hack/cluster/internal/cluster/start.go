@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/record"
 )
 
-// probeTimeout is how long a component may take until it works. A cold API
-// server on a busy machine takes the longest.
+// probeTimeout is how long a component may take to start. An API server that
+// starts for the first time on a busy machine takes the longest.
 const probeTimeout = 2 * time.Minute
 
 func (m *Machine) alive(component string) bool {
@@ -80,8 +80,8 @@ func (m *Machine) probe(ctx context.Context, c config.Component) error {
 	case c.Probe.URL != "":
 		return m.get(ctx, c.Probe)
 	case c.Probe.Socket != "":
-		// In a node, the path is below the root of the node's holder. That the file
-		// exists is not enough: a program that was killed leaves its socket.
+		// In a node, the path is below the root of the node's holder. It does not
+		// suffice that the file exists: a killed program leaves its socket behind.
 		path := c.Probe.Socket
 		if c.Node != "" {
 			path = fmt.Sprintf("/proc/%d/root%s", m.holder(c.Node).PID, path)

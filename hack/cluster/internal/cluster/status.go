@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 )
 
-// errNone is for commands that need a cluster.
+// errNone is the error of commands that need a cluster.
 var errNone = errors.New("there is no cluster: bring one up first")
 
 // Status prints the components, and fails if one does not run.
@@ -76,7 +76,7 @@ func (m *Machine) Env() error {
 	return nil
 }
 
-// programs is the directory of the program that a node runs.
+// programs returns the directory of a program that nodes run.
 func (m *Machine) programs(program string) (string, error) {
 	for _, node := range m.nodeNames() {
 		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", m.record.Process(node+"/"+program).PID))

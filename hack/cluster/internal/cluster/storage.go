@@ -14,11 +14,11 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 )
 
-// poolBytes is the size of the pool's file, which takes the space of what volumes contain only.
+// poolBytes is the size of the pool's file. It is sparse: it only uses the space of what volumes contain.
 const poolBytes = 1 << 40
 
-// mountPool mounts the filesystem of the CSI driver's volumes: XFS, which can clone files, on a file of any other. Nodes are made later, and
-// have the mount too.
+// mountPool mounts the filesystem of the CSI driver's volumes. It is XFS, which can clone files, in a file that may be on any filesystem.
+// Nodes are created later, and inherit the mount.
 func (m *Machine) mountPool(ctx context.Context, o Options) error {
 	if o.CSIDriver == "" {
 		return nil

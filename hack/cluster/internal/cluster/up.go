@@ -137,7 +137,7 @@ func (m *Machine) complete(ctx context.Context, c config.Cluster) bool {
 	return err == nil && ready == len(c.Plan.Nodes)
 }
 
-// all components, in the order of their start.
+// all returns all components, in the order of their start.
 func all(c config.Cluster) []config.Component {
 	list := c.ControlPlane
 	for _, node := range c.Plan.Nodes {
@@ -147,7 +147,7 @@ func all(c config.Cluster) []config.Component {
 }
 
 // prepare creates control groups, directories, certificates, files and the
-// bridge, as far as they do not exist.
+// bridge, if they do not exist.
 func (m *Machine) prepare(ctx context.Context, o Options, c config.Cluster, shape string) error {
 	if err := m.begin(o, c, shape); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (m *Machine) prepare(ctx context.Context, o Options, c config.Cluster, shap
 		return err
 	}
 	if _, err := os.Stat(m.layout.PKI("sa.key")); errors.Is(err, os.ErrNotExist) {
-		// The service accounts' key is written last: without it none of the rest counts.
+		// The service accounts' key is written last: if it is missing, all certificates are created again.
 		if err := pki.Make(m.layout.PKI(""), time.Now(), c.Certificates); err != nil {
 			return err
 		}

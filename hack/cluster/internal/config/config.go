@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 )
 
-// Facts are properties of the host that the configuration depends on.
+// Facts are properties of the host on which the configuration depends.
 type Facts struct {
 	// Programs are the directories of programs built for the cluster.
 	Kubernetes string `json:"kubernetes"`
@@ -25,14 +25,14 @@ type Facts struct {
 	Containerd string `json:"containerd"`
 	CoreDNS    string `json:"coredns"`
 	Multus     string `json:"multus"`
-	// CSIDriver and CSISidecars are empty if the provisioner makes the volumes.
+	// CSIDriver and CSISidecars are empty if the provisioner creates the volumes.
 	CSIDriver   string `json:"csiDriver,omitempty"`
 	CSISidecars string `json:"csiSidecars,omitempty"`
 	// Runc is the path of runc, CNI the directory of the network plugins.
 	Runc string `json:"runc"`
 	CNI  string `json:"cni"`
-	// MayAdjustOOM is false for a root user without CAP_SYS_RESOURCE, who may
-	// not lower the OOM score of processes.
+	// MayAdjustOOM is false for a root user without CAP_SYS_RESOURCE, who
+	// cannot lower the OOM score of processes.
 	MayAdjustOOM bool `json:"mayAdjustOOM"`
 	// BridgeNetfilter reports whether the kernel passes bridged packets through netfilter.
 	BridgeNetfilter bool `json:"bridgeNetfilter"`
@@ -66,15 +66,15 @@ type Component struct {
 // Cluster is the configuration of a cluster.
 type Cluster struct {
 	Plan plan.Plan
-	// Files by path.
+	// Files are the contents of files by path.
 	Files map[string]string
-	// ControlPlane in the order of their start.
+	// ControlPlane are the components of the control plane in the order of their start.
 	ControlPlane []Component
-	// Nodes' components in the order of their start, by node.
+	// Nodes are the nodes' components in the order of their start, by node.
 	Nodes map[string][]Component
 	// Certificates are the certificates to create.
 	Certificates []pki.Leaf
-	// Manifest is what is applied once the API server is up.
+	// Manifest contains the objects that are applied once the API server is up.
 	Manifest string
 }
 
@@ -120,7 +120,7 @@ func (c Cluster) Shape() (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(data)), nil
 }
 
-// certificates lists one for each client and server.
+// certificates returns a certificate for each client and server.
 func (r renderer) certificates() []pki.Leaf {
 	leaves := r.hostCertificates()
 	for _, n := range r.plan.Nodes {

@@ -81,8 +81,8 @@ func (r renderer) initScript(n plan.Node) string {
 	line("mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /run")
 	line("mkdir -p /run/lock /run/netns")
 	for _, m := range layout.NodeMounts() {
-		// A bind mount is a peer of what it was taken from: without a group of
-		// its own each volume would be mounted twice.
+		// A bind mount is a peer of its source. If it were not in a peer group of
+		// its own, each volume would be mounted twice.
 		line("mount --bind %s %s", r.layout.Node(n.Name, m.Name), m.Target)
 		line("mount --make-private %s", m.Target)
 		line("mount --make-shared %s", m.Target)
@@ -103,8 +103,8 @@ func (r renderer) containerd(n plan.Node) Component {
 		filepath.Join(r.facts.Containerd, "containerd"), "--config", r.layout.Config(n.Name+"-containerd.toml"))
 }
 
-// containerdConfig gives block volumes to the user of the container, as every
-// cluster that runs virtual machines without root has to.
+// containerdConfig makes the user of a container the owner of its block volumes,
+// as every cluster that runs virtual machines without root has to.
 func (r renderer) containerdConfig() string {
 	return fmt.Sprintf(`version = 3
 root = "/var/lib/containerd"
@@ -179,15 +179,15 @@ func (r renderer) kubeletConfig(n plan.Node) any {
 		"containerRuntimeEndpoint": "unix://" + ContainerdSocket,
 		"clusterDNS":               []string{r.plan.DNSService.String()},
 		"clusterDomain":            "cluster.local",
-		// The host's own may contain a resolver on its loopback address.
+		// The host's resolv.conf may contain a resolver on its loopback address.
 		"resolvConf":      l.Config("resolv.conf"),
 		"cgroupDriver":    "cgroupfs",
 		"cgroupRoot":      n.Cgroup,
 		"failCgroupV1":    false,
 		"failSwapOn":      false,
 		"volumePluginDir": "/var/lib/kubelet/volume-plugins",
-		// The host's disk is used by other programs too, and an image that is
-		// garbage-collected cannot be pulled again.
+		// The host's disk is also used by other programs, and a garbage-collected
+		// image cannot be pulled again.
 		"evictionHard":                map[string]any{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
@@ -222,7 +222,7 @@ func (r renderer) proxyConfig(n plan.Node) any {
 		"hostnameOverride":   n.Name,
 		"healthzBindAddress": n.IP.String() + ":10256",
 		"metricsBindAddress": "127.0.0.1:10249",
-		// 0 leaves the machine's connection tracking as it is.
+		// 0 does not change the machine's connection tracking.
 		"conntrack": map[string]any{
 			"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
 		},

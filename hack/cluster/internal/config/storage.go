@@ -13,7 +13,7 @@ import (
 const (
 	// DriverName is the name of the CSI driver, which hack/cluster/csi defines.
 	DriverName = "csi.vireo.local"
-	// DriverController is the component that makes the CSI driver's volumes.
+	// DriverController is the component that creates the CSI driver's volumes.
 	DriverController = "csi-controller"
 	// storageUser is the user of all sidecars.
 	storageUser = "storage"
@@ -25,7 +25,7 @@ const (
 // hasDriver reports whether the cluster has the CSI driver, and not the provisioner.
 func (f Facts) hasDriver() bool { return f.CSIDriver != "" }
 
-// storage are the components that make and delete volumes.
+// storage returns the components that create and delete volumes.
 func (r renderer) storage() []Component {
 	if !r.facts.hasDriver() {
 		return []Component{r.provisioner()}
@@ -36,14 +36,15 @@ func (r renderer) storage() []Component {
 		controller,
 		r.sidecar("csi-provisioner", "--timeout=60s"),
 		r.sidecar("csi-attacher", "--timeout=60s"),
-		// A volume grows while Pods use it, so that the resizer need not watch them.
+		// A volume can be expanded while Pods use it, so the resizer need not watch Pods.
 		r.sidecar("csi-resizer", "--timeout=60s", "--handle-volume-inuse-error=false"),
 		r.sidecar("csi-snapshotter", "--timeout=60s"),
 		r.snapshotController(),
 	}
 }
 
-// sidecar connects the CSI driver to the API server. Delays and limits are those of a small cluster: tests wait for each volume.
+// sidecar returns a sidecar, which connects the CSI driver to the API server. Its delays and limits are for a small cluster, because tests
+// wait for each volume.
 func (r renderer) sidecar(name string, arguments ...string) Component {
 	return r.host(name, Probe{}, r.facts.CSISidecars, append([]string{
 		"--csi-address=" + r.layout.CSISocket(), "--kubeconfig=" + r.layout.Kubeconfig(storageUser),
@@ -51,21 +52,21 @@ func (r renderer) sidecar(name string, arguments ...string) Component {
 	}, arguments...)...)
 }
 
-// snapshotController binds snapshots to their contents. There is one in a cluster, for all drivers.
+// snapshotController returns the controller that binds snapshots to their contents. A cluster has one for all drivers.
 func (r renderer) snapshotController() Component {
 	return r.host("snapshot-controller", Probe{}, r.facts.CSISidecars,
 		"--kubeconfig="+r.layout.Kubeconfig(storageUser),
 		"--kube-api-qps=50", "--kube-api-burst=100", "--retry-interval-start=500ms", "--retry-interval-max=10s")
 }
 
-// nodeDriver is the CSI driver's program of a node.
+// nodeDriver returns the CSI driver's component of a node.
 func (r renderer) nodeDriver(n plan.Node) Component {
 	return r.nodeComponent(n, "csi", Probe{Socket: nodeSocket},
 		filepath.Join(r.facts.CSIDriver, "csi"),
 		"-pool="+r.layout.Volumes(), "-node="+n.Name, "-socket="+nodeSocket, "-registration="+registrationSocket)
 }
 
-// class is what the storage classes have as their provisioner.
+// class returns the provisioner of the storage classes.
 func (r renderer) class() string {
 	if r.facts.hasDriver() {
 		return DriverName
@@ -73,7 +74,7 @@ func (r renderer) class() string {
 	return ProvisionerName
 }
 
-// storageManifest contains the driver's objects. Those of the sidecars' kinds must exist before.
+// storageManifest returns the driver's objects. The sidecars' CustomResourceDefinitions must be applied before.
 func (r renderer) storageManifest() string {
 	if !r.facts.hasDriver() {
 		return ""

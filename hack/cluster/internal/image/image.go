@@ -18,7 +18,7 @@ import (
 const Pause = "localhost/vireo/pause:local"
 
 // WriteStatic writes an image that contains one program at /<name> and runs it.
-// The same program gives the same bytes.
+// The same program results in the same bytes.
 func WriteStatic(to io.Writer, reference, name string, program []byte) error {
 	layer, err := archive(file{name, 0o755, program})
 	if err != nil {
@@ -39,11 +39,11 @@ func WriteStatic(to io.Writer, reference, name string, program []byte) error {
 	if err != nil {
 		return fmt.Errorf("encode the image's manifest: %w", err)
 	}
-	whole, err := archive(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer}, file{"manifest.json", 0o644, manifest})
+	image, err := archive(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer}, file{"manifest.json", 0o644, manifest})
 	if err != nil {
 		return err
 	}
-	if _, err := to.Write(whole); err != nil {
+	if _, err := to.Write(image); err != nil {
 		return fmt.Errorf("write the image: %w", err)
 	}
 	return nil

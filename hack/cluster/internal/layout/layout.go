@@ -24,19 +24,19 @@ func (l Layout) Record() string { return l.Path("record.json") }
 // Lock is held by a command that changes the cluster.
 func (l Layout) Lock() string { return l.Path("lock") }
 
-// PKI is a certificate or key.
+// PKI is the path of a certificate or key.
 func (l Layout) PKI(file string) string { return l.Path("pki", file) }
 
-// Config is a rendered configuration file.
+// Config is the path of a rendered configuration file.
 func (l Layout) Config(file string) string { return l.Path("config", file) }
 
-// Kubeconfig is a component's.
+// Kubeconfig is the path of a component's kubeconfig.
 func (l Layout) Kubeconfig(user string) string { return l.Config(user + ".kubeconfig") }
 
 // Log is the log of a component. The name of a component has a slash only after the name of its node.
 func (l Layout) Log(component string) string { return l.Path("log", component+".log") }
 
-// AuditLog is the API server's.
+// AuditLog is the path of the API server's audit log.
 func (l Layout) AuditLog() string { return l.Path("log", "audit.log") }
 
 // Node is a file of a node.
@@ -50,7 +50,7 @@ func (l Layout) Volumes() string { return l.Path("volumes") }
 // Pool is the file with the filesystem that is mounted on Volumes for the CSI driver.
 func (l Layout) Pool() string { return l.Path("pool.xfs") }
 
-// CSISocket is that of the CSI driver's controller.
+// CSISocket is the socket of the CSI driver's controller.
 func (l Layout) CSISocket() string { return l.Path("csi.sock") }
 
 // Binary is a copy of one of the clone's programs, which must remain when the clone is deleted.

@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 )
 
-// Attach gives the file a device. A file that has one keeps it.
+// Attach attaches the file as a device, unless it already is.
 func Attach(ctx context.Context, file string) (string, error) {
 	devices, err := of(ctx, file)
 	if err != nil {
@@ -32,7 +32,7 @@ func Attach(ctx context.Context, file string) (string, error) {
 	return process.Run(ctx, "losetup", "--find", "--show", "--nooverlap", file)
 }
 
-// Resize gives the file's devices, and those that the kubelet stacked on them, the size that the file has now.
+// Resize changes the size of the file's devices, and of those that the kubelet stacked on them, to that of the file.
 func Resize(ctx context.Context, file string) error {
 	all, err := list()
 	if err != nil {
@@ -44,7 +44,8 @@ func Resize(ctx context.Context, file string) error {
 		return err
 	}
 	lower = slices.DeleteFunc(lower, func(path string) bool { return !slices.Contains(attached, path) })
-	// Lower ones first: a stacked device has the size of the one below it. A device with another backing file keeps its size.
+	// Lower devices are resized first, because a stacked device has the size of the one below it. A device with another backing file keeps
+	// its size.
 	for _, path := range append(lower, upper...) {
 		if _, err := process.Run(ctx, "losetup", "--set-capacity", path); err != nil {
 			return err
@@ -75,7 +76,7 @@ func of(ctx context.Context, file string) ([]string, error) {
 	return strings.Fields(output), nil
 }
 
-// device is a loop device and what it is backed by.
+// device is a loop device and its backing file.
 type device struct {
 	path string
 	// number of the device itself.
@@ -136,7 +137,7 @@ func ours(all []device, root string) (upper, lower []string) {
 		}
 	}
 	for _, d := range all {
-		// A volume's file may be in a filesystem on another device of ours, and is no lock for that.
+		// The file of a volume may be on a filesystem of another device of the cluster. Its device is then not a lock of that one.
 		if d.below != 0 && numbers[d.below] && !numbers[d.number] {
 			upper = append(upper, d.path)
 		}

@@ -2,8 +2,8 @@
 // Copyright The Vireo Authors
 
 // Package pki creates the cluster's certificates. There are three CAs:
-// one for clients and servers, one for the front proxy (the API server refuses
-// to trust the same for both), and one for etcd.
+// one for clients and servers, one for the front proxy (the API server does not
+// accept the same CA for both), and one for etcd.
 package pki
 
 import (
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Lifetime of every certificate. A local cluster does not live that long.
+// Lifetime is the lifetime of every certificate. A local cluster does not exist that long.
 const Lifetime = 365 * 24 * time.Hour
 
 // Names of the authorities.
@@ -35,14 +35,14 @@ const (
 
 // Leaf is a certificate to create.
 type Leaf struct {
-	// File is the name of its files without their ending.
+	// File is the name of its files without the extension.
 	File string
 	// Authority signs it.
 	Authority string
 	// CommonName and Organization are a client's user and group.
 	CommonName   string
 	Organization string
-	// Names and Addresses make it a server's.
+	// Names and Addresses are those of a server.
 	Names     []string
 	Addresses []netip.Addr
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package plan decides the names and addresses of a cluster: plain data that
-// everything else is rendered from.
+// Package plan decides the names and addresses of a cluster: plain data from
+// which everything else is rendered.
 package plan
 
 import (
@@ -22,8 +22,8 @@ const (
 	HostCgroup = Cgroup + "/host"
 	// MaxNodes is the maximum number of nodes, which must fit into the /24.
 	MaxNodes = 20
-	// MTU of the bridge, of the nodes' interfaces and of Pods. Nothing
-	// encapsulates between two Pods, so that all three are the same.
+	// MTU is the MTU of the bridge, of the nodes' interfaces and of Pods. They
+	// are the same, because packets between Pods are not encapsulated.
 	MTU = 1500
 
 	firstNodeHost = 11
@@ -51,7 +51,7 @@ func Defaults() Options {
 	}
 }
 
-// Plan has the names and addresses of a cluster.
+// Plan contains the names and addresses of a cluster.
 type Plan struct {
 	// Host is the machine's address on the bridge: the control plane listens here.
 	Host netip.Addr `json:"host"`
@@ -66,7 +66,7 @@ type Plan struct {
 	Nodes []Node `json:"nodes"`
 }
 
-// Node has the names and addresses of a node.
+// Node contains the names and addresses of a node.
 type Node struct {
 	// Name is the node's name, its host name and the name of its directory.
 	Name string `json:"name"`
@@ -128,7 +128,7 @@ func (o Options) validate() error {
 	var errs []error
 	for i, r := range ranges {
 		if !r.prefix.IsValid() || !r.prefix.Addr().Is4() || r.prefix.Bits() != r.bits {
-			errs = append(errs, fmt.Errorf("the %s range %s is no IPv4 /%d", r.name, r.prefix, r.bits))
+			errs = append(errs, fmt.Errorf("the %s range %s is not an IPv4 /%d", r.name, r.prefix, r.bits))
 			continue
 		}
 		for _, other := range ranges[:i] {
@@ -140,28 +140,28 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Conflict returns a network of the host that overlaps with the plan. The
-// default route is no conflict.
+// Conflict returns an error if a network of the host overlaps with the plan. The
+// default route is not a conflict.
 func (p Plan) Conflict(machine []netip.Prefix) error {
 	var errs []error
-	for _, ours := range []netip.Prefix{p.NodeCIDR, p.PodCIDR, p.ServiceCIDR} {
-		for _, theirs := range machine {
-			if theirs.Bits() > 0 && theirs.Overlaps(ours) {
-				errs = append(errs, fmt.Errorf("the machine has a route to %s, which overlaps the cluster's %s: choose other ranges with --node-cidr, --pod-cidr, --service-cidr", theirs, ours))
+	for _, planned := range []netip.Prefix{p.NodeCIDR, p.PodCIDR, p.ServiceCIDR} {
+		for _, existing := range machine {
+			if existing.Bits() > 0 && existing.Overlaps(planned) {
+				errs = append(errs, fmt.Errorf("the machine has a route to %s, which overlaps the cluster's %s: choose other ranges with --node-cidr, --pod-cidr, --service-cidr", existing, planned))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// host is the n-th address of the prefix.
+// host returns the n-th address of the prefix.
 func host(p netip.Prefix, n int) netip.Addr {
 	b := p.Masked().Addr().As4()
 	b[3] += byte(n)
 	return netip.AddrFrom4(b)
 }
 
-// subnet is the n-th /24 of a /16.
+// subnet returns the n-th /24 of a /16.
 func subnet(p netip.Prefix, n int) netip.Prefix {
 	b := p.Masked().Addr().As4()
 	b[2] += byte(n)

@@ -67,9 +67,9 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		"no node":       {func(o *Options) { o.Nodes = 0 }, "0 nodes"},
 		"too many":      {func(o *Options) { o.Nodes = MaxNodes + 1 }, "21 nodes"},
-		"a wide range":  {func(o *Options) { o.NodeCIDR = netip.MustParsePrefix("10.0.0.0/8") }, "no IPv4 /24"},
-		"IPv6":          {func(o *Options) { o.PodCIDR = netip.MustParsePrefix("fd00::/16") }, "no IPv4 /16"},
-		"nothing":       {func(o *Options) { o.PodCIDR = netip.Prefix{} }, "no IPv4 /16"},
+		"a wide range":  {func(o *Options) { o.NodeCIDR = netip.MustParsePrefix("10.0.0.0/8") }, "not an IPv4 /24"},
+		"IPv6":          {func(o *Options) { o.PodCIDR = netip.MustParsePrefix("fd00::/16") }, "not an IPv4 /16"},
+		"nothing":       {func(o *Options) { o.PodCIDR = netip.Prefix{} }, "not an IPv4 /16"},
 		"ranges meet":   {func(o *Options) { o.ServiceCIDR = o.PodCIDR }, "overlaps the Pod range"},
 		"nodes in Pods": {func(o *Options) { o.NodeCIDR = netip.MustParsePrefix("10.244.7.0/24") }, "overlaps the node range"},
 	}

@@ -27,9 +27,9 @@ const join = `while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; 
 
 // Spec is a program to start.
 type Spec struct {
-	// Command and its arguments; the first is an absolute path.
+	// Command is the command and its arguments; the first is an absolute path.
 	Command []string
-	// Log receives its output; a former log is kept beside it.
+	// Log receives its output. The previous log is kept beside it.
 	Log string
 	// JoinFiles are the cgroup.procs of the groups to enter.
 	JoinFiles []string
@@ -76,7 +76,7 @@ func Enter(holder int, command ...string) []string {
 	return append([]string{"/usr/bin/nsenter", "--target", strconv.Itoa(holder), "--mount", "--uts", "--net", "--"}, command...)
 }
 
-// Run runs a command to its end. An error has the command's output.
+// Run runs a command until it exits. An error contains the command's output.
 func Run(ctx context.Context, command ...string) (string, error) {
 	output, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	text := strings.TrimSpace(string(output))
@@ -112,7 +112,7 @@ func Stop(ctx context.Context, p record.Process, signal syscall.Signal) error {
 	return nil
 }
 
-// startTime is when a process was started; a zombie counts as ended.
+// startTime returns when a process was started; a zombie counts as ended.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

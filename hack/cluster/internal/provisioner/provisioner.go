@@ -3,8 +3,8 @@
 
 // Package provisioner creates volumes for claims of the local storage classes:
 // a directory for a filesystem, a loop device on a sparse file for a block
-// volume. All nodes share the host's directories and devices, so that a volume
-// for many nodes is one without node affinity.
+// volume. All nodes share the host's directories and devices, so a volume for
+// many nodes is one without node affinity.
 package provisioner
 
 import (
@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// annProvisioner is set on a claim by the volume controller once it is time
-	// to make its volume; annSelectedNode by the scheduler; annProvisionedBy by us.
+	// annProvisioner is set on a claim by the volume controller once its volume
+	// has to be created, annSelectedNode by the scheduler, and annProvisionedBy by us.
 	annProvisioner   = "volume.kubernetes.io/storage-provisioner"
 	annSelectedNode  = "volume.kubernetes.io/selected-node"
 	annProvisionedBy = "pv.kubernetes.io/provisioned-by"
@@ -68,7 +68,7 @@ func (f reconcilerFunc) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Res
 // blockDevices attaches files as devices.
 type blockDevices interface {
 	Attach(ctx context.Context, file string) (string, error)
-	// Resize gives the file's devices the size that the file has now.
+	// Resize changes the size of the file's devices to that of the file.
 	Resize(ctx context.Context, file string) error
 	Detach(ctx context.Context, file string) error
 }
@@ -113,8 +113,8 @@ func (p *provisioner) claim(ctx context.Context, r ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, nil
 }
 
-// expand grows a bound volume to what its claim requests. The API server has admitted the request, because the storage
-// class allows expansion.
+// expand expands a bound volume to the size that its claim requests. The API server has admitted the request, because the
+// storage class allows expansion.
 func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	wanted := sectors(claim.Spec.Resources.Requests[corev1.ResourceStorage])
 	if claim.Status.Phase != corev1.ClaimBound || wanted.Cmp(claim.Status.Capacity[corev1.ResourceStorage]) <= 0 {
@@ -137,7 +137,7 @@ func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolume
 			return fmt.Errorf("grow volume %s: %w", volume.Name, err)
 		}
 	}
-	// The volume comes first: a claim that shows its new capacity is not reconciled again.
+	// The volume is written first, because a claim that has its new capacity is not reconciled again.
 	before := volume.DeepCopy()
 	volume.Spec.Capacity[corev1.ResourceStorage] = wanted
 	if err := p.Patch(ctx, volume, client.MergeFrom(before)); err != nil {
@@ -198,14 +198,14 @@ func (p *provisioner) create(ctx context.Context, volume *corev1.PersistentVolum
 	return p.devices.Attach(ctx, path)
 }
 
-// volume deletes a volume whose claim is gone.
+// volume deletes a volume whose claim was deleted.
 func (p *provisioner) volume(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
 	volume := &corev1.PersistentVolume{}
 	if err := p.Get(ctx, r.NamespacedName, volume); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	ours := volume.Annotations[annProvisionedBy] == config.ProvisionerName
-	if !ours || volume.Status.Phase != corev1.VolumeReleased || volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+	isOurs := volume.Annotations[annProvisionedBy] == config.ProvisionerName
+	if !isOurs || volume.Status.Phase != corev1.VolumeReleased || volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 		return ctrl.Result{}, nil
 	}
 	path := filepath.Join(p.directory, volume.Name)
@@ -254,7 +254,7 @@ func newVolume(claim *corev1.PersistentVolumeClaim, nodes []string) *corev1.Pers
 	return volume
 }
 
-// sectors rounds up to what a loop device can be: it drops a last half sector.
+// sectors rounds a size up to whole sectors, because a loop device drops an incomplete last one.
 func sectors(size resource.Quantity) resource.Quantity {
 	const sector = 512
 	if rest := size.Value() % sector; rest != 0 {

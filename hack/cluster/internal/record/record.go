@@ -45,13 +45,13 @@ type Record struct {
 	SubtreeControl []string `json:"subtreeControl,omitempty"`
 	// Links are network interfaces of the machine.
 	Links []string `json:"links,omitempty"`
-	// Directories were made on the machine as mount points for nodes.
+	// Directories were created on the machine as mount points for nodes.
 	Directories []string `json:"directories,omitempty"`
-	// Sysctls that the kubelet sets for the whole machine, with their values before.
+	// Sysctls are those that the kubelet sets for the whole machine, with their former values.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
-	// Processes by component.
+	// Processes are the processes by component.
 	Processes map[string]Process `json:"processes,omitempty"`
-	// Namespaces by node, as /proc/<pid>/ns shows them.
+	// Namespaces are the namespaces by node, as /proc/<pid>/ns shows them.
 	Namespaces map[string][]string `json:"namespaces,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type File struct {
 	guard sync.Mutex
 }
 
-// Load reads the record. One that does not exist is an empty one.
+// Load reads the record. If it does not exist, the result is empty.
 func Load(path string) (*File, error) {
 	f := &File{path: path}
 	data, err := os.ReadFile(path)
@@ -105,7 +105,7 @@ func (f *File) Change(change func(*Record)) error {
 	return nil
 }
 
-// Process is the recorded one of a component; the zero value if there is none.
+// Process returns the recorded process of a component, or the zero value if there is none.
 func (f *File) Process(component string) Process {
 	f.guard.Lock()
 	defer f.guard.Unlock()

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package automigration contains what evacuations and workload updates have in common: virt-controller creates their migrations itself, at
-// most one per guest at a time, after checking with the API server that it is still needed.
+// most one per guest at a time, after checking on the API server that the migration is still needed.
 package automigration
 
 import (
@@ -55,9 +55,9 @@ func Rejected(m *v1.VirtualMachineInstanceMigration) bool {
 	return conditions.IsTrue(m.Status.Conditions, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota)
 }
 
-// Share returns the guests that get a migration now, and how many others wait. waiting is in the order of urgency. One guest for each slot
-// gets a migration, and also the first guest of each namespace that has no migration yet. That migration waits for a slot in the queue.
-// The queue is fair only among the namespaces in it, so that a namespace with many guests would otherwise keep others out.
+// Share returns the guests that get a migration now, and how many others wait. waiting is ordered by urgency. As many guests as there are
+// slots get a migration, and also the first guest of each namespace without a migration, whose migration then waits for a slot in the
+// queue: the queue is fair only among the namespaces in it, so a namespace with many guests could otherwise exclude others.
 func Share[G any](waiting []G, namespace func(*G) string, slots int, hasMigration map[string]bool) (now []G, later int) {
 	served := map[string]bool{}
 	for i := range waiting {
@@ -116,15 +116,15 @@ type Creator struct {
 	// Client writes to the API server, and APIReader reads from it.
 	Client    client.Client
 	APIReader client.Reader
-	// Recorder records events about what has happened. Action is their action, and Purpose the end of their messages, which may be empty.
+	// Recorder records events. Action is their action, and Purpose the end of their messages, which may be empty.
 	Recorder        events.EventRecorder
 	Action, Purpose string
 	// Prefix is the prefix of the migrations' names.
 	Prefix string
 }
 
-// Migrate creates the migration of a guest. The cache may be stale, so complete gets the VMI from the API server: it reports whether the
-// migration is still needed, and sets its remaining fields.
+// Migrate creates the migration of a guest. Because the cache may be stale, it calls complete with the VMI from the API server: complete
+// reports whether the migration is still needed, and sets its remaining fields.
 func (c *Creator) Migrate(
 	ctx context.Context, h History, known *v1.VirtualMachineInstance,
 	complete func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool,

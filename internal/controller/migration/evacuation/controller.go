@@ -30,9 +30,9 @@ type Reconciler struct {
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
-	// Recorder takes events.
+	// Recorder records events.
 	Recorder events.EventRecorder
-	// Config has the limits, the drain taint and the cluster's eviction strategy.
+	// Config contains the limits, the drain taint and the cluster's eviction strategy.
 	Config reconciler.ConfigSource
 }
 
@@ -53,7 +53,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// drainChanges selects the changes of a Node that a drain makes. Kubelets write its status often.
+// drainChanges accepts only the changes of a Node that a drain makes. Kubelets write a Node's status often.
 var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, isNode := e.ObjectNew.(*corev1.Node)
@@ -61,18 +61,18 @@ var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
 }}
 
-// evacuationChanges selects the changes on which it depends whether a guest is evacuated.
+// evacuationChanges accepts only the changes of a VMI that determine whether its guest is evacuated.
 var evacuationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
 	if !ok || !isVMI {
 		return true
 	}
-	can := func(vmi *v1.VirtualMachineInstance) bool {
+	isMigratable := func(vmi *v1.VirtualMachineInstance) bool {
 		return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
 	}
 	return before.Status.NodeName != after.Status.NodeName || before.Status.EvacuationNodeName != after.Status.EvacuationNodeName ||
-		before.IsFinal() != after.IsFinal() || can(before) != can(after)
+		before.IsFinal() != after.IsFinal() || isMigratable(before) != isMigratable(after)
 }}
 
 func nodeOfGuest(_ context.Context, object client.Object) []ctrl.Request {
@@ -103,7 +103,7 @@ func (r *Reconciler) nodeOfMigration(ctx context.Context, object client.Object) 
 	return nodeOfGuest(ctx, vmi)
 }
 
-// Reconcile reconciles one node. What it decides is in Decide.
+// Reconcile reconciles one node. Decide makes the decisions.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, request.NamespacedName, node); err != nil {

@@ -3,8 +3,8 @@
 
 // Package evacuation migrates the guests of a node of which an eviction was requested.
 //
-// It keeps no state between reconciliations. Two at the same time, or one with a stale cache, choose the same guests in the same order and
-// give their migrations the same names, so that the API server accepts each once.
+// It keeps no state between reconciliations. Two concurrent reconciliations, or one with a stale cache, choose the same guests in the same
+// order and give their migrations the same names, so that the API server accepts each migration only once.
 package evacuation
 
 import (
@@ -25,15 +25,15 @@ type Guest struct {
 	Strategy v1.EvictionStrategy
 	// ByDrain reports whether a drain evicted its Pod.
 	ByDrain bool
-	// Migrations are those of this VMI that exist.
+	// Migrations are the existing migrations of this VMI.
 	Migrations []*v1.VirtualMachineInstanceMigration
 }
 
 // Node is the state of the node.
 type Node struct {
 	Name string
-	// Cordoned reports whether the node is unschedulable, Tainted whether it has the taint that requests an evacuation, which KubeVirt
-	// deprecates.
+	// Cordoned reports whether the node is unschedulable, and Tainted whether it has the taint that requests an evacuation. The taint is
+	// deprecated by KubeVirt.
 	Cordoned, Tainted bool
 }
 
@@ -83,13 +83,13 @@ func Decide(node Node, guests []Guest, slots Slots) Plan {
 			continue
 		}
 		marked := eviction.IsMarked(g.VMI)
-		why := ""
+		reason := ""
 		if marked && !node.Cordoned && !node.Tainted {
-			why = whyStay(node, g)
+			reason = whyStay(node, g)
 		}
 		switch {
-		case why != "":
-			plan.Stay = append(plan.Stay, Stay{VMI: g.VMI, Why: why})
+		case reason != "":
+			plan.Stay = append(plan.Stay, Stay{VMI: g.VMI, Why: reason})
 			plan.withdraw(node, g)
 		case !marked && !node.Tainted:
 			plan.withdraw(node, g) // The mark was removed.
@@ -112,13 +112,13 @@ func evacuates(g *Guest) bool {
 
 // whyStay explains why a marked guest may stay on a node that is schedulable again; it is empty if the guest may not stay. After a drain
 // it may stay, because the drain has ended. After any other eviction it may stay once one migration has failed or was canceled: each
-// eviction leads to one attempt. Otherwise a guest that cannot migrate would be retried for ever: kubevirt/kubevirt issues 5177 and 9585.
+// eviction leads to one attempt. Otherwise a guest that cannot migrate would be retried forever: kubevirt/kubevirt issues 5177 and 9585.
 func whyStay(node Node, g *Guest) string {
 	if m := automigration.Active(g.Migrations); m != nil && !m.IsQueued() && m.DeletionTimestamp == nil {
-		return "" // It runs: wait for its end.
+		return "" // The migration runs: wait until it ends.
 	}
 	if g.ByDrain {
-		return fmt.Sprintf("node %s was being drained and takes Pods again", node.Name)
+		return fmt.Sprintf("node %s was being drained and accepts Pods again", node.Name)
 	}
 	since := eviction.MarkedAt(g.VMI)
 	for _, m := range g.Migrations {
@@ -126,10 +126,10 @@ func whyStay(node Node, g *Guest) string {
 			continue
 		}
 		if m.DeletionTimestamp != nil && !m.IsFinal() {
-			return fmt.Sprintf("migration %s was canceled, and node %s takes Pods: evict the Pod again to have the guest moved", m.Name, node.Name)
+			return fmt.Sprintf("migration %s was canceled, and node %s accepts Pods: evict the Pod again to migrate the guest", m.Name, node.Name)
 		}
 		if m.Status.Phase == v1.MigrationFailed {
-			return fmt.Sprintf("migration %s failed, and node %s takes Pods: evict the Pod again to try once more", m.Name, node.Name)
+			return fmt.Sprintf("migration %s failed, and node %s accepts Pods: evict the Pod again to retry", m.Name, node.Name)
 		}
 	}
 	return ""
@@ -160,8 +160,8 @@ func order(a, b Guest) int {
 		strings.Compare(a.VMI.Namespace, b.VMI.Namespace), strings.Compare(a.VMI.Name, b.VMI.Name))
 }
 
-// UsesSlot reports whether a migration uses a slot: one that has started does, and so does a queued one of this controller. One that waits
-// after a failure, or for a quota, does not: guests that cannot migrate must not delay others.
+// UsesSlot reports whether a migration uses a slot. Started migrations and queued migrations of this controller do. A migration that waits
+// after a failure, or for a quota, does not, because guests that cannot migrate must not delay others.
 func UsesSlot(m *v1.VirtualMachineInstanceMigration, failures int) bool {
 	return !m.IsFinal() && (!m.IsQueued() || automigration.Evacuates(m) && failures == 0 && !automigration.Rejected(m))
 }

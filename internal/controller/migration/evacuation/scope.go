@@ -29,7 +29,7 @@ const action = "Evacuate"
 // namePrefix is the prefix of the names of evacuations' migrations. KubeVirt's.
 const namePrefix = "kubevirt-evacuation-"
 
-// When to requeue: while guests wait for a slot, and while some are stuck. KubeVirt's times.
+// Delays after which a node is reconciled again while guests wait for a slot, and while some are stuck. KubeVirt's values.
 const (
 	slotRetry  = 5 * time.Second
 	stuckRetry = time.Minute
@@ -40,7 +40,7 @@ type Scope struct {
 	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
 	Client    client.Client
 	APIReader client.Reader
-	// Recorder records events about what has happened.
+	// Recorder records events.
 	Recorder events.EventRecorder
 	// Default is the cluster's eviction strategy, DrainTaint the taint that requests an evacuation.
 	Default    v1.EvictionStrategy
@@ -56,7 +56,7 @@ type Scope struct {
 	Migrations []v1.VirtualMachineInstanceMigration
 }
 
-// Run reconciles the node. It returns after which time to requeue, or 0.
+// Run reconciles the node. It returns the delay after which to requeue, or 0.
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	history := automigration.NewHistory(s.Migrations)
 	guests, err := s.guests(ctx, history)
@@ -69,7 +69,7 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	}
 	plan := Decide(s.node(), guests, slots)
 	if len(plan.Stay) > 0 {
-		// A drain may have started that the cache does not contain yet.
+		// A drain may have started that the cache does not show yet.
 		live := &corev1.Node{}
 		if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.Node), live); err != nil {
 			return 0, client.IgnoreNotFound(err)
@@ -132,8 +132,8 @@ func (s *Scope) guests(ctx context.Context, history automigration.History) ([]Gu
 	return guests, nil
 }
 
-// slots counts the free slots. A migration from a lost node uses none of the cluster's, nor does one whose VMI is deleted: a finalizer may
-// keep it for ever.
+// slots counts the free slots. A migration from a lost node uses none of the cluster's slots, and neither does one whose VMI was deleted,
+// because a finalizer may keep it forever.
 func (s *Scope) slots(ctx context.Context) (Slots, error) {
 	here := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
@@ -194,7 +194,8 @@ func (s *Scope) stay(ctx context.Context, stay Stay) error {
 	return nil
 }
 
-// withdraw deletes a migration that has not started. If it has changed since, the deletion fails and is decided anew.
+// withdraw deletes a migration that has not started. If it has changed since it was read, the deletion fails and the next reconciliation
+// decides again.
 func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
 	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
 	if err = client.IgnoreNotFound(err); err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// notOver selects the migrations that have not ended.
-var notOver = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+// unfinished selects the migrations that have not ended.
+var unfinished = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationFailed)),
 )}
@@ -33,7 +33,7 @@ func admit(ctx context.Context, s *Scope) error {
 	if s.Failure != "" || s.Target != nil || s.Migration.Status.Phase != v1.MigrationPending {
 		return nil
 	}
-	// 1. The cache is enough to decide to wait: each relevant change of it triggers another reconciliation.
+	// 1. The cache suffices to decide to wait, because each relevant change triggers another reconciliation.
 	ready, err := s.ready(ctx)
 	if err != nil || !ready {
 		return err
@@ -42,7 +42,7 @@ func admit(ctx context.Context, s *Scope) error {
 	if err != nil || !admitted {
 		return err
 	}
-	// 2. A slot is assigned by what the API server contains, and the Pod is created before the next migration is admitted.
+	// 2. A slot is assigned from the state on the API server, and the Pod is created before the next migration is admitted.
 	s.Queue.Lock()
 	defer s.Queue.Unlock()
 	if admitted, err = s.hasSlot(ctx, s.APIReader); err != nil || !admitted {
@@ -68,8 +68,8 @@ func (s *Scope) ready(ctx context.Context) (bool, error) {
 	return err == nil && !blocked, err
 }
 
-// waitsForSnapshot reports whether the guest is, or is to be, frozen for a snapshot. libvirt does not change the domain's metadata during a
-// migration, in which the agent has to record the freeze.
+// waitsForSnapshot reports whether the guest is, or will be, frozen for a snapshot. The agent has to record the freeze in the domain's
+// metadata, which libvirt does not change during a migration.
 func (s *Scope) waitsForSnapshot() bool {
 	wait := freeze.Remaining(&s.VMI.Status, s.Now)
 	if wait == 0 {
@@ -83,8 +83,8 @@ func (s *Scope) waitsForSnapshot() bool {
 	return true
 }
 
-// isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if it is only a delay. Siblings
-// are the migrations of its VMI.
+// isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if that is known. Siblings are
+// the migrations of its VMI.
 func (s *Scope) isBlocked(
 	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
@@ -131,14 +131,14 @@ func (s *Scope) requeueWhenOverdue(candidates []Candidate) {
 	}
 }
 
-// candidates returns the migrations that have not ended. Those with a slot are read with the reader. Whether others could start is read from
-// the cache: it affects their order, but not the limits.
+// candidates returns the migrations that have not ended. Those with a slot are read with the reader. Whether others could start is read
+// from the cache: it affects their order, but not the limits.
 func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candidate, error) {
 	migrations, pods := &v1.VirtualMachineInstanceMigrationList{}, &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	var options []client.ListOption
 	if reader == s.APIReader {
-		options = append(options, notOver)
+		options = append(options, unfinished)
 		if err := reader.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel}); err != nil {
 			return nil, fmt.Errorf("list the Pods of migrations: %w", err)
 		}
@@ -187,7 +187,7 @@ func (s *Scope) completeActive(ctx context.Context, c *Candidate) error {
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
 		}
-		// It is deleted with its VMI, unless another finalizer keeps it.
+		// The migration is deleted with its VMI, unless another finalizer keeps it.
 		c.Overdue = true
 		return nil
 	}
@@ -197,8 +197,8 @@ func (s *Scope) completeActive(ctx context.Context, c *Candidate) error {
 	return nil
 }
 
-// hasTarget reports whether one of the Pods with a migration's label is its target. The label alone is not enough: users could use up all slots
-// with Pods of their own.
+// hasTarget reports whether one of the Pods with a migration's label is its target. The label alone is not sufficient: users could exhaust
+// all slots with Pods of their own.
 func (s *Scope) hasTarget(ctx context.Context, m *v1.VirtualMachineInstanceMigration, pods []metav1.PartialObjectMetadata) (bool, error) {
 	for i := range pods {
 		if !podspec.IsTargetOf(&pods[i], m) {
@@ -209,7 +209,7 @@ func (s *Scope) hasTarget(ctx context.Context, m *v1.VirtualMachineInstanceMigra
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("get VirtualMachineInstance %s/%s: %w", m.Namespace, m.Spec.VMIName, err)
 		}
-		// The Pod of a VMI that is gone counts until the garbage collector has deleted it.
+		// The Pod of a deleted VMI counts until the garbage collector has deleted it.
 		if apierrors.IsNotFound(err) || podspec.IsOf(&pods[i], vmi) {
 			return true, nil
 		}

@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From then on the agents and
-// the VMI's reconciler carry the migration out.
+// assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From then on the agents
+// and the VMI's reconciler carry the migration out.
 func assign(ctx context.Context, s *Scope) error {
 	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil && s.Target.DeletionTimestamp == nil &&
 		podstate.Running(s.Target)
@@ -32,7 +32,8 @@ func assign(ctx context.Context, s *Scope) error {
 	if s.waitsForSnapshot() {
 		return nil
 	}
-	// Assigning replaces status.migrationState: the cache must not decide whether the earlier migration is cleaned up.
+	// Assigning replaces status.migrationState. Whether the earlier migration is cleaned up must not be decided from the cache, which may
+	// be stale.
 	if settled, err := settled(ctx, s.APIReader, s.VMI, s.Own); err != nil || !settled {
 		return err
 	}
@@ -50,7 +51,7 @@ func assign(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// newState returns the status.migrationState that the agents start from.
+// newState returns the status.migrationState from which the agents start.
 func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrationState, error) {
 	configuration, name, err := s.configuration(ctx)
 	if err != nil {
@@ -72,8 +73,8 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 	}, nil
 }
 
-// network returns the network for the transfer. A Pod that was created before a network for migrations was configured is not attached to it,
-// and cannot be: its guest migrates over the Pod network once, and the new Pod is attached to both.
+// network returns the network for the transfer. A Pod that was created before a network for migrations was configured cannot be attached to
+// it. So its guest migrates over the Pod network once, and the target's Pod is attached to both networks.
 func (s *Scope) network() v1.MigrationNetworkType {
 	if s.Config.MigrationNetwork.Name == "" {
 		return v1.Pod
@@ -88,7 +89,7 @@ func (s *Scope) network() v1.MigrationNetworkType {
 	return v1.Migration
 }
 
-// configuration returns the migration's configuration, and the name of the policy that it is from, if any.
+// configuration returns the migration's configuration, and the name of the MigrationPolicy that applies, if any.
 func (s *Scope) configuration(ctx context.Context) (*v1.VMIMConfigurationOptions, *string, error) {
 	chosen, err := s.policy(ctx)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
 	return policy.Choose(policies.Items, s.VMI.Labels, namespace.Labels), nil
 }
 
-// requestAbort requests from the agents that the source keeps the guest, once the migration is deleted.
+// requestAbort requests from the agents that the source keeps the guest if the migration is being deleted.
 func requestAbort(ctx context.Context, s *Scope) error {
 	m := s.state()
 	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() || s.VMI.Status.NodeName == m.TargetNode {

@@ -10,13 +10,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// firstBackoff is the delay after one failure; it doubles with each further one. KubeVirt's value.
+// firstBackoff is the delay after the first failure. It doubles with each further failure. KubeVirt's value.
 const firstBackoff = 20 * time.Second
 
 // maxDoublings prevents an overflow of the delay. No more than maxRetained migrations are counted anyway.
 const maxDoublings = 20
 
-// automatic reports whether virt-controller created a migration. It retries failed ones, so only these are delayed.
+// automatic reports whether virt-controller created a migration. Only these are delayed, because virt-controller retries them.
 func automatic(m *v1.VirtualMachineInstanceMigration) bool {
 	_, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]
 	_, updates := m.Annotations[v1.WorkloadUpdateMigrationAnnotation]

@@ -30,11 +30,11 @@ type Reconciler struct {
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
-	// Recorder takes events.
+	// Recorder records events.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
 	Config reconciler.ConfigFeed
-	// Clock is the clock; nil means the system's.
+	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
 
 	queue Queue
@@ -63,9 +63,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachineinstancemigration").
 		For(&v1.VirtualMachineInstanceMigration{}).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(FreesSlot)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofVMI)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.migrationsOfVMI)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(AgentSilent)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.migrationsOfPod)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.OfState)).
 		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.waiting)).

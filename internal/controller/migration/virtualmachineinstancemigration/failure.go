@@ -29,13 +29,13 @@ const (
 	failedPodEnded = "Migration failed because target pod shutdown during migration"
 	failedPodGone  = "Migration target pod was removed during active migration."
 	failedTaken    = "VMI's migration state was taken over by another migration job during active migration."
-	// failedVolumes is ours: KubeVirt would continue, with claims that the VMI does not have any more.
+	// failedVolumes is not KubeVirt's: KubeVirt would continue, with claims that the VMI does not have any more.
 	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"
 	failedSource  = "source node reported migration failed"
 )
 
-// checkFailure sets Failure if the migration has failed. An assigned one fails when the source's agent reports it, or when the VMI ends. One
-// that is not assigned fails only after its target is deleted, so that no guest can be sent there.
+// checkFailure sets Failure if the migration has failed. An assigned migration fails when the source's agent reports it, or when the VMI
+// ends. Any other fails only after its target's Pod is deleted, so that no guest can be sent there.
 func checkFailure(ctx context.Context, s *Scope) error {
 	if m := s.state(); m != nil {
 		switch {
@@ -87,7 +87,7 @@ func (s *Scope) fail(ctx context.Context, failure string) error {
 	return nil
 }
 
-// failureBeforeAssignment returns why a migration will never be assigned; empty if it may be.
+// failureBeforeAssignment returns why a migration will never be assigned, or "" if it may still be.
 func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
 	started := !s.Migration.IsQueued()
 	switch {
@@ -166,7 +166,7 @@ func (s *Scope) removeTarget(ctx context.Context, why string) error {
 	if s.Target == nil || s.Target.DeletionTimestamp != nil || podstate.Terminal(s.Target) {
 		return nil
 	}
-	// The preconditions make sure that the Pod was not assigned since.
+	// The preconditions ensure that the Pod has not been assigned since it was read.
 	err := s.Client.Delete(ctx, s.Target, client.Preconditions{UID: ptr.To(s.Target.UID), ResourceVersion: ptr.To(s.Target.ResourceVersion)})
 	switch {
 	case apierrors.IsNotFound(err):

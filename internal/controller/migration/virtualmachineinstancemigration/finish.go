@@ -46,7 +46,7 @@ func (s *Scope) removeFinalizer(ctx context.Context) error {
 	return client.IgnoreNotFound(err)
 }
 
-// deleteWithoutVMI deletes a migration whose VMI is gone. Its Pods are deleted with the VMI.
+// deleteWithoutVMI deletes a migration whose VMI was deleted, and with it the Pods.
 func (s *Scope) deleteWithoutVMI(ctx context.Context) error {
 	if !s.passed(v1.MigrationPreparingTarget) {
 		// The claims of an assigned migration are cleaned up before the VMI is deleted.
@@ -58,7 +58,7 @@ func (s *Scope) deleteWithoutVMI(ctx context.Context) error {
 		return err
 	}
 	if err := s.Client.Delete(ctx, s.Migration, client.Preconditions{UID: ptr.To(s.Migration.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI is gone: %w", client.ObjectKeyFromObject(s.Migration), err)
+		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI was deleted: %w", client.ObjectKeyFromObject(s.Migration), err)
 	}
 	return nil
 }
@@ -93,8 +93,8 @@ func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachin
 	return nil
 }
 
-// RemoveOrphans deletes the Pods and claims of a migration that was deleted in spite of its finalizer. Those that the VMI's status names are
-// left to the VMI's reconciler.
+// RemoveOrphans deletes the Pods and claims of a migration whose finalizer was removed by another client. The VMI's reconciler deletes
+// those to which the VMI's status refers.
 func RemoveOrphans(ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey) error {
 	pods := &corev1.PodList{}
 	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace), client.HasLabels{v1.MigrationJobLabel}); err != nil {
@@ -137,7 +137,7 @@ func removeOrphan(ctx context.Context, c client.Client, apiReader client.Reader,
 		return nil
 	}
 	if err := c.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete Pod %s of a migration that is gone: %w", client.ObjectKeyFromObject(pod), err)
+		return fmt.Errorf("delete Pod %s of a deleted migration: %w", client.ObjectKeyFromObject(pod), err)
 	}
 	return nil
 }

@@ -25,16 +25,16 @@ var priorities = map[v1.MigrationPriority]int{
 	v1.PrioritySystemMaintenance: 20,
 }
 
-// Candidate is a migration that has not ended, with what the queue needs to know of it.
+// Candidate is a migration that has not ended, with the properties that the queue uses.
 type Candidate struct {
-	// UID is the migration's. Name, with the namespace, breaks ties.
+	// UID and Name are the migration's. The name decides between equal candidates.
 	UID  types.UID
 	Name types.NamespacedName
-	// Active reports whether it has a slot already: its target's Pod was created.
+	// Active reports whether it already has a slot, because its target's Pod was created.
 	Active bool
 	// Ready reports whether it could start.
 	Ready bool
-	// Rejected reports whether a quota rejected it the last time. It does not delay others.
+	// Rejected reports whether a quota rejected it the last time. It then does not delay others.
 	Rejected bool
 	// Priority is higher for more urgent migrations.
 	Priority int
@@ -42,23 +42,24 @@ type Candidate struct {
 	Created time.Time
 	// Node is the source's node.
 	Node string
-	// Overdue reports whether it has run for longer than any migration of its VMI may, or its VMI is gone. It uses no slot, so that it does
-	// not delay others.
+	// Overdue reports whether it has run for longer than any migration of its VMI may, or its VMI was deleted. It then uses no slot, so
+	// that it does not delay others.
 	Overdue bool
-	// Silent reports whether the source's node is lost. As long as it is, nothing is transferred, and it uses none of the cluster's slots.
+	// Silent reports whether the source's node is lost. As long as it is, nothing is transferred, and the migration uses none of the
+	// cluster's slots.
 	Silent bool
 
-	// overdueAt is when it is overdue, if ever.
+	// overdueAt is when it becomes overdue; zero if never.
 	overdueAt time.Time
 	of        *v1.VirtualMachineInstanceMigration
 }
 
-// Queue is what the workers of a process share to assign slots: a lock, and the order in which namespaces last got a slot. A new process does
-// not know the order, which affects who is first, but not the limits. The zero value is ready for use.
+// Queue contains what the workers of a process share to assign slots: a lock, and the order in which namespaces last got a slot. A new
+// process does not know this order, which affects only which namespace is first, and not the limits. The zero value is ready for use.
 type Queue struct {
 	sync.Mutex
 
-	// order has a number for each namespace: the higher, the later it last got a slot.
+	// order contains a number for each namespace, which is higher the more recently it got a slot.
 	read  sync.Mutex
 	order map[string]uint64
 }
@@ -80,7 +81,7 @@ func (q *Queue) record(namespace string) {
 	}
 }
 
-// maxRecorded is how many namespaces are recorded: those that got a slot last.
+// maxRecorded is how many namespaces are recorded: those that got a slot most recently.
 const maxRecorded = 1000
 
 // Limits limit how many migrations run at a time.
@@ -89,13 +90,13 @@ type Limits struct {
 	PerCluster, PerNode int
 }
 
-// Admit returns the candidates that have a slot or get one now. The most urgent get slots first, and among those each slot goes to the
-// namespace with the fewest slots: a namespace may use all slots while no other waits, and the next free one goes to another. Among
-// namespaces with as many it goes to the one that got a slot the longest ago, and then to the oldest migration. The result depends only
-// on the arguments, so that two concurrent reconciliations do not assign one slot twice. complete sets Node and Ready of a waiting
-// candidate when it is next: it is not called while no slot is free.
+// Admit returns the candidates that have a slot or get one now. The most urgent candidates get slots first. Among equally urgent ones, each
+// slot goes to the namespace with the fewest slots: a namespace may use all slots while no other waits, but then the next free slot goes to
+// another one. If namespaces have equally many slots, the one whose last slot is the longest ago is next, and then the one with the oldest
+// migration. The result depends only on the arguments, so that two concurrent reconciliations do not assign one slot twice. complete sets
+// Node and Ready of the next waiting candidate; it is called only while a slot is free.
 func Admit(candidates []Candidate, limits Limits, order map[string]uint64, complete func(*Candidate) error) (map[types.UID]bool, error) {
-	a := admission{limits: limits, admitted: map[types.UID]bool{}, outgoing: map[string]int{}, has: map[string]int{}, order: maps.Clone(order)}
+	a := admission{limits: limits, admitted: map[types.UID]bool{}, outgoing: map[string]int{}, perNamespace: map[string]int{}, order: maps.Clone(order)}
 	var waiting []Candidate
 	for i := range candidates {
 		switch c := &candidates[i]; {
@@ -123,10 +124,11 @@ func Admit(candidates []Candidate, limits Limits, order map[string]uint64, compl
 type admission struct {
 	limits   Limits
 	admitted map[types.UID]bool
-	// outgoing counts migrations by their source node, and has by their namespace. used is the number of used slots of the cluster.
-	outgoing, has map[string]int
-	used          int
-	// order is that of Queue, continued as slots are assigned.
+	// outgoing counts migrations by their source node, and perNamespace by their namespace. used is the number of used slots of the
+	// cluster.
+	outgoing, perNamespace map[string]int
+	used                   int
+	// order is a copy of the Queue's order, to which assigned slots are added.
 	order map[string]uint64
 }
 
@@ -136,13 +138,13 @@ func (a *admission) admit(c *Candidate) {
 		return
 	}
 	a.outgoing[c.Node]++
-	a.has[c.Name.Namespace]++
+	a.perNamespace[c.Name.Namespace]++
 	if !c.Silent {
 		a.used++
 	}
 }
 
-// share gives slots to migrations that are equally urgent, the oldest of each namespace first.
+// share assigns slots to migrations that are equally urgent, the oldest of each namespace first.
 func (a *admission) share(waiting []Candidate, complete func(*Candidate) error) error {
 	queues := map[string][]Candidate{}
 	for _, c := range waiting {
@@ -168,24 +170,24 @@ func (a *admission) share(waiting []Candidate, complete func(*Candidate) error) 
 // next returns the namespace that gets the next slot.
 func (a *admission) next(queues map[string][]Candidate) string {
 	return slices.MinFunc(slices.Collect(maps.Keys(queues)), func(x, y string) int {
-		return cmp.Or(cmp.Compare(a.has[x], a.has[y]), cmp.Compare(a.order[x], a.order[y]), byUrgency(queues[x][0], queues[y][0]))
+		return cmp.Or(cmp.Compare(a.perNamespace[x], a.perNamespace[y]), cmp.Compare(a.order[x], a.order[y]), byUrgency(queues[x][0], queues[y][0]))
 	})
 }
 
-// addLast records that a namespace has got a slot after all others.
+// addLast records that a namespace has got the most recent slot.
 func addLast(order map[string]uint64, namespace string) map[string]uint64 {
 	if order == nil {
 		order = map[string]uint64{}
 	}
 	last := uint64(0)
-	for _, at := range order {
-		last = max(last, at)
+	for _, position := range order {
+		last = max(last, position)
 	}
 	order[namespace] = last + 1
 	return order
 }
 
-// urgency orders candidates before the order of namespaces: lower is more urgent.
+// urgency returns the urgency of a candidate, which takes precedence over the order of namespaces. Lower values are more urgent.
 func urgency(c *Candidate) [2]int {
 	if c.Rejected {
 		return [2]int{1, -c.Priority}
@@ -214,7 +216,7 @@ func candidate(m *v1.VirtualMachineInstanceMigration) Candidate {
 	return c
 }
 
-// precedes reports whether the first of two migrations of one VMI that have not ended has precedence: the one that has started, the older
+// precedes reports whether the first of two unfinished migrations of one VMI has precedence: the one that has started, or else the older
 // one, or else the first by name.
 func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 	if a.IsQueued() != b.IsQueued() {
@@ -223,8 +225,8 @@ func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// mayFreeSlot reports whether a change of a migration may let another one start: the migration has ended, has lost its finalizer because its
-// VMI is gone, or has started, after which the next slot goes to another namespace.
+// mayFreeSlot reports whether another migration may start after a change of a migration: if it has ended, if its finalizer was removed
+// because its VMI was deleted, or if it has started, because the next slot goes to another namespace.
 func mayFreeSlot(before, after *v1.VirtualMachineInstanceMigration) bool {
 	rejected := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
 	return before.IsFinal() != after.IsFinal() || before.IsQueued() != after.IsQueued() || hasFinalizer(before) && !hasFinalizer(after) ||
@@ -236,12 +238,12 @@ func hasFinalizer(m *v1.VirtualMachineInstanceMigration) bool {
 	return slices.Contains(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
 }
 
-// preparationTimeout is how long the preparation of a target may take, besides the default time that its Pod may be pending: users can set
-// any time for that with an annotation.
+// preparationTimeout is how long the preparation of a target may take, in addition to the time that its Pod may be pending, which users can
+// change with an annotation.
 const preparationTimeout = 15 * time.Minute
 
-// overdueAt returns when a migration has run for longer than any of its VMI may; zero if there is no limit. The source's agent aborts a
-// transfer long before. This is for one that it cannot abort, such as a post-copy, or when the agent is gone.
+// overdueAt returns when a migration has run for longer than any migration of its VMI may; zero if there is no limit. The source's agent
+// aborts a transfer long before, except if it cannot, as during post-copy, or if there is no agent.
 func overdueAt(m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance) time.Time {
 	state := stateOf(vmi, m.UID)
 	if state != nil && state.StartTimestamp != nil {

@@ -2,10 +2,10 @@
 // Copyright The Vireo Authors
 
 // Package virtualmachineinstancemigration reconciles migrations: it creates the target's Pod, assigns it to the agents, and reports how the
-// migration ends. Each file is one concern; Run has their order.
+// migration ends. Each file has one concern; Run has the order.
 //
-// It does not decide who owns the guest: that follows from the VMI's status alone, and package virtualmachineinstance carries out what
-// package protocol decides.
+// It does not decide who owns the guest: package protocol decides that from the VMI's status alone, and package virtualmachineinstance
+// carries it out.
 package virtualmachineinstancemigration
 
 import (
@@ -42,9 +42,9 @@ const (
 	ReasonSuccessfulAbort     = "SuccessfulAbortMigration"
 	ReasonBackoff             = "MigrationBackoff"
 	ReasonUnschedulable       = "migrationTargetPodUnschedulable"
-	// ReasonWaitsForSnapshot is ours: KubeVirt migrates a guest during a snapshot.
+	// ReasonWaitsForSnapshot is not KubeVirt's, which migrates a guest even during a snapshot.
 	ReasonWaitsForSnapshot = "MigrationWaitsForSnapshot"
-	// ReasonNotOnNetwork is ours: in KubeVirt the agents are on the network, and not the Pods.
+	// ReasonNotOnNetwork is not KubeVirt's, where the agents are attached to the network, and not the Pods.
 	ReasonNotOnNetwork    = "NotOnMigrationNetwork"
 	ReasonNoSuitableNodes = "NoSuitableNodesForHostModelMigration"
 )
@@ -61,13 +61,13 @@ const (
 
 // Scope is one reconciliation of one migration: the inputs and results of its phases.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. APIReader reads from the API server, only before decisions that a stale cache
-	// must not make.
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server, only before decisions that a stale
+	// cache must not make.
 	Client    client.Client
 	APIReader client.Reader
-	// Recorder records events about what has happened.
+	// Recorder records events.
 	Recorder events.EventRecorder
-	// Now is one time for the whole reconciliation.
+	// Now is the time of the reconciliation.
 	Now time.Time
 	// Config is the cluster's configuration of launcher Pods, Migrations that of migrations.
 	Config     podspec.Config
@@ -88,15 +88,15 @@ type Scope struct {
 	// Siblings are all migrations of the VMI, this one included.
 	Siblings []*v1.VirtualMachineInstanceMigration
 
-	// stateLike is the guest's claim with the guest's persistent state, if the target gets a claim of its own.
-	stateLike *corev1.PersistentVolumeClaim
+	// guestState is the claim with the guest's persistent state, if the target gets a claim of its own.
+	guestState *corev1.PersistentVolumeClaim
 
 	// Failure is why the migration has failed; empty if it has not.
 	Failure string
 	// Rejected reports whether a quota rejected the target's Pod in this reconciliation, and Message is the API server's message.
 	Rejected bool
 	Message  string
-	// RequeueAfter is after which time to requeue, or 0.
+	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 }
 
@@ -109,25 +109,25 @@ func Run(ctx context.Context, s *Scope) error {
 		return errors.Join(s.removeFinalizer(ctx), s.deleteOld(ctx))
 	}
 	err := runPhases(ctx, s,
-		// 1. The finalizer comes before anything that needs a cleanup.
+		// 1. The finalizer is added before anything is created that has to be cleaned up.
 		addFinalizer,
 		// 2. Nothing is started for a migration that has failed.
 		checkFailure,
-		// 3. The target's Pod comes before its assignment.
+		// 3. The target's Pod is created before it is assigned.
 		admit,
 		awaitTarget,
 		assign,
-		// 4. From the assignment on only the agents can end it.
+		// 4. After the assignment, only the agents can end the migration.
 		requestAbort,
 	)
-	// 5. The status is written even if a phase failed: it contains the reason.
+	// 5. The status is written even if a phase failed, because it contains the reason.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil || !s.Migration.IsFinal() {
 		return err
 	}
-	// 6. The end is written before the finalizer is removed.
+	// 6. The final phase is written before the finalizer is removed.
 	return errors.Join(s.removeFinalizer(ctx), s.deleteOld(ctx))
 }
 
@@ -158,7 +158,8 @@ func (s *Scope) Load(ctx context.Context) error {
 	return s.loadSiblings(ctx)
 }
 
-// loadVMI reads the VMI. A migration whose VMI is gone is deleted, so a stale cache must not decide that.
+// loadVMI reads the VMI, from the API server if the cache does not have it: a migration without a VMI is deleted, and a stale cache must
+// not decide that.
 func (s *Scope) loadVMI(ctx context.Context) error {
 	key := client.ObjectKey{Namespace: s.Migration.Namespace, Name: s.Migration.Spec.VMIName}
 	for _, reader := range []client.Reader{s.Client, s.APIReader} {
@@ -180,7 +181,7 @@ func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*co
 	return podOf(ctx, reader, s.VMI, name)
 }
 
-// podOf reads a Pod of a VMI; nil means that there is none. A Pod with the name and another owner is ignored.
+// podOf reads a Pod of a VMI; nil means that there is none. A Pod of this name with another owner is ignored.
 func podOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string) (*corev1.Pod, error) {
 	pod, err := podNamed(ctx, reader, vmi.Namespace, name)
 	if pod != nil && !podspec.IsOf(pod, vmi) {
@@ -224,7 +225,7 @@ func (s *Scope) migrationsOf(ctx context.Context, vmi *v1.VirtualMachineInstance
 
 func (s *Scope) deleting() bool { return s.Migration.DeletionTimestamp != nil }
 
-// state returns status.migrationState of the VMI if it is of this migration, which is then assigned; nil otherwise.
+// state returns status.migrationState of the VMI if it belongs to this migration, which is then assigned, or nil.
 func (s *Scope) state() *v1.VirtualMachineInstanceMigrationState {
 	return stateOf(s.VMI, s.Migration.UID)
 }

@@ -5,8 +5,8 @@ package virtualmachineinstancemigration
 
 import "strings"
 
-// seLinuxLevel returns the level of an SELinux context, such as s0:c1,c2 of system_u:object_r:container_file_t:s0:c1,c2; empty if there is
-// none: the node has no SELinux, or its agent did not report the context.
+// seLinuxLevel returns the level of an SELinux context, such as s0:c1,c2 of system_u:object_r:container_file_t:s0:c1,c2. It is empty if
+// there is none, because the node has no SELinux or its agent did not report the context.
 func seLinuxLevel(context string) string {
 	const fieldsBefore = 3
 	parts := strings.SplitN(context, ":", fieldsBefore+1)

@@ -22,8 +22,8 @@ import (
 // actionCreateState is the action of events about the claim with the guest's persistent state.
 const actionCreateState = "CreateClaim"
 
-// planState chooses the target's claim for the guest's persistent state: that of the guest if both Pods can use it, or otherwise one of its
-// own (docs/adr/0033).
+// planState chooses the target's claim for the guest's persistent state: the claim of the source if both Pods can use it, or otherwise a
+// new one (docs/adr/0033).
 func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
 	name := virtualmachineinstance.StateClaim(s.Own)
 	if name == "" {
@@ -37,7 +37,7 @@ func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
 		config.StateClaim, config.StateShared = name, true
 		return nil
 	}
-	config.StateClaim, s.stateLike = s.ownState(), claim
+	config.StateClaim, s.guestState = s.ownState(), claim
 	return nil
 }
 
@@ -46,10 +46,10 @@ func (s *Scope) ownState() string { return virtualmachineinstance.StateName(s.VM
 
 // createState creates the target's claim, if it gets one of its own. It reports whether the target's Pod can be created.
 func (s *Scope) createState(ctx context.Context) (bool, error) {
-	if s.stateLike == nil {
+	if s.guestState == nil {
 		return true, nil
 	}
-	claim := s.likeState()
+	claim := s.newStateClaim()
 	err := s.Client.Create(ctx, claim)
 	switch {
 	case apierrors.IsAlreadyExists(err):
@@ -76,9 +76,9 @@ func (s *Scope) createState(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// likeState returns a claim like the guest's, which is known to work for this VM.
-func (s *Scope) likeState() *corev1.PersistentVolumeClaim {
-	like := s.stateLike.Spec
+// newStateClaim returns the target's claim. Its spec is that of the source's claim, which is known to work for this VM.
+func (s *Scope) newStateClaim() *corev1.PersistentVolumeClaim {
+	source := s.guestState.Spec
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.VMI.Namespace, Name: s.ownState(),
@@ -86,9 +86,9 @@ func (s *Scope) likeState() *corev1.PersistentVolumeClaim {
 			OwnerReferences: []metav1.OwnerReference{virtualmachineinstance.StateOwner(s.VMI)},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: like.AccessModes, StorageClassName: like.StorageClassName, VolumeMode: like.VolumeMode,
-			VolumeAttributesClassName: like.VolumeAttributesClassName,
-			Resources:                 corev1.VolumeResourceRequirements{Requests: like.Resources.Requests},
+			AccessModes: source.AccessModes, StorageClassName: source.StorageClassName, VolumeMode: source.VolumeMode,
+			VolumeAttributesClassName: source.VolumeAttributesClassName,
+			Resources:                 corev1.VolumeResourceRequirements{Requests: source.Resources.Requests},
 		},
 	}
 }
@@ -126,7 +126,7 @@ func deleteState(ctx context.Context, c client.Client, claim *corev1.PersistentV
 	if claim.DeletionTimestamp != nil {
 		return nil
 	}
-	// The resource version makes sure that the VM has not adopted it since.
+	// The resource version ensures that the VM has not adopted the claim since it was read.
 	err := c.Delete(ctx, claim, client.Preconditions{UID: ptr.To(claim.UID), ResourceVersion: ptr.To(claim.ResourceVersion)})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete PersistentVolumeClaim %s of a migration: %w", client.ObjectKeyFromObject(claim), err)
@@ -134,7 +134,7 @@ func deleteState(ctx context.Context, c client.Client, claim *corev1.PersistentV
 	return nil
 }
 
-// removeStates deletes the claims of a migration whose VMI was not read, except those that are used.
+// removeStates deletes the claims of a migration, except those that are in use. It does not need the VMI.
 func removeStates(ctx context.Context, c client.Client, migration client.ObjectKey, used func(*corev1.PersistentVolumeClaim) (bool, error)) error {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := c.List(ctx, claims, client.InNamespace(migration.Namespace),
@@ -158,8 +158,8 @@ func removeStates(ctx context.Context, c client.Client, migration client.ObjectK
 	return nil
 }
 
-// removeOrphanedStates deletes the claims of a migration that was deleted in spite of its finalizer. A claim that the VMI's status names is
-// left to the VMI's reconciler, and one whose VMI is gone may be the VM's.
+// removeOrphanedStates deletes the claims of a migration whose finalizer was removed by another client. The VMI's reconciler deletes a
+// claim to which the VMI's status refers. A claim without a VMI is kept, because it may be the VM's.
 func removeOrphanedStates(ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey) error {
 	return removeStates(ctx, c, migration, func(claim *corev1.PersistentVolumeClaim) (bool, error) {
 		owner := metav1.GetControllerOf(claim)
@@ -170,7 +170,7 @@ func removeOrphanedStates(ctx context.Context, c client.Client, apiReader client
 		if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
 			return true, err
 		}
-		// A VM and its VMI have one name.
+		// A VM and its VMI have the same name.
 		vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name}
 		if err := apiReader.Get(ctx, key, vmi); err != nil {
 			return true, client.IgnoreNotFound(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// phases are in the order in which a migration enters them. It never returns to an earlier one.
+// phases contains the phases in the order in which a migration enters them. It never returns to an earlier one.
 var phases = []v1.VirtualMachineInstanceMigrationPhase{
 	v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationScheduled, v1.MigrationPreparingTarget,
 	v1.MigrationTargetReady, v1.MigrationRunning, v1.MigrationSucceeded,
@@ -34,12 +34,12 @@ const (
 	reasonQuota   = "ExceededQuota"
 )
 
-// passed reports whether the migration is in a phase or beyond it.
+// passed reports whether the migration is in this phase or a later one.
 func (s *Scope) passed(phase v1.VirtualMachineInstanceMigrationPhase) bool {
 	return slices.Index(phases, s.Migration.Status.Phase) >= slices.Index(phases, phase)
 }
 
-// reached returns the phase by the state of the VMI and the target's Pod.
+// reached returns the phase that follows from the VMI and the target's Pod.
 func (s *Scope) reached() v1.VirtualMachineInstanceMigrationPhase {
 	switch m := s.state(); {
 	case m != nil && m.Completed && !m.Failed && (!s.changing() || s.ended()):
@@ -59,7 +59,7 @@ func (s *Scope) reached() v1.VirtualMachineInstanceMigrationPhase {
 	}
 }
 
-// changing reports whether the VMI has a change that the migration was made for and that is not applied yet.
+// changing reports whether a change of the VMI for which the migration was created has not been applied yet.
 func (s *Scope) changing() bool {
 	return vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceVCPUChange) != nil ||
 		vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceMemoryChange) ||
@@ -103,7 +103,8 @@ func (s *Scope) enter(status *v1.VirtualMachineInstanceMigrationStatus, phase v1
 	})
 }
 
-// set sets a condition to true. One that is true is not changed: the numbers in a quota's message change all the time.
+// set sets a condition to true. A condition that is already true is not changed, because the numbers in a quota's message change
+// frequently.
 func (s *Scope) set(
 	status *v1.VirtualMachineInstanceMigrationStatus, kind v1.VirtualMachineInstanceMigrationConditionType, reason, message string,
 ) {
@@ -125,7 +126,7 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	}
 	switch err := s.Client.Status().Patch(ctx, after, optimistic.MergeFrom(s.Migration)); {
 	case apierrors.IsNotFound(err):
-		return nil // It is deleted.
+		return nil // The migration was deleted.
 	case err != nil:
 		return fmt.Errorf("patch status of VirtualMachineInstanceMigration %s: %w", client.ObjectKeyFromObject(s.Migration), err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// How long a target's Pod may be without a node because none fits, and pending for any reason. KubeVirt's values.
+// How long a target's Pod may be unschedulable, and how long it may be pending for any reason. KubeVirt's values.
 const (
 	unschedulableTimeout = 5 * time.Minute
 	pendingTimeout       = 15 * time.Minute
@@ -75,7 +75,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	pod, err := podspec.BuildTarget(s.VMI, config, target)
 	if err != nil {
 		s.Failure = fmt.Sprintf("The target's Pod cannot be made: %v", err)
-		return nil, nil // trying again does not help
+		return nil, nil // a retry would fail as well
 	}
 	return pod, nil
 }
@@ -98,7 +98,7 @@ func (s *Scope) claims(ctx context.Context) (map[string]podspec.Claim, error) {
 	return out, nil
 }
 
-// awaitTarget fails the migration if the target's Pod is not scheduled, or not started, in time.
+// awaitTarget fails the migration if the target's Pod is not scheduled, or does not start, in time.
 func awaitTarget(ctx context.Context, s *Scope) error {
 	pod := s.Target
 	if s.Failure != "" || s.state() != nil || pod == nil || pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil {
@@ -106,7 +106,7 @@ func awaitTarget(ctx context.Context, s *Scope) error {
 	}
 	age := s.Now.Sub(pod.CreationTimestamp.Time)
 	limit := s.timeout(v1.MigrationPendingPodTimeoutSecondsAnnotation, pendingTimeout)
-	why := fmt.Sprintf("pending pod %s/%s timeout period exceeded", pod.Namespace, pod.Name)
+	failure := fmt.Sprintf("pending pod %s/%s timeout period exceeded", pod.Namespace, pod.Name)
 	if unschedulable(pod) {
 		s.event(corev1.EventTypeWarning, ReasonUnschedulable, actionWait,
 			"Migration target pod for VMI [%s/%s] is currently unschedulable.", s.VMI.Namespace, s.VMI.Name)
@@ -114,7 +114,7 @@ func awaitTarget(ctx context.Context, s *Scope) error {
 			return err
 		}
 		if short := s.timeout(v1.MigrationUnschedulablePodTimeoutSecondsAnnotation, unschedulableTimeout); short < limit {
-			limit, why = short, fmt.Sprintf("unschedulable pod %s/%s timeout period exceeded", pod.Namespace, pod.Name)
+			limit, failure = short, fmt.Sprintf("unschedulable pod %s/%s timeout period exceeded", pod.Namespace, pod.Name)
 		}
 	}
 	if age < limit {
@@ -124,10 +124,10 @@ func awaitTarget(ctx context.Context, s *Scope) error {
 	if assigned, err := s.isAssigned(ctx); err != nil || assigned {
 		return err
 	}
-	return s.fail(ctx, withReason(why, scheduler(pod)))
+	return s.fail(ctx, withReason(failure, scheduler(pod)))
 }
 
-// timeout returns the seconds in an annotation, if it is valid.
+// timeout returns the duration in an annotation, in seconds, or the default if it is not valid.
 func (s *Scope) timeout(annotation string, otherwise time.Duration) time.Duration {
 	seconds, err := strconv.ParseUint(s.Migration.Annotations[annotation], 10, 31)
 	if err != nil {
@@ -150,7 +150,7 @@ func scheduler(pod *corev1.Pod) string {
 	return c.Message
 }
 
-// warnOfCPU records an event if no other node has the guest's CPU, as the scheduler's message is hard to understand.
+// warnOfCPU records an event if no other node has the guest's CPU, because the scheduler's message about it is hard to understand.
 func (s *Scope) warnOfCPU(ctx context.Context) error {
 	wanted := map[string]string{}
 	for key, value := range s.Target.Spec.NodeSelector {

@@ -13,8 +13,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// sameClaims reports whether the target's Pod has the claims that the VMI's spec names. The assignment is written with an optimistic lock on
-// the VMI, and from then on its volumes are not changed until the migration has ended.
+// sameClaims reports whether the target's Pod has the claims that the VMI's spec names. The assignment is written with an optimistic lock
+// on the VMI, whose volumes are not changed after that until the migration has ended.
 func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
 	wanted := map[string]bool{}
 	for i := range vmi.Spec.Volumes {

@@ -34,13 +34,13 @@ func indexForMigrations(indexer client.FieldIndexer) error {
 	)
 }
 
-// ofVMI returns the migrations of a VMI.
-func (r *Reconciler) ofVMI(ctx context.Context, vmi client.Object) []ctrl.Request {
+// migrationsOfVMI returns the migrations of a VMI.
+func (r *Reconciler) migrationsOfVMI(ctx context.Context, vmi client.Object) []ctrl.Request {
 	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{VMIIndex: vmi.GetName()})
 }
 
-// ofPod returns the migrations of a launcher Pod's VMI, and the one for which the Pod was created, even if it is gone.
-func (r *Reconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Request {
+// migrationsOfPod returns the migrations of a launcher Pod's VMI, and the one for which the Pod was created, even if that was deleted.
+func (r *Reconciler) migrationsOfPod(ctx context.Context, pod client.Object) []ctrl.Request {
 	owner := podspec.Owner(pod)
 	if owner == nil {
 		return nil
@@ -55,10 +55,11 @@ func (r *Reconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Reques
 	return requests
 }
 
-// OfState returns the migrations of the VMI whose state is in a claim: the next one starts once the claims of the previous one are settled.
+// OfState returns the migrations of the VMI whose persistent state is in a claim. The next one starts once the claims of the previous one
+// are cleaned up.
 func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Request {
-	vmi, state := claim.GetLabels()[v1.PersistentStateLabel]
-	if !state {
+	vmi, ok := claim.GetLabels()[v1.PersistentStateLabel]
+	if !ok {
 		return nil
 	}
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{VMIIndex: vmi})
@@ -78,8 +79,8 @@ func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []c
 	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
 }
 
-// FreesSlot passes changes that may let another migration start: one has ended or is deleted, a quota rejects one, or one has started, after
-// which the next slot goes to another namespace.
+// FreesSlot accepts changes after which another migration may start: a migration has ended, was deleted, was rejected by a quota, or has
+// started, because the next slot goes to another namespace.
 var FreesSlot = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -90,7 +91,7 @@ var FreesSlot = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// AgentSilent passes changes that free slots of the cluster although no migration has ended: the source's node was lost.
+// AgentSilent accepts changes that free slots of the cluster although no migration has ended, because the source's node was lost.
 var AgentSilent = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -102,5 +103,5 @@ var AgentSilent = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// mayGrow passes changes of quotas after which something may fit that did not.
+// mayGrow accepts changes of quotas after which a rejected Pod may be accepted.
 var mayGrow = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}

@@ -28,28 +28,28 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// settle is the delay after a change: each reconciliation is of all guests, and many changes follow each other. What a quota has left
-// changes with every Pod of its namespace, and matters to a condition only.
+// Delays after a change, because each reconciliation reconciles all guests, and changes often come in bursts. The usage of a quota changes
+// with every Pod of its namespace, and affects only a condition.
 const (
 	settle       = time.Second
 	quotasSettle = 15 * time.Second
 )
 
-// Reconciler gives running guests the launcher that is configured, by spec.workloadUpdateStrategy of the KubeVirt object.
+// Reconciler moves running guests to the configured launcher, as spec.workloadUpdateStrategy of the KubeVirt object specifies.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
-	// Recorder takes events.
+	// Recorder records events.
 	Recorder events.EventRecorder
-	// Config has the launcher image, the limits and the cluster's eviction strategy.
+	// Config contains the launcher image, the limits and the cluster's eviction strategy.
 	Config reconciler.ConfigFeed
-	// Namespace is the install namespace, in which the KubeVirt object belongs.
+	// Namespace is the install namespace, which contains the KubeVirt object.
 	Namespace string
-	// DeploymentID identifies what a KubeVirt object has this build install: KubeVirtReconciler.DeploymentID.
+	// DeploymentID identifies what this build installs for a KubeVirt object. It is KubeVirtReconciler.DeploymentID.
 	DeploymentID func(*v1.KubeVirt) (string, error)
-	// Clock is the clock; nil means the system's.
+	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
 }
 
@@ -95,7 +95,7 @@ func (r *Reconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
 }
 
-// workloadChanges selects the changes on which it depends whether a guest is updated, and how.
+// workloadChanges accepts only the changes of a VMI that determine whether and how its guest is updated.
 var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
@@ -128,14 +128,14 @@ func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// migrationChanges selects migrations that were created, started, ended or deleted.
+// migrationChanges accepts the creation, the start, the end and the deletion of migrations.
 var migrationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
 	after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
 	return !ok || !isMigration || before.Status.Phase != after.Status.Phase || UsesSlot(before) != UsesSlot(after)
 }}
 
-// nodeChanges selects the changes of a Node on which it depends which guests it can run. Heartbeats, which are annotations, are none.
+// nodeChanges accepts only the changes of a Node that determine which guests it can run. Heartbeats, which are annotations, do not.
 var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, isNode := e.ObjectNew.(*corev1.Node)
@@ -143,14 +143,15 @@ var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
 }}
 
-// quotaChanges selects changes of a quota and of what is used of it, as with every Pod of its namespace. Quotas have no generation.
+// quotaChanges accepts changes of a quota's limits and of its usage, which changes with every Pod of its namespace. Quotas have no
+// generation.
 var quotaChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
 	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)
 	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
-// Reconcile reconciles all guests. What it decides is in Decide.
+// Reconcile reconciles all guests. Decide makes the decisions.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	all := &v1.KubeVirtList{}
 	if err := r.Client.List(ctx, all, client.InNamespace(r.Namespace)); err != nil {
@@ -167,11 +168,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.load(ctx, scope); err != nil {
 		return ctrl.Result{}, err
 	}
-	again, err := Run(ctx, scope)
-	return reconciler.Result(err, again)
+	requeueAfter, err := Run(ctx, scope)
+	return reconciler.Result(err, requeueAfter)
 }
 
-// load lists what the cache has. Nothing of it is changed, so that nothing is copied.
+// load lists the objects in the cache. They are not changed, so they need not be copied.
 func (r *Reconciler) load(ctx context.Context, s *Scope) error {
 	instances, pods := &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
 	migrations, nodes, quotas := &v1.VirtualMachineInstanceMigrationList{}, &corev1.NodeList{}, &corev1.ResourceQuotaList{}

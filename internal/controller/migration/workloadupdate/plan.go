@@ -4,8 +4,8 @@
 // Package workloadupdate gives guests a new launcher: those whose launcher Pod has another image than the configured one, and those whose
 // VMI has a change that needs another Pod.
 //
-// As in package evacuation, it keeps no state between reconciliations. The failures of a guest are its migrations, and the time of the last
-// evictions is an annotation of the KubeVirt object.
+// As in package evacuation, it keeps no state between reconciliations. A guest's failures are counted from its migrations, and the time of
+// the last evictions is in an annotation of the KubeVirt object.
 package workloadupdate
 
 import (
@@ -31,8 +31,8 @@ const (
 	defaultBatchInterval = time.Minute
 )
 
-// How long a guest is not retried after failed migrations: firstBackoff after the first one, and then twice the time between the last two, so
-// that it doubles without a counter. KubeVirt keeps only five migrations, and retries every few minutes for ever.
+// How long a guest is not retried after failed migrations: firstBackoff after the first one, and then twice the time between the last two,
+// so that it doubles without a counter. Only five migrations of a guest are kept. KubeVirt retries every few minutes forever.
 const (
 	firstBackoff = 20 * time.Second
 	maxBackoff   = time.Hour
@@ -43,7 +43,7 @@ type Guest struct {
 	VMI *v1.VirtualMachineInstance
 	// Pod is the guest's launcher Pod, or nil if it is unknown.
 	Pod *corev1.Pod
-	// Migrations are those of this VMI that exist.
+	// Migrations are the existing migrations of this VMI.
 	Migrations []*v1.VirtualMachineInstanceMigration
 }
 
@@ -79,8 +79,8 @@ type World struct {
 	Strategy Strategy
 	// Eviction is the eviction strategy of VMIs that have none.
 	Eviction v1.EvictionStrategy
-	// Ready reports whether the installation matches the configuration. Until then no guest is migrated or evicted: its agents are about to
-	// be replaced.
+	// Ready reports whether the installation matches the configuration. Until then no guest is migrated or evicted, because the agents are
+	// about to be replaced.
 	Ready bool
 	// Slots is how many more migrations the limit of the cluster allows. It may be negative.
 	Slots int
@@ -91,7 +91,7 @@ type World struct {
 	Now       time.Time
 }
 
-// Plan is what a reconciliation does.
+// Plan contains the actions of a reconciliation.
 type Plan struct {
 	// Outdated is how many guests have an older launcher.
 	Outdated int
@@ -143,14 +143,14 @@ func Decide(w World, guests []Guest) Plan {
 	return plan
 }
 
-// Outdated reports whether a VMI's guest runs in a launcher of another image. The Pod takes precedence over the VMI's status, which may be
-// stale after a migration; nil is an unknown Pod. A VMI that is being deleted is not outdated.
+// Outdated reports whether a VMI's guest runs in a launcher with another image. The Pod, which is nil if it is unknown, takes precedence
+// over the VMI's status, which may be stale after a migration. A VMI that is being deleted is not outdated.
 func Outdated(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, image string) bool {
-	has := vmi.Status.LauncherContainerImageVersion
+	current := vmi.Status.LauncherContainerImageVersion
 	if pod != nil {
-		has = podspec.LauncherImage(pod)
+		current = podspec.LauncherImage(pod)
 	}
-	return vmi.Status.Phase == v1.Running && vmi.DeletionTimestamp == nil && image != "" && has != "" && has != image
+	return vmi.Status.Phase == v1.Running && vmi.DeletionTimestamp == nil && image != "" && current != "" && current != image
 }
 
 func (p *Plan) count(vmi *v1.VirtualMachineInstance, outdated bool) {
@@ -184,14 +184,14 @@ func changesVolumes(vmi *v1.VirtualMachineInstance) bool {
 	return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceVolumesChange)
 }
 
-// mayMigrate reports whether a migration of the VMI would be accepted. Migrating its volumes may be what makes it migratable.
+// mayMigrate reports whether a migration of the VMI would be accepted. A migration of its volumes may make it migratable.
 func mayMigrate(vmi *v1.VirtualMachineInstance) bool {
-	can := vmistatus.Migratability(&vmi.Status)
-	return can != nil && can.Status == corev1.ConditionTrue
+	migratable := vmistatus.Migratability(&vmi.Status)
+	return migratable != nil && migratable.Status == corev1.ConditionTrue
 }
 
-// mayEvict reports whether our webhook allows an eviction of the guest's Pod. A refused one would record an event in each batch, and use the
-// place of a guest that can be updated.
+// mayEvict reports whether our webhook allows an eviction of the guest's Pod. A rejected eviction would record an event in each batch, and
+// take the place of a guest that can be updated.
 func mayEvict(g *Guest, otherwise v1.EvictionStrategy) bool {
 	if g.Pod == nil || g.Pod.DeletionTimestamp != nil {
 		return false
@@ -200,8 +200,8 @@ func mayEvict(g *Guest, otherwise v1.EvictionStrategy) bool {
 	return decision.Allowed || decision.Mark
 }
 
-// evict chooses the next batch. The order changes with each batch, so that guests whose eviction a disruption budget refuses do not block
-// all others.
+// evict chooses the next batch. The order changes with each batch, so that guests whose eviction is rejected because of a disruption budget
+// do not block all others.
 func (p *Plan) evict(w World, candidates []Guest) {
 	if len(candidates) == 0 || w.Strategy.BatchSize == 0 {
 		return
@@ -217,7 +217,7 @@ func (p *Plan) evict(w World, candidates []Guest) {
 	p.requeueAt(w.Now.Add(w.Strategy.BatchInterval))
 }
 
-// position orders the guests of the batch after the last one.
+// position returns the guest's position in the order of the batch that follows the one at the time last.
 func (g *Guest) position(last time.Time) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(string(g.VMI.UID) + last.UTC().Format(time.RFC3339)))
@@ -249,8 +249,8 @@ func (g *Guest) isMigrating() bool {
 	return automigration.Active(g.Migrations) != nil || state != nil && !vmistatus.HasEnded(state)
 }
 
-// failures returns this controller's migrations that failed since the last that succeeded, the oldest first. One that a user canceled
-// counts, so that the next does not follow at once.
+// failures returns this controller's migrations that have failed since the last success, the oldest first. A migration that a user canceled
+// counts, so that the next one does not follow at once.
 func (g *Guest) failures() []*v1.VirtualMachineInstanceMigration {
 	history := slices.DeleteFunc(slices.Clone(g.Migrations), func(m *v1.VirtualMachineInstanceMigration) bool { return !isUpdate(m) || !m.IsFinal() })
 	slices.SortFunc(history, func(a, b *v1.VirtualMachineInstanceMigration) int {
@@ -264,7 +264,7 @@ func (g *Guest) failures() []*v1.VirtualMachineInstanceMigration {
 	return history
 }
 
-// retryAt is when a guest may be retried; zero is now.
+// retryAt returns when a guest may be retried; zero means now.
 func (g *Guest) retryAt() time.Time {
 	failed := g.failures()
 	if len(failed) == 0 {
@@ -287,7 +287,7 @@ func endOf(m *v1.VirtualMachineInstanceMigration) time.Time {
 	return m.CreationTimestamp.Time
 }
 
-// UsesSlot reports whether a migration uses a slot. One that a quota keeps from starting does not, and so does not delay others.
+// UsesSlot reports whether a migration uses a slot. One that cannot start because of a quota does not, and so does not delay others.
 func UsesSlot(m *v1.VirtualMachineInstanceMigration) bool {
 	if m.IsFinal() {
 		return false

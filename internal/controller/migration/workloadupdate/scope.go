@@ -41,8 +41,8 @@ const action = "UpdateWorkload"
 // namePrefix is the prefix of the names of workload updates' migrations. KubeVirt's.
 const namePrefix = "kubevirt-workload-update-"
 
-// LastEvictionAnnotation is ours. It is the time of the last batch of evictions, on the KubeVirt object: a restarted virt-controller keeps
-// the interval.
+// LastEvictionAnnotation of the KubeVirt object is the time of the last batch of evictions, so that a restarted virt-controller keeps the
+// interval. KubeVirt does not have it.
 const LastEvictionAnnotation = "kubevirt.io/last-workload-eviction"
 
 // Scope is one reconciliation of all guests.
@@ -50,9 +50,9 @@ type Scope struct {
 	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
 	Client    client.Client
 	APIReader client.Reader
-	// Recorder records events about what has happened.
+	// Recorder records events.
 	Recorder events.EventRecorder
-	// Now is one time for the whole reconciliation.
+	// Now is the time of the reconciliation.
 	Now time.Time
 	// Config is the cluster's configuration.
 	Config clusterconfig.Config
@@ -70,7 +70,7 @@ type Scope struct {
 	Quotas []corev1.ResourceQuota
 }
 
-// Run reconciles. It returns after which time to requeue, or 0.
+// Run reconciles all guests. It returns the delay after which to requeue, or 0.
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	history := automigration.NewHistory(s.Migrations)
 	guests := s.guests(history)
@@ -80,11 +80,11 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 		world.Ready = false
 		plan = Decide(world, guests)
 	}
-	// 1. Labels and status first: they describe what follows.
+	// 1. Labels and status are written first, because they describe the changes that follow.
 	failed := s.labels(ctx, plan)
-	again, err := s.writeStatus(ctx, plan.Outdated, guests)
+	requeueAfter, err := s.writeStatus(ctx, plan.Outdated, guests)
 	failed = errors.Join(failed, err)
-	// 2. Migrations that are no longer needed release their slots first.
+	// 2. Migrations that are no longer needed are deleted first, which frees their slots.
 	for _, m := range plan.Withdraw {
 		failed = errors.Join(failed, s.withdraw(ctx, m))
 	}
@@ -95,9 +95,9 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 		failed = errors.Join(failed, s.evictAll(ctx, plan.Evict))
 	}
 	if !plan.RequeueAt.IsZero() {
-		again = sooner(again, max(plan.RequeueAt.Sub(s.Now), time.Second))
+		requeueAfter = sooner(requeueAfter, max(plan.RequeueAt.Sub(s.Now), time.Second))
 	}
-	return again, failed
+	return requeueAfter, failed
 }
 
 // sooner returns the shorter of two durations; 0 means never.
@@ -123,16 +123,16 @@ func (s *Scope) ready() bool {
 		ptr.Deref(status.ObservedGeneration, 0) == s.KubeVirt.Generation && s.Config.Generation == s.KubeVirt.Generation
 }
 
-// isOwn reports whether the installation is that of this build. After an upgrade of virt-controller the KubeVirt object's status is still
-// that of the previous version: the agents are about to be replaced, which ends their transfers. This renders all manifests, so it is
+// isOwn reports whether this build has made the installation. After an upgrade of virt-controller, the KubeVirt object's status still
+// describes the previous version, whose agents are about to be replaced, which ends their transfers. isOwn renders all manifests, so it is
 // called only before a guest is migrated or evicted.
 func (s *Scope) isOwn() bool {
 	wanted, err := s.DeploymentID(s.KubeVirt)
 	return err == nil && s.KubeVirt.Status.ObservedDeploymentID == wanted
 }
 
-// slots counts the free slots of the cluster, and returns the namespaces that use some. A migration from a lost node uses none, nor does one
-// whose VMI is deleted.
+// slots returns the number of free slots of the cluster, and the namespaces that use slots. A migration from a lost node uses none, and
+// neither does one whose VMI was deleted.
 func (s *Scope) slots() (int, map[string]bool) {
 	moves := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
@@ -153,7 +153,7 @@ func (s *Scope) slots() (int, map[string]bool) {
 func (s *Scope) lastBatch() time.Time {
 	at, err := time.Parse(time.RFC3339, s.KubeVirt.Annotations[LastEvictionAnnotation])
 	if err != nil {
-		return time.Time{} // None yet, or a user has changed it.
+		return time.Time{} // There is none yet, or a user has changed it.
 	}
 	return at
 }
@@ -201,7 +201,7 @@ func (s *Scope) labels(ctx context.Context, plan Plan) error {
 	return failed
 }
 
-// migrate creates the migration of a guest, if it is still needed: another one may just have ended.
+// migrate creates the migration of a guest, if it is still needed: another migration may just have ended.
 func (s *Scope) migrate(ctx context.Context, history automigration.History, g *Guest) error {
 	creator := automigration.Creator{
 		Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action, Purpose: " for automated workload update", Prefix: namePrefix,
@@ -212,8 +212,8 @@ func (s *Scope) migrate(ctx context.Context, history automigration.History, g *G
 	})
 }
 
-// complete sets annotation, priority and label as KubeVirt does: updates of the launcher have the highest priority, and a user's changes that
-// of users.
+// complete sets annotation, priority and label as KubeVirt does: updates of the launcher have the highest priority, and changes by a user
+// have the priority of users' migrations.
 func complete(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) {
 	m.Annotations = map[string]string{v1.WorkloadUpdateMigrationAnnotation: ""}
 	m.Spec.Priority = ptr.To(v1.PrioritySystemCritical)
@@ -230,10 +230,10 @@ func complete(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigrat
 
 // withdraw deletes a migration that is no longer needed, unless it has changed since.
 func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
-	about := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Spec.VMIName}}
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Spec.VMIName}}
 	for i := range s.Instances {
 		if s.Instances[i].Namespace == m.Namespace && s.Instances[i].Name == m.Spec.VMIName {
-			about = &s.Instances[i]
+			vmi = &s.Instances[i]
 		}
 	}
 	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
@@ -241,17 +241,17 @@ func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigrat
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsConflict(err):
-		return err // It has changed: the next reconciliation decides.
+		return err // The migration has changed: the next reconciliation decides again.
 	case err != nil:
-		s.Recorder.Eventf(about, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", about.Name, err)
+		s.Recorder.Eventf(vmi, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", vmi.Name, err)
 		return fmt.Errorf("delete migration %s/%s, which is no longer needed: %w", m.Namespace, m.Name, err)
 	}
-	s.Recorder.Eventf(about, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s", about.Name)
+	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s", vmi.Name)
 	return nil
 }
 
-// evictAll evicts a batch. It writes the time first, with an optimistic lock: after a crash a batch is skipped, and of two reconciliations
-// only one evicts.
+// evictAll evicts a batch. It writes the time first, with an optimistic lock, so that a batch is skipped after a crash, and only one of two
+// concurrent reconciliations evicts.
 func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
 	before := s.KubeVirt.DeepCopy()
 	metav1.SetMetaDataAnnotation(&s.KubeVirt.ObjectMeta, LastEvictionAnnotation, s.Now.UTC().Format(time.RFC3339))
@@ -265,7 +265,7 @@ func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
 	return failed
 }
 
-// evict evicts the Pod of a guest. A refusal is no error: a later batch retries.
+// evict evicts the Pod of a guest. A rejection is not an error: a later batch retries.
 func (s *Scope) evict(ctx context.Context, g *Guest) error {
 	err := s.Client.SubResource("eviction").Create(ctx, g.Pod, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: g.Pod.Namespace, Name: g.Pod.Name},
@@ -273,7 +273,7 @@ func (s *Scope) evict(ctx context.Context, g *Guest) error {
 	})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // It is deleted.
+		return nil // The Pod was deleted.
 	case err != nil:
 		s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeWarning, ReasonFailedEvict, action, "Error deleting VMI during automated workload update: %v", err)
 		if apierrors.IsTooManyRequests(err) {
@@ -286,12 +286,12 @@ func (s *Scope) evict(ctx context.Context, g *Guest) error {
 }
 
 func (s *Scope) findings(guests []Guest) []upgradecheck.Finding {
-	about := make([]upgradecheck.Guest, len(guests))
+	checked := make([]upgradecheck.Guest, len(guests))
 	for i := range guests {
-		about[i] = upgradecheck.Guest{VMI: guests[i].VMI, Pod: guests[i].Pod}
+		checked[i] = upgradecheck.Guest{VMI: guests[i].VMI, Pod: guests[i].Pod}
 	}
 	return upgradecheck.Check(upgradecheck.World{
 		Pods: s.Config.Pods(), Eviction: s.Config.EvictionStrategy, Methods: s.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
 		Nodes: s.Nodes, Quotas: s.Quotas,
-	}, about)
+	}, checked)
 }

@@ -26,26 +26,26 @@ const (
 	ReasonSomeCannotMove = "SomeNotMigratable"
 )
 
-// messageInterval limits how often the condition's message may change while its status stays the same: guests start and stop.
+// messageInterval limits how often the condition's message may change while its status stays the same. It changes as guests start and stop.
 const messageInterval = 15 * time.Second
 
 // writeStatus writes this reconciler's fields of the KubeVirt object's status: the number of outdated guests, and whether all could be
-// migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns after which time a delayed message may
-// be written, or 0.
+// migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns the delay after which a delayed message
+// may be written, or 0.
 func (s *Scope) writeStatus(ctx context.Context, outdated int, guests []Guest) (time.Duration, error) {
 	before := s.KubeVirt.DeepCopy()
 	status := &s.KubeVirt.Status
 	if ptr.Deref(status.OutdatedVirtualMachineInstanceWorkloads, -1) != outdated {
 		status.OutdatedVirtualMachineInstanceWorkloads = ptr.To(outdated)
 	}
-	again := setCondition(status, condition(s.findings(guests)), s.Now)
+	requeueAfter := setCondition(status, condition(s.findings(guests)), s.Now)
 	if equality.Semantic.DeepEqual(before.Status, *status) {
-		return again, nil
+		return requeueAfter, nil
 	}
 	if err := s.Client.Status().Patch(ctx, s.KubeVirt, optimistic.MergeFrom(before)); err != nil {
 		return 0, fmt.Errorf("write the state of workloads into the status of KubeVirt %s: %w", before.Name, err)
 	}
-	return again, nil
+	return requeueAfter, nil
 }
 
 // condition returns the condition for the findings, or nil while no guest runs.
@@ -60,7 +60,7 @@ func condition(findings []upgradecheck.Finding) *v1.KubeVirtCondition {
 			Message: "Every guest that runs could be moved to another launcher.",
 		}
 	}
-	// The first by name: the message does not change with every guest.
+	// The first guests by name are listed, so that the message does not change with every guest.
 	const named = 5
 	text := make([]string, 0, named)
 	for _, f := range stuck[:min(named, len(stuck))] {
@@ -86,8 +86,8 @@ func brief(message string) string {
 	return string(runes[:most]) + "…"
 }
 
-// setCondition sets the condition, or removes it if it is nil. If only its message differs, it delays the change until messageInterval has
-// passed since the last one, and returns for how long.
+// setCondition sets the condition, or removes it if it is nil. If only the message differs, it delays the change until messageInterval has
+// passed since the last change, and returns the remaining delay.
 func setCondition(status *v1.KubeVirtStatus, wanted *v1.KubeVirtCondition, now time.Time) time.Duration {
 	if wanted == nil {
 		conditions.Remove(&status.Conditions, v1.KubeVirtConditionWorkloadsMigratable)

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 )
 
-// embedded contains our page, and the libraries that hack/web-assets.sh copies to assets.
+// embedded contains the page, and the libraries that hack/web-assets.sh copies to assets.
 //
 //go:embed page assets
 var embedded embed.FS
@@ -19,7 +19,7 @@ var ErrNoAssets = errors.New("this virtctl was built without noVNC and xterm.js,
 	"Build it with them: apt-get install novnc node-xterm && make virtctl\n" +
 	"Until then: vnc --proxy-only for a viewer of your own, and the command console")
 
-// required are files without which the page does not work.
+// required contains files without which the page does not work.
 var required = []string{"assets/novnc/core/rfb.js", "assets/xterm/xterm.js", "assets/xterm/xterm.css"}
 
 // Assets returns the page's files.

@@ -32,8 +32,8 @@ const (
 	headerTimeout = 10 * time.Second
 	// maxMessage is the largest message of the page: a clipboard or a paste.
 	maxMessage = 1 << 20
-	// statusRefused is the close code when the cluster refuses a stream. The page shows the reason, of which a close frame has
-	// room for maxReason bytes.
+	// statusRefused is the close code if the cluster rejects a stream. The page shows the reason, which has at most maxReason bytes in a
+	// close frame.
 	statusRefused = websocket.StatusCode(4000)
 	maxReason     = 120
 )
@@ -90,7 +90,7 @@ func (s *Server) handler() http.Handler {
 	return s.guarded(mux)
 }
 
-// guarded passes on only requests with the server's host name, origin and token.
+// guarded returns a handler that serves only requests with the server's host name, origin and token.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -136,7 +136,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, open Open) {
 	defer cancel()
 	stream, err := open(ctx)
 	if err != nil {
-		// A page cannot read the response to a refused websocket, but it can read a close frame.
+		// A page cannot read the response to a rejected websocket, but it can read a close frame.
 		_ = socket.Close(statusRefused, reason(err))
 		return
 	}

@@ -50,7 +50,7 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, r *csi.Control
 		return nil, err
 	}
 	if _, attached := v.Record.Nodes[node]; !attached {
-		// The record comes first: what it says is done again at the next start.
+		// The record is written first: the next start repeats what it contains.
 		nodes := maps.Clone(v.Record.Nodes)
 		if nodes == nil {
 			nodes = map[string]string{}
@@ -64,21 +64,22 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, r *csi.Control
 	return &csi.ControllerPublishVolumeResponse{}, c.attach(id, true)
 }
 
-// mayAttach returns an error if a node may not use a volume with an access mode, because of how nodes use it already.
+// mayAttach returns an error if a node may not use a volume with an access mode because of the nodes that already use it.
 func mayAttach(nodes map[string]string, node string, mode csi.VolumeCapability_AccessMode_Mode) error {
-	for other, theirs := range nodes {
+	for other, otherMode := range nodes {
 		switch {
-		case other == node && theirs != mode.String():
-			return status.Errorf(codes.AlreadyExists, "the volume is attached to the node as %s", theirs)
+		case other == node && otherMode != mode.String():
+			return status.Errorf(codes.AlreadyExists, "the volume is attached to the node as %s", otherMode)
 		case other == node:
-		case oneNode(mode) || oneNode(csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[theirs])):
-			return status.Errorf(codes.FailedPrecondition, "the volume is attached to node %s as %s", other, theirs)
+		case oneNode(mode) || oneNode(csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[otherMode])):
+			return status.Errorf(codes.FailedPrecondition, "the volume is attached to node %s as %s", other, otherMode)
 		}
 	}
 	return nil
 }
 
-// ControllerUnpublishVolume revokes that a node, or without a name every node, may use a volume. Its device is detached with the last one.
+// ControllerUnpublishVolume revokes the use of a volume by a node, or by all nodes if the name is empty. The device is detached after the
+// last node.
 func (c *Controller) ControllerUnpublishVolume(ctx context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	id := r.GetVolumeId()
 	if id == "" {

@@ -35,7 +35,7 @@ type Controller struct {
 	keys keys
 }
 
-// NewController returns the controller of a pool, of which there can be one. It finishes what a former one was killed in.
+// NewController returns the controller of a pool. A pool can have only one. It completes operations during which an earlier one was killed.
 func NewController(p *pool.Pool) (*Controller, error) {
 	if err := p.Own(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func NewController(p *pool.Pool) (*Controller, error) {
 	return c, nil
 }
 
-// attach gives a volume a device, of the disk's size, or takes it away.
+// attach attaches a device of the disk's size to a volume, or detaches it.
 func (c *Controller) attach(id string, attached bool) error {
 	disk, err := c.pool.Volumes.Open(id)
 	if err != nil {
@@ -168,11 +168,11 @@ func (c *Controller) create(id string, wanted pool.Volume, r *csi.CapacityRange)
 		if source == nil && !wanted.Block {
 			return format(disk, size)
 		}
-		return nil // the filesystem of a larger clone grows when it is mounted
+		return nil // the filesystem of a larger clone is grown when it is mounted
 	})
 }
 
-// source opens the disk that a volume is a clone of, if it is one.
+// source opens the disk of which a volume is a clone, if it is a clone.
 func (c *Controller) source(wanted pool.Volume) (disk *os.File, size int64, err error) {
 	switch {
 	case wanted.SourceSnapshot != "":
@@ -193,7 +193,7 @@ func (c *Controller) source(wanted pool.Volume) (disk *os.File, size int64, err 
 	return disk, info.Size(), nil
 }
 
-// size is sizeFor, of which the pool's own size is the limit. Disks are sparse, so that what is free now does not matter.
+// size is sizeFor with the pool's size as the limit. The free space does not matter, because disks are sparse.
 func (c *Controller) size(r *csi.CapacityRange, block bool, least int64) (int64, error) {
 	size, err := sizeFor(r, block, least)
 	if err != nil {
@@ -209,7 +209,7 @@ func (c *Controller) size(r *csi.CapacityRange, block bool, least int64) (int64,
 	return size, nil
 }
 
-// clone fills a disk with the content that another one has now.
+// clone fills a disk with the current content of another one.
 func clone(disk, source *os.File) error {
 	if err := loop.Flush(source); err != nil {
 		return err
@@ -255,7 +255,7 @@ func (c *Controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 	return &csi.DeleteVolumeResponse{}, c.pool.Volumes.Delete(id)
 }
 
-// ValidateVolumeCapabilities confirms how a volume can be used.
+// ValidateVolumeCapabilities confirms that a volume can be used as requested.
 func (c *Controller) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, missing("volume_id")
@@ -291,7 +291,7 @@ func refusal(v volume, r *csi.ValidateVolumeCapabilitiesRequest) string {
 // ListVolumes lists volumes, and the nodes to which they are attached.
 func (c *Controller) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if token := r.GetStartingToken(); token != "" && !c.pool.Volumes.IsID(token) {
-		return nil, status.Errorf(codes.Aborted, "%q is no token", token)
+		return nil, status.Errorf(codes.Aborted, "%q is not a token", token)
 	}
 	volumes, err := c.pool.Volumes.List()
 	if err != nil {
@@ -315,7 +315,7 @@ func (c *Controller) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (
 func (c *Controller) GetCapacity(_ context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	least := smallest(r)
 	if least == 0 {
-		return &csi.GetCapacityResponse{}, nil // no space for what cannot be
+		return &csi.GetCapacityResponse{}, nil // no space for volumes that are not supported
 	}
 	total, free, err := c.pool.Space()
 	if err != nil {
@@ -326,7 +326,7 @@ func (c *Controller) GetCapacity(_ context.Context, r *csi.GetCapacityRequest) (
 	}, nil
 }
 
-// smallest returns the size of the smallest volume with what is requested, or 0 if no volume has it.
+// smallest returns the size of the smallest volume with the requested properties, or 0 if no volume can have them.
 func smallest(r *csi.GetCapacityRequest) int64 {
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return grain
@@ -342,7 +342,7 @@ func smallest(r *csi.GetCapacityRequest) int64 {
 	}
 }
 
-// ControllerExpandVolume gives a volume, and its device if it has one, another size. Its filesystem grows on the node.
+// ControllerExpandVolume expands a volume, and its device if it has one. The node expands the filesystem.
 func (c *Controller) ControllerExpandVolume(ctx context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	id := r.GetVolumeId()
 	if id == "" {
@@ -372,7 +372,7 @@ func (c *Controller) ControllerExpandVolume(ctx context.Context, r *csi.Controll
 	if err != nil {
 		return nil, err
 	}
-	// The device is resized even if the disk has the size: a former call may have been killed in between.
+	// The device is resized even if the disk already has the size, because an earlier call may have been killed in between.
 	if err := errors.Join(disk.Truncate(size), disk.Sync(), loop.Resize(disk), disk.Close()); err != nil {
 		return nil, err
 	}

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// filesystem of volumes. It can grow while it is mounted without CAP_SYS_RESOURCE, which root may lack on a machine that is a container or
-// virtual machine itself, and which ext4 needs.
+// filesystem is the filesystem of volumes. Unlike ext4, XFS can be expanded while it is mounted without CAP_SYS_RESOURCE, which root may
+// lack on a machine that is itself a container or virtual machine.
 const filesystem = "xfs"
 
 // format makes a filesystem in a disk.
 func format(disk *os.File, size int64) error {
-	// Volumes are cloned by the pool, not inside. Below 300 MiB, and with a log of less than 64 MiB, which would be a sixteenth of 1 GiB,
-	// mkfs.xfs needs an option that confirms that performance does not matter.
+	// reflink is disabled because the pool clones volumes as a whole. With less than 300 MiB, or with a log of less than 64 MiB, which
+	// would be a sixteenth of 1 GiB, mkfs.xfs needs an option that confirms that performance does not matter.
 	arguments := []string{"-q", "-K", "--unsupported", "-m", "reflink=0"}
 	if size > 256*mib {
 		arguments = append(arguments, "-l", "size=16m")

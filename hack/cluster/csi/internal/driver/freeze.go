@@ -13,14 +13,14 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/csi/internal/loop"
 )
 
-// The calls that stop and allow the writes to a filesystem: include/uapi/linux/fs.h of Linux.
+// The ioctls that freeze and thaw a filesystem: include/uapi/linux/fs.h of Linux.
 const (
 	fiFreeze = 0xc0045877
 	fiThaw   = 0xc0045878
 )
 
-// frozen calls a function while nothing can write to the filesystems of volumes. A filesystem stays frozen if this process is killed
-// meanwhile: the next one thaws it. Block volumes are not frozen, because the kernel has no means for that.
+// frozen calls a function while nothing can write to the filesystems of volumes. If this process is killed meanwhile, they stay frozen
+// until the next process thaws them. Block volumes are not frozen, because the kernel cannot freeze them.
 func (c *Controller) frozen(ids []string, call func() error) (err error) {
 	if len(ids) == 0 {
 		return call()
@@ -33,8 +33,8 @@ func (c *Controller) frozen(ids []string, call func() error) (err error) {
 	return c.frozen(ids[1:], call)
 }
 
-// freeze stops the writes to the filesystem of a volume, until the returned function is called. If it is not mounted, it cannot be mounted
-// before.
+// freeze stops writes to the filesystem of a volume until the returned function is called. A filesystem that is not mounted cannot be
+// mounted until then.
 func (c *Controller) freeze(id string) (thaw func() error, err error) {
 	device, err := c.filesystemDevice(id)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *Controller) freeze(id string) (thaw func() error, err error) {
 	}, nil
 }
 
-// thawAfterKill thaws the filesystem of a volume if a process was killed that had frozen it.
+// thawAfterKill thaws the filesystem of a volume if a process that had frozen it was killed.
 func (c *Controller) thawAfterKill(id string) error {
 	device, err := c.filesystemDevice(id)
 	if err != nil || device == "" {
@@ -70,13 +70,13 @@ func (c *Controller) thawAfterKill(id string) error {
 	}
 	file, mounted, err := hold(device)
 	if errors.Is(err, unix.EBUSY) {
-		return nil // a node has mounted it for reading only, so that there was nothing to freeze
+		return nil // a node has mounted it read-only, so there was nothing to freeze
 	}
 	if err != nil {
 		return err
 	}
 	if mounted {
-		// The error of what is not frozen is EINVAL.
+		// EINVAL means that the filesystem is not frozen.
 		if err = unix.IoctlSetInt(int(file.Fd()), fiThaw, 0); errors.Is(err, unix.EINVAL) {
 			err = nil
 		}
@@ -115,8 +115,8 @@ func (c *Controller) filesystemDevice(id string) (string, error) {
 	return device, errors.Join(err, disk.Close())
 }
 
-// openFilesystem opens the root of the filesystem that nodes have mounted from a device. Their mounts are in other namespaces, so that this
-// is by a mount of its own, which has no path and ends with the returned file.
+// openFilesystem opens the root of the filesystem that nodes have mounted from a device. Their mounts are in other namespaces, so it makes
+// its own mount, which has no path and ends when the returned file is closed.
 func openFilesystem(device string) (*os.File, error) {
 	settings, err := unix.Fsopen(filesystem, unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -30,9 +30,9 @@ func (c *Controller) GroupControllerGetCapabilities(context.Context, *csi.GroupC
 	}}}, nil
 }
 
-// CreateVolumeGroupSnapshot keeps the contents of volumes. Those with a filesystem are frozen, so that the contents are of one moment.
-// Block volumes are cloned one after the other: what writes to several of them has to be stopped by the caller, such as a guest that is
-// frozen, or their contents are of different moments.
+// CreateVolumeGroupSnapshot stores the contents of volumes. Filesystems are frozen, so that their contents are of one moment. Block volumes
+// are cloned one after the other, so their contents are of different moments unless the caller stops the writes, for example by freezing a
+// guest.
 func (c *Controller) CreateVolumeGroupSnapshot(ctx context.Context, r *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, missing("name")
@@ -64,7 +64,7 @@ func (c *Controller) CreateVolumeGroupSnapshot(ctx context.Context, r *csi.Creat
 	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: described}, err
 }
 
-// group creates the snapshots of a group, and then its record: without it they do not count.
+// group creates the snapshots of a group, and then its record, without which they are ignored.
 func (c *Controller) group(id, name string, volumes []string) (group, error) {
 	if err := c.dropMembers(id); err != nil {
 		return group{}, err
@@ -129,7 +129,7 @@ func (c *Controller) DeleteVolumeGroupSnapshot(ctx context.Context, r *csi.Delet
 	if err := errors.Join(err, members(g, r.GetSnapshotIds())); err != nil {
 		return nil, err
 	}
-	// The record is last, so that a repeated call finds what is left.
+	// The record is deleted last, so that a repeated call finds the remaining snapshots.
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, errors.Join(c.dropMembers(id), c.pool.Groups.Delete(id))
 }
 
@@ -150,7 +150,7 @@ func (c *Controller) GetVolumeGroupSnapshot(_ context.Context, r *csi.GetVolumeG
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: described}, err
 }
 
-// members fails if a caller names other snapshots than those of the group. It may name none.
+// members returns an error if a caller names snapshots that are not those of the group. The caller may also name none.
 func members(g group, ids []string) error {
 	if len(ids) > 0 && !slices.Equal(slices.Sorted(slices.Values(ids)), slices.Sorted(maps.Values(g.Record.Snapshots))) {
 		return status.Errorf(codes.InvalidArgument, "the snapshots of group %s are others", g.ID)

@@ -35,7 +35,7 @@ func (Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitie
 	}}, nil
 }
 
-// Probe reports that the process works: it does not serve before.
+// Probe reports that the process works. The process does not serve until it does.
 func (Identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }

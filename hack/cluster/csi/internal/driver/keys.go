@@ -12,15 +12,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// keys locks volumes and snapshots by their IDs. A repeated call waits for the first one, and then finds what that has done.
+// keys locks volumes and snapshots by their IDs. A repeated call waits for the first one, and then finds its result.
 type keys struct {
 	mutex sync.Mutex
 	held  map[string]chan struct{}
 }
 
-// lock waits until no other call has one of the keys. The returned function releases them. Empty keys are no keys.
+// lock waits until no other call holds one of the keys. The returned function releases them. Empty keys are ignored.
 func (k *keys) lock(ctx context.Context, names ...string) (func(), error) {
-	// In one order, so that two calls do not wait for each other.
+	// Keys are locked in one order, so that two calls do not wait for each other.
 	slices.Sort(names)
 	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 	for i, name := range names {

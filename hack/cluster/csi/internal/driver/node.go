@@ -26,7 +26,7 @@ import (
 
 // Node is the service that mounts volumes on a node, in whose mount namespace it runs. It changes nothing in the pool.
 //
-// A filesystem is mounted once per node, for writing even if Pods may only read: it is the same on all nodes, because they have one kernel.
+// A filesystem is mounted once per node, and writable even if Pods may only read: all nodes share one kernel, and so the same filesystem.
 type Node struct {
 	csi.UnimplementedNodeServer
 
@@ -44,7 +44,7 @@ func NewNode(p *pool.Pool, name string) (*Node, error) {
 	return &Node{name: name, pool: p, mounter: mount.NewWithoutSystemd("")}, nil
 }
 
-// NodeGetInfo returns the node's name. Volumes are the same on all nodes, so that there is no topology.
+// NodeGetInfo returns the node's name. Volumes are available on all nodes, so there is no topology.
 func (n *Node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{NodeId: n.name}, nil
 }
@@ -65,7 +65,7 @@ func (n *Node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	return response, nil
 }
 
-// NodeStageVolume mounts the filesystem of a volume, which grows to the volume's size. For a block volume there is nothing to do.
+// NodeStageVolume mounts the filesystem of a volume, and expands it to the volume's size. It does nothing for a block volume.
 func (n *Node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	staging := r.GetStagingTargetPath()
 	if staging == "" {
@@ -135,7 +135,7 @@ func (n *Node) device(id string) (volume, string, error) {
 	return v, device, errors.Join(err, disk.Close())
 }
 
-// isMounted reports whether the filesystem or the node of a device is mounted on a path. It fails if something else is.
+// isMounted reports whether the filesystem or the node of a device is mounted on a path. It returns an error if something else is.
 func (n *Node) isMounted(device, path string) (bool, error) {
 	mounted, err := n.mounter.IsMountPoint(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,11 +144,11 @@ func (n *Node) isMounted(device, path string) (bool, error) {
 	if err != nil || !mounted {
 		return false, err
 	}
-	ours, err := isOf(device, path)
-	if err == nil && !ours {
+	isVolume, err := isOf(device, path)
+	if err == nil && !isVolume {
 		err = status.Errorf(codes.Internal, "something else is mounted on %s", path)
 	}
-	return ours, err
+	return isVolume, err
 }
 
 // isOf reports whether a path is in the filesystem of a device, or the node of the device.
@@ -194,7 +194,7 @@ func (n *Node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 	return &csi.NodeUnstageVolumeResponse{}, err
 }
 
-// NodePublishVolume gives a Pod a volume: its filesystem, or its device.
+// NodePublishVolume makes a volume available to a Pod: its filesystem, or its device.
 func (n *Node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	staging, target := r.GetStagingTargetPath(), r.GetTargetPath()
 	if target == "" {
@@ -248,17 +248,17 @@ func makeTarget(path string, block bool) error {
 	return file.Close()
 }
 
-// onlyStaged fails if a device or its filesystem is mounted on another path than the staging path.
+// onlyStaged returns an error if a device or its filesystem is mounted on a path other than the staging path.
 func onlyStaged(device, staging string) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(device, &stat); err != nil {
 		return fmt.Errorf("read the properties of %s: %w", device, err)
 	}
-	// A mounted node of a device is a file of the filesystem of /dev.
-	ours := func(m *mountinfo.Info) bool {
+	// A bind-mounted device node appears as a file of the filesystem of /dev.
+	isVolume := func(m *mountinfo.Info) bool {
 		return unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == stat.Rdev || m.Root == "/"+filepath.Base(device) && strings.HasSuffix(m.FSType, "tmpfs")
 	}
-	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !ours(m) || m.Mountpoint == staging, false })
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !isVolume(m) || m.Mountpoint == staging, false })
 	if err != nil {
 		return fmt.Errorf("list the mounts: %w", err)
 	}
@@ -268,7 +268,7 @@ func onlyStaged(device, staging string) error {
 	return nil
 }
 
-// NodeUnpublishVolume takes a volume from a Pod.
+// NodeUnpublishVolume removes a volume from a Pod.
 func (n *Node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, missing("volume_id")
@@ -298,7 +298,7 @@ func (n *Node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 	if v.Record.Block {
 		return response, nil
 	}
-	// The Pod's mount may be for reading only.
+	// The staging path is preferred, because the Pod's mount may be read-only.
 	path := r.GetStagingTargetPath()
 	if path == "" {
 		path = r.GetVolumePath()
@@ -342,11 +342,11 @@ func (n *Node) at(ctx context.Context, id, path string) (v volume, device string
 	}
 	v, device, err = n.device(id)
 	if err == nil {
-		ours := false
+		isVolume := false
 		if device != "" {
-			ours, err = isOf(device, path)
+			isVolume, err = isOf(device, path)
 		}
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !ours {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !isVolume {
 			err = status.Errorf(codes.NotFound, "volume %s is not at %s", id, path)
 		}
 	}

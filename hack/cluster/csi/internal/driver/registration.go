@@ -26,7 +26,7 @@ func (r *Registration) GetInfo(context.Context, *registration.InfoRequest) (*reg
 	}, nil
 }
 
-// NotifyRegistrationStatus logs whether the kubelet accepts the driver. It tries again by itself.
+// NotifyRegistrationStatus logs whether the kubelet accepts the driver. The kubelet itself retries.
 func (r *Registration) NotifyRegistrationStatus(ctx context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if s.GetPluginRegistered() {
 		r.Log.InfoContext(ctx, "registered with the kubelet")

@@ -16,7 +16,7 @@ const (
 	mib = int64(1) << 20
 	gib = int64(1) << 30
 
-	// grain is what sizes are rounded up to: a block of XFS, and whole sectors of a loop device.
+	// grain is the unit to which sizes are rounded up: a block of XFS, which is a multiple of a loop device's sector.
 	grain = int64(4096)
 	// minFilesystem is the smallest volume with a filesystem. XFS needs 16 MiB, of which little would be free.
 	minFilesystem = 32 * mib
@@ -24,7 +24,7 @@ const (
 	defaultSize = gib
 )
 
-// use is what a volume capability requests.
+// use is the use of a volume that a volume capability requests.
 type use struct {
 	block bool
 	mode  csi.VolumeCapability_AccessMode_Mode
@@ -83,12 +83,12 @@ func oneNode(mode csi.VolumeCapability_AccessMode_Mode) bool {
 	}
 }
 
-// readOnly reports whether an access mode forbids to write.
+// readOnly reports whether an access mode forbids writes.
 func readOnly(mode csi.VolumeCapability_AccessMode_Mode) bool {
 	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY || mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 }
 
-// sizeFor returns the size of a volume that must not be smaller than something, of which it is a clone or which it is.
+// sizeFor returns the size of a volume that has at least least bytes, the size of its source or its current size.
 func sizeFor(r *csi.CapacityRange, block bool, least int64) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 || limit > 0 && required > limit {
@@ -120,7 +120,7 @@ func sizeFor(r *csi.CapacityRange, block bool, least int64) (int64, error) {
 	return size, nil
 }
 
-// checkParameters refuses parameters of a class, of which there are none: those that sidecars add have a prefix.
+// checkParameters rejects parameters of a class, because the driver has none. It accepts those that sidecars add, which have a prefix.
 func checkParameters(parameters map[string]string) error {
 	for name := range parameters {
 		if !strings.HasPrefix(name, "csi.storage.k8s.io/") {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package driver is the CSI driver of the local cluster. A volume is one file of a pool: a Pod gets its loop device, or the XFS inside. One
-// process is the controller; each node has one that mounts. All run on one machine, and share its devices and the pool.
+// Package driver is the CSI driver of the local cluster. A volume is one file of a pool: a Pod gets its loop device, or the XFS on it. One
+// process is the controller, and each node has a process that mounts. All run on one machine, and share its devices and the pool.
 package driver
 
 import (
@@ -28,8 +28,8 @@ const (
 	Version = "1.0.0"
 )
 
-// Serve serves what a function registers on a socket, until the context ends. Calls that run are canceled and waited for, so that nothing
-// stays frozen.
+// Serve serves the services that register adds on a socket, until the context ends. It then cancels running calls and waits for them, so
+// that nothing stays frozen.
 func Serve(ctx context.Context, socket string, log *slog.Logger, register func(grpc.ServiceRegistrar)) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		return fmt.Errorf("make the socket's directory: %w", err)
@@ -51,7 +51,7 @@ func Serve(ctx context.Context, socket string, log *slog.Logger, register func(g
 	return nil
 }
 
-// intercept gives errors their code, and logs them.
+// intercept adds codes to errors, and logs them.
 func intercept(log *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		response, err := handle(ctx, request)
@@ -65,9 +65,10 @@ func intercept(log *slog.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
-// coded gives an error that has no code one. What is not found is the caller's to report, who knows what was searched.
+// coded adds a code to an error that has none. Callers convert "not found" errors themselves with found, because they know what was
+// searched.
 func coded(err error) error {
-	if _, has := status.FromError(err); has {
+	if _, hasCode := status.FromError(err); hasCode {
 		return err
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EFBIG) {
@@ -81,10 +82,10 @@ func missing(field string) error {
 	return status.Errorf(codes.InvalidArgument, "%s is missing", field)
 }
 
-// found gives a search's error the code that the specification demands if nothing was found.
-func found(err error, what, id string) error {
+// found adds the code that the specification requires to an error of a search that found nothing.
+func found(err error, kind, id string) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return status.Errorf(codes.NotFound, "there is no %s %q", what, id)
+		return status.Errorf(codes.NotFound, "there is no %s %q", kind, id)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/csi/internal/pool"
 )
 
-// CreateSnapshot keeps the content that a volume has now.
+// CreateSnapshot stores the current content of a volume.
 func (c *Controller) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, missing("name")
@@ -77,7 +77,7 @@ func (c *Controller) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRe
 // ListSnapshots lists snapshots: all, one, or those of a volume.
 func (c *Controller) ListSnapshots(_ context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if token := r.GetStartingToken(); token != "" && !c.pool.Snapshots.IsID(token) {
-		return nil, status.Errorf(codes.Aborted, "%q is no token", token)
+		return nil, status.Errorf(codes.Aborted, "%q is not a token", token)
 	}
 	snapshots, err := c.pool.Snapshots.List()
 	if err != nil {

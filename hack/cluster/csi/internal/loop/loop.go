@@ -23,7 +23,7 @@ func Find(file *os.File) (string, error) {
 	return device.Name(), device.Close()
 }
 
-// Attach gives a file a device. A file that has one keeps it.
+// Attach attaches a file as a device, unless it already is.
 func Attach(file *os.File) (string, error) {
 	device, err := find(file)
 	if err != nil {
@@ -61,7 +61,7 @@ func configure(path string, file *os.File) error {
 		return fmt.Errorf("open a loop device: %w", err)
 	}
 	settings := unix.LoopConfig{Fd: uint32(file.Fd())}
-	// The last byte stays zero. The name is for people, and for the cluster, which finds its devices by its start.
+	// The last byte stays zero. The name is for users, and for the cluster, which finds its devices by the name's prefix.
 	copy(settings.Info.File_name[:len(settings.Info.File_name)-1], file.Name())
 	if err := unix.IoctlLoopConfigure(int(device.Fd()), &settings); err != nil {
 		return errors.Join(fmt.Errorf("attach %s to %s: %w", file.Name(), path, err), device.Close())
@@ -69,7 +69,7 @@ func configure(path string, file *os.File) error {
 	return device.Close()
 }
 
-// keep revokes that a device is detached with its last user.
+// keep cancels an earlier request to detach a device when its last user closes it.
 func keep(device *os.File) error {
 	info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
 	if err != nil {
@@ -85,7 +85,7 @@ func keep(device *os.File) error {
 	return nil
 }
 
-// Resize gives a file's device, if there is one, the size that the file has now. Its users observe it at once.
+// Resize changes the size of a file's device, if there is one, to that of the file. Its users observe the change at once.
 func Resize(file *os.File) error {
 	device, err := find(file)
 	if err != nil || device == nil {
@@ -97,7 +97,7 @@ func Resize(file *os.File) error {
 	return device.Close()
 }
 
-// Flush writes what the page cache of a file's device, if there is one, has into the file.
+// Flush writes the page cache of a file's device, if there is one, to the file.
 func Flush(file *os.File) error {
 	device, err := find(file)
 	if err != nil || device == nil {
@@ -109,7 +109,7 @@ func Flush(file *os.File) error {
 	return nil
 }
 
-// Detach takes a file's device away, if there is one: at once, or when its last user closes it.
+// Detach detaches a file's device, if there is one: at once, or when its last user closes it.
 func Detach(file *os.File) error {
 	device, err := find(file)
 	if err != nil || device == nil {
@@ -134,7 +134,7 @@ func find(file *os.File) (*os.File, error) {
 	for _, path := range paths {
 		device, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("open a loop device: %w", err)

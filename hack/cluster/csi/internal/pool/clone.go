@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clone makes an empty file share the blocks of another one: the content of one moment, even while the other is written. If the filesystem
-// cannot do that, the error is errors.ErrUnsupported.
+// Clone makes an empty file share the blocks of another one. The content is that of one moment, even if the other file is being written. If
+// the filesystem does not support it, the error is errors.ErrUnsupported.
 func Clone(target, source *os.File) error {
 	if err := unix.IoctlFileClone(int(target.Fd()), int(source.Fd())); err != nil {
 		return fmt.Errorf("clone %s: %w", source.Name(), err)
@@ -21,7 +21,7 @@ func Clone(target, source *os.File) error {
 	return nil
 }
 
-// Copy copies a file that is not written meanwhile into an empty one, and keeps its holes.
+// Copy copies a file, which must not be written meanwhile, to an empty one, and keeps its holes.
 func Copy(target, source *os.File) error {
 	info, err := source.Stat()
 	if err != nil {

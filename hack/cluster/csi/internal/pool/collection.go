@@ -19,11 +19,11 @@ import (
 const (
 	diskFile   = "disk"
 	recordFile = "record.json"
-	// idBytes is how much of a name's digest an ID has.
+	// idBytes is how many bytes of a name's digest an ID contains.
 	idBytes = 16
 )
 
-// Collection is the volumes, the snapshots or the groups.
+// Collection contains the volumes, the snapshots or the groups.
 type Collection[T any] struct {
 	pool        *Pool
 	dir, prefix string
@@ -37,14 +37,14 @@ type Item[T any] struct {
 	Record T
 }
 
-// ID returns the ID of what was requested with a name. It depends on nothing else, so that a repeated request finds what the first one
-// has created, and a name may be anything.
+// ID returns the ID of the item that was requested with a name. It depends only on the name, so that a repeated request finds the item of
+// the first one, and a name may be any text.
 func (c Collection[T]) ID(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return c.prefix + hex.EncodeToString(sum[:idBytes])
 }
 
-// IsID reports whether something may have that ID.
+// IsID reports whether an item may have that ID.
 func (c Collection[T]) IsID(id string) bool {
 	digest, found := strings.CutPrefix(id, c.prefix)
 	decoded, err := hex.DecodeString(digest)
@@ -121,7 +121,7 @@ func (c Collection[T]) Create(id string, record T, fill func(disk *os.File) erro
 }
 
 func (c Collection[T]) make(half string, record T, fill func(disk *os.File) error) error {
-	// A former attempt may have failed to clean up.
+	// An earlier attempt may have failed to clean up.
 	if err := c.pool.root.RemoveAll(half); err != nil {
 		return fmt.Errorf("remove a former attempt: %w", err)
 	}

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pool keeps volumes and snapshots in one directory, which is all the state there is:
+// Package pool stores volumes and snapshots in one directory, which is the driver's only state:
 //
 //	volumes/<id>/disk, record.json     a volume: its content, and what was requested
 //	snapshots/<id>/disk, record.json   a snapshot
 //	groups/<id>/disk, record.json      a group of snapshots of one moment, whose disk is empty
 //	nodes/<name>                       a node that runs the driver
-//	half-made/                         what is being created or deleted
+//	half-made/                         items that are being created or deleted
 //
 // A process can be killed at any time. A volume or snapshot appears and disappears by one rename, and a record is replaced by one.
 package pool
@@ -29,20 +29,20 @@ const (
 	lockFile    = "controller.lock"
 )
 
-// Volume is what is recorded of a volume. Its size is that of its disk.
+// Volume is the record of a volume. Its size is that of its disk.
 type Volume struct {
 	// Name is the name that was requested.
 	Name string `json:"name"`
 	// Block is set if the disk is given to Pods as a device; otherwise it contains a filesystem.
 	Block bool `json:"block"`
-	// SourceVolume or SourceSnapshot is the ID of what the disk was cloned from.
+	// SourceVolume or SourceSnapshot is the ID of the source from which the disk was cloned.
 	SourceVolume   string `json:"sourceVolume,omitempty"`
 	SourceSnapshot string `json:"sourceSnapshot,omitempty"`
 	// Nodes are the access modes with which nodes may use the volume, by the nodes' names.
 	Nodes map[string]string `json:"nodes,omitempty"`
 }
 
-// Snapshot is what is recorded of a snapshot.
+// Snapshot is the record of a snapshot.
 type Snapshot struct {
 	// Name is the name that was requested.
 	Name string `json:"name"`
@@ -50,11 +50,11 @@ type Snapshot struct {
 	SourceVolume string `json:"sourceVolume"`
 	// Created is the time from which the content is.
 	Created time.Time `json:"created"`
-	// Group is the ID of the group that it is in. Without a record of that group it does not count.
+	// Group is the ID of its group. If that group has no record, the snapshot is ignored.
 	Group string `json:"group,omitempty"`
 }
 
-// Group is what is recorded of a group of snapshots.
+// Group is the record of a group of snapshots.
 type Group struct {
 	// Name is the name that was requested.
 	Name string `json:"name"`
@@ -101,7 +101,8 @@ func (p *Pool) Close() error {
 	return p.root.Close()
 }
 
-// Own makes this process the only one that changes volumes and snapshots, until it ends, and removes what a former one has left half-made.
+// Own makes this process the only one that changes volumes and snapshots, until it ends, and removes what an earlier one has left
+// half-made.
 func (p *Pool) Own() error {
 	file, err := p.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -111,11 +112,11 @@ func (p *Pool) Own() error {
 		return errors.Join(fmt.Errorf("another controller uses %s: %w", p.dir, err), file.Close())
 	}
 	p.lock = file
-	left, err := p.entries(halfMadeDir)
+	remaining, err := p.entries(halfMadeDir)
 	if err != nil {
 		return err
 	}
-	for _, name := range left {
+	for _, name := range remaining {
 		if err := p.root.RemoveAll(filepath.Join(halfMadeDir, name)); err != nil {
 			return fmt.Errorf("remove what is half-made: %w", err)
 		}
@@ -126,7 +127,7 @@ func (p *Pool) Own() error {
 // AddNode records that a node runs the driver.
 func (p *Pool) AddNode(name string) error {
 	if !isName(name) {
-		return fmt.Errorf("%q is no name of a node", name)
+		return fmt.Errorf("%q is not the name of a node", name)
 	}
 	file, err := p.root.OpenFile(filepath.Join(nodesDir, name), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

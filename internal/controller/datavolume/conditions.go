@@ -19,12 +19,12 @@ const (
 	reasonExceededQuota   = "ErrExceededQuota"
 )
 
-// Usable reports whether a VM may use the claim: it is filled, or will be when a Pod uses it.
+// Usable reports whether a VM may use the claim: it is filled, or will be filled when a Pod uses it.
 func Usable(dv *cdi.DataVolume) bool {
 	return dv.Status.Phase == cdi.DataVolumeSucceeded || dv.Status.Phase == cdi.DataVolumePendingPopulation
 }
 
-// WaitsForConsumer reports whether the claim is filled only after a Pod has used it: that Pod must not be the VM's.
+// WaitsForConsumer reports whether the claim is filled only after a Pod has used it, which must not be the VM's launcher Pod.
 func WaitsForConsumer(dv *cdi.DataVolume) bool {
 	return dv.Status.Phase == cdi.DataVolumeWaitForFirstConsumer
 }
@@ -38,7 +38,7 @@ func Provisioning(dv *cdi.DataVolume) bool {
 	return !WaitsForConsumer(dv) || bound != nil && bound.Status == corev1.ConditionTrue
 }
 
-// Failed reports whether the importer has given up.
+// Failed reports whether the importer has failed for good.
 func Failed(dv *cdi.DataVolume) bool { return dv.Status.Phase == cdi.DataVolumeFailed }
 
 // Problem returns what prevents the importer from filling the claim, or "".
