@@ -19,7 +19,7 @@ var KubeVirtFields = []Field{
 	{"configuration.architectureConfiguration.s390x.ovmfPath", nil, Warn, imageHasFirmware},
 	{"configuration.architectureConfiguration.ppc64le", nil, Warn, "KubeVirt dropped the architecture"},
 	{"configuration.supportedGuestAgentVersions", nil, Warn, "every version is used: KubeVirt, too, queries which commands a guest agent has"},
-	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change of CPUs, memory or interfaces, or of the list of volumes, applies at the next start"},
+	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change of CPUs, memory or the lists of interfaces and volumes applies at the next start"},
 	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
 	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},

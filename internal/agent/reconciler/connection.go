@@ -42,6 +42,7 @@ type Connection interface {
 	guestObserver
 	ioErrorRecoverer
 	diskGrower
+	interfaceUpdater
 	probePauser
 	snapshotfreeze.Guest
 	migrationSource

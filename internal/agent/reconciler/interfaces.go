@@ -78,7 +78,7 @@ func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNe
 		return v1.VirtualMachineInstanceNetworkInterface{}, false
 	}
 	entry := v1.VirtualMachineInstanceNetworkInterface{
-		Name: iface.Name, InfoSource: fromDomain, QueueCount: 1, LinkState: "up",
+		Name: iface.Name, InfoSource: fromDomain, QueueCount: 1, LinkState: linkOf(device),
 	}
 	if device.MAC != nil {
 		if mac, err := net.ParseMAC(device.MAC.Address); err == nil {
@@ -87,9 +87,6 @@ func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNe
 	}
 	if device.Driver != nil && device.Driver.Queues > 0 {
 		entry.QueueCount = int32(min(device.Driver.Queues, 256))
-	}
-	if device.Link != nil && device.Link.State == "down" {
-		entry.LinkState = "down"
 	}
 	return entry, true
 }

@@ -97,7 +97,8 @@ type podCache struct {
 	key types.NamespacedName
 	// pod is the Pod's name.
 	pod string
-	// vmi is the VMI as it was read before it was assigned, when it is not in the cache. Its spec never changes.
+	// vmi is the VMI as it was read before it was assigned, when it is not in the cache. Nothing that is prepared from it
+	// changes before the start.
 	vmi *v1.VirtualMachineInstance
 	// interfaces and disks are set once they are prepared.
 	interfaces map[string]domain.InterfaceFact

@@ -70,14 +70,22 @@ func syncInstance(ctx context.Context, s *Scope) error {
 			s.diff.restart += ": " + strings.Join(s.diff.changed, ", ")
 		}
 	}
-	if known, err := s.updateVolumes(ctx); err != nil || !known {
+	known, err := s.updateVolumes(ctx)
+	if err != nil {
 		return err
 	}
 	desired := s.VMI.DeepCopy()
+	if base != nil {
+		// As in KubeVirt, links follow the template whatever else has changed or failed.
+		copyLinkStates(&desired.Spec, &template.Spec)
+	}
+	if !known {
+		return s.replaceVMI(ctx, desired)
+	}
 	if s.LiveUpdate && len(s.diff.changed) == 0 {
 		if s.Failure = setScheduling(desired, &template.Spec); s.Failure != nil {
 			s.diff = templateDiff{}
-			return nil
+			return s.replaceVMI(ctx, desired)
 		}
 	}
 	s.LiveMetadata.Copy(&desired.ObjectMeta, &template.ObjectMeta)
@@ -100,6 +108,7 @@ func compare(
 		before.Spec.Tolerations = now.Spec.Tolerations
 	}
 	equalizeClaims(&before.Spec, &now.Spec)
+	copyLinkStates(&before.Spec, &now.Spec)
 	// Writing the UUID or serial number that the guest has into the template is no change.
 	if before.Spec.Domain.Firmware == nil && now.Spec.Domain.Firmware != nil {
 		before.Spec.Domain.Firmware = &v1.Firmware{}

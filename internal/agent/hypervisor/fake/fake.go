@@ -134,7 +134,7 @@ func (l *Launcher) change(do func()) {
 }
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
-// "credentials", "console", "graphics", "pause", "unpause",
+// "credentials", "console", "graphics", "interface", "pause", "unpause",
 // "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze, or one of a migration: "begin", "prepare", "perform", "finish",
 // "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
