@@ -43,6 +43,7 @@ type Connection interface {
 	ioErrorRecoverer
 	diskGrower
 	interfaceUpdater
+	guestResizer
 	probePauser
 	snapshotfreeze.Guest
 	migrationSource
