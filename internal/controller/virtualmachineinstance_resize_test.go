@@ -19,8 +19,19 @@ import (
 )
 
 var _ = Describe("VMI with other CPUs or memory", func() {
-	var w *world
-	BeforeEach(func() { w = newWorld() })
+	var (
+		w    *world
+		host *corev1.Node
+	)
+	BeforeEach(func() {
+		w = newWorld()
+		// The API server checks which features the kubelet of the Pod's node has.
+		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+		Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		host.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi")}
+		Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, host)).To(Succeed()) })
+	})
 
 	const resizes = "patch Pod/resize"
 	// runs starts a guest with one socket and 1 GiB.
@@ -203,6 +214,15 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		kubelet(vmi, "", "", "", w.clock.Now())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionTrue, "", ""), haveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+	})
+
+	It("needs another node if the whole node is too small", func() {
+		vmi := runs(builder.MakeVMI("vm"))
+		host.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("150m")
+		Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+		wants(vmi, 2, "1Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
 	})
 
 	It("does not resize Pods whose CPUs are dedicated", func() {

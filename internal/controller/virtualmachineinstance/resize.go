@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -123,9 +124,15 @@ func (s *scope) patchResources(ctx context.Context, from, to resize.Size) (podRe
 	return refusalOf(err, s.pod)
 }
 
+// tooLargeForNode is part of the API server's message if the whole node has fewer resources than the Pod would need. The status of the
+// response is that of an exceeded quota. Source: plugin/pkg/admission/podresize of Kubernetes 1.37.
+const tooLargeForNode = "node didn't have enough allocatable resources"
+
 // refusalOf returns the refusal in an error, or the error if it is none.
 func refusalOf(err error, pod *corev1.Pod) (podRefusal, error) {
 	switch {
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), tooLargeForNode):
+		return podRefusal{always: cleanMessage(err.Error())}, nil
 	case apierrors.IsForbidden(err):
 		return podRefusal{now: cleanMessage(err.Error())}, nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
