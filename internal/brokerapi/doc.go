@@ -33,5 +33,6 @@
 //
 // The command "virt-broker check" exits with 0 if the broker responds. It is for probes, because the broker has no network.
 //
-// virt-handler finds the socket by its flag --kubelet-root, and must run as user ClientUID.
+// virt-handler finds the socket by its flag --kubelet-root, and must run as user ClientUID. It mounts no other directory of the node. It
+// has no flags --dev-dir and --max-devices any more.
 package brokerapi

@@ -22,7 +22,9 @@ const (
 	CodeInvalid Code = "invalid"
 	// CodeRefused: the broker does not do this: the Pod is no launcher, or the file is none that virt-handler needs.
 	CodeRefused Code = "refused"
-	// CodeNotFound: the Pod, or a file of it, does not exist.
+	// CodeNoLauncher: the Pod has no libvirtd, or does not exist on the node.
+	CodeNoLauncher Code = "no-launcher"
+	// CodeNotFound: a file of the Pod does not exist.
 	CodeNotFound Code = "not-found"
 	// CodeNoListener: no process listens on a socket that exists.
 	CodeNoListener Code = "no-listener"
@@ -37,6 +39,9 @@ const (
 	// CodeNodesNetwork: the Pod is on the node's network.
 	CodeNodesNetwork Code = "nodes-network"
 )
+
+// ErrUnreachable means that virt-broker does not respond. It is an ordinary case: its Pod may be restarted at any time.
+var ErrUnreachable = errors.New("virt-broker of this node is not reachable: check its Pod, of the DaemonSet virt-broker")
 
 // Error is why a request failed.
 type Error struct {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
-	"slices"
 )
 
 // Binding is how a guest's interface is connected to the Pod's interface.
@@ -56,24 +55,6 @@ type PortRange struct {
 	// First and Last are the ends of the range, both included.
 	First uint16 `json:"first"`
 	Last  uint16 `json:"last"`
-}
-
-// ForMigrationTarget returns the plan for a Pod that is the target of a migration.
-func (p Plan) ForMigrationTarget() Plan {
-	target := Plan{Interfaces: slices.Clone(p.Interfaces)}
-	for i := range target.Interfaces {
-		target.Interfaces[i].MigrationTarget = true
-	}
-	return target
-}
-
-// WithSidecar returns the plan for a Pod with Istio's sidecar.
-func (p Plan) WithSidecar() Plan {
-	behind := Plan{Interfaces: slices.Clone(p.Interfaces)}
-	for i := range behind.Interfaces {
-		behind.Interfaces[i].Sidecar = true
-	}
-	return behind
 }
 
 // Limits of a Plan.

@@ -65,8 +65,10 @@ func (v Verb) OfNode() bool { return v == Ping || v == WatchDevices || v == CPUP
 
 // The limits of the protocol.
 const (
-	// MaxRequest is the limit for a request in bytes: a plan of a network with thousands of forwarded ports is the longest.
-	MaxRequest = 256 << 10
+	// MaxRequest is the limit for a request in bytes: a plan of a network with thousands of forwarded ports is the longest. Few are longer
+	// than SmallRequest.
+	MaxRequest   = 256 << 10
+	SmallRequest = 4 << 10
 	// MaxResponse is the limit for a response in bytes: the files of a volume, of which MaxFileBytes are sent as base64.
 	MaxResponse = 4 << 20
 	// MaxFiles and MaxFileBytes are the limits for the files of a volume. A ConfigMap or a Secret cannot be larger; downward API fields
