@@ -234,6 +234,54 @@ func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	}
 }
 
+// follow does what a kubelet does after a registration. The returned function ends it.
+func (n *node) follow(t *testing.T, endpoint string) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	t.Cleanup(cancel)
+	stream, err := n.client(t, endpoint).ListAndWatch(ctx, &pluginapi.Empty{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectDevices(t, stream, pluginapi.Healthy)
+	return cancel
+}
+
+// An earlier version of virt-handler advertises the same resources on sockets of its own. When it ends, a kubelet may leave our plugin.
+func TestADeviceThatTheKubeletLeavesIsRegisteredAgain(t *testing.T) {
+	const tun, optional = "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd"
+	n := startNode(t, "net/tun")
+	earlier := filepath.Join(n.plugins, "kubevirt-tun.sock")
+	if err := os.WriteFile(earlier, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := startKubelet(t, n.plugins, func() {})
+	n.start(t)
+	endpoint := first.expectRegistered(t, tun, optional)[tun]
+	for range 2 {
+		leave := n.follow(t, endpoint)
+		leave()
+		endpoint = first.expectRegistered(t, tun)[tun]
+	}
+	if _, err := os.Stat(earlier); err != nil {
+		t.Errorf("the socket of an earlier virt-handler: %v", err)
+	}
+
+	// A kubelet that stops leaves too. Its successor gets one registration.
+	leave := n.follow(t, endpoint)
+	first.server.Stop()
+	leave()
+	time.Sleep(restartDelay + 500*time.Millisecond)
+	_ = os.Remove(filepath.Join(n.plugins, "kubelet.sock"))
+	second := startKubelet(t, n.plugins, func() {})
+	n.follow(t, second.expectRegistered(t, tun, optional)[tun])
+	select {
+	case r := <-second.registered:
+		t.Errorf("%s was registered twice with a kubelet", r.ResourceName)
+	case <-time.After(restartDelay + 500*time.Millisecond):
+	}
+}
+
 func TestUsableIsUnknownBeforeTheFirstRegistration(t *testing.T) {
 	for name, c := range map[string]struct {
 		devices []string

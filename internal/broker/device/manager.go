@@ -5,7 +5,9 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -29,7 +31,7 @@ const (
 	Userfaultfd = "userfaultfd"
 )
 
-// restartDelay is the delay after a plugin failed: the kubelet may be stopping.
+// restartDelay is the delay after a plugin failed, or after the kubelet has left it: the kubelet may be stopping.
 const restartDelay = 2 * time.Second
 
 // Options configures a Manager.
@@ -183,7 +185,21 @@ func (m *Manager) serve(ctx context.Context, p *plugin) {
 		case <-ctx.Done():
 		case <-time.After(restartDelay):
 		}
+		if errors.Is(err, errLeft) && !m.kubeletListens(ctx) {
+			// It was stopped. When it is started, the device is registered at once, and not by this loop too: a kubelet rejects a
+			// second registration of a socket for good.
+			<-ctx.Done()
+		}
 	}
+}
+
+func (m *Manager) kubeletListens(ctx context.Context) bool {
+	conn, err := (&net.Dialer{Timeout: registerTimeout}).DialContext(ctx, "unix", filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket)))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 func (m *Manager) checkHealth() {

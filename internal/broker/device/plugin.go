@@ -78,7 +78,31 @@ func (p *plugin) setRegistered() {
 
 func (p *plugin) resource() string { return resourcePrefix + p.name }
 
-func (p *plugin) endpoint() string { return "kubevirt-" + p.name + ".sock" }
+// endpoint returns the name of the plugin's socket. It is not that of virt-handler of earlier versions (kubevirt-kvm.sock and the like),
+// which may run meanwhile, and removes its own socket when it ends. The kubelet tells plugins of a resource apart by their sockets.
+func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock" }
+
+// errLeft means that the kubelet no longer follows a device. A kubelet of Kubernetes 1.35 or earlier leaves the plugin that has registered
+// last when another one of the resource ends: that of an earlier version of virt-handler.
+var errLeft = errors.New("the kubelet no longer follows the device")
+
+// session serves a plugin on one socket.
+type session struct {
+	*plugin
+	// left receives a value when the kubelet no longer follows the device.
+	left chan struct{}
+}
+
+// ListAndWatch sends the devices now and after each change.
+func (s *session) ListAndWatch(request *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	defer func() {
+		select {
+		case s.left <- struct{}{}:
+		default:
+		}
+	}()
+	return s.plugin.ListAndWatch(request, stream)
+}
 
 // setHealthy sets whether the device is present, for ListAndWatch.
 func (p *plugin) setHealthy(healthy bool) {
@@ -110,7 +134,8 @@ func (p *plugin) state() ([]*pluginapi.Device, <-chan struct{}) {
 	return devices, p.changed
 }
 
-// serve serves the device on its own socket and registers it with the kubelet. It returns when the context is done.
+// serve serves the device on its own socket and registers it with the kubelet. It returns when the context is done, or when the kubelet
+// does not follow the device any more.
 func (p *plugin) serve(ctx context.Context) error {
 	path := filepath.Join(p.dir, p.endpoint())
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -121,7 +146,8 @@ func (p *plugin) serve(ctx context.Context) error {
 		return fmt.Errorf("offer %s to the kubelet: %w", p.resource(), err)
 	}
 	server := grpc.NewServer()
-	pluginapi.RegisterDevicePluginServer(server, p)
+	current := &session{plugin: p, left: make(chan struct{}, 1)}
+	pluginapi.RegisterDevicePluginServer(server, current)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer server.Stop()
@@ -134,6 +160,8 @@ func (p *plugin) serve(ctx context.Context) error {
 		return nil
 	case err := <-served:
 		return fmt.Errorf("serve %s to the kubelet: %w", p.resource(), err)
+	case <-current.left:
+		return errLeft
 	}
 }
 
