@@ -274,7 +274,7 @@ type madeOf struct {
 
 func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
 	config, err := clusterconfig.FromKubeVirt(kv, clusterconfig.WithContainerRestarts(true), clusterconfig.WithImages(clusterconfig.Images{
-		Launcher: "registry.example/launcher:1", Handler: "registry.example/handler:1", API: "registry.example/api:1",
+		Launcher: "registry.example/launcher:1", Handler: "registry.example/handler:1", Broker: "registry.example/broker:1", API: "registry.example/api:1",
 	}))
 	if err != nil {
 		return madeOf{}, err
