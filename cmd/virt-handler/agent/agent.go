@@ -330,6 +330,9 @@ func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, broker
 	if err := mgr.Add(devices); err != nil {
 		return err
 	}
+	if err := mgr.AddReadyzCheck("virt-broker", devices.Ready); err != nil {
+		return err
+	}
 	return mgr.Add(&observe.Reporter{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
 		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),

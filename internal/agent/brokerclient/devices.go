@@ -5,6 +5,8 @@ package brokerclient
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -28,6 +30,8 @@ type Devices struct {
 
 	mu    sync.Mutex
 	state brokerapi.DevicesResult
+	// responds reports whether the broker responds.
+	responds bool
 }
 
 // NewDevices returns Devices. onConnect is called each time that the broker responds after it did not; it must not block.
@@ -46,14 +50,36 @@ func (d *Devices) Usable() (usable, kvm, known bool) {
 	return d.state.Usable, d.state.KVM, d.state.Known
 }
 
+// errSilent means that the broker does not respond.
+var errSilent = errors.New("virt-broker of this node does not respond: see its Pod")
+
+// Ready returns an error while the broker does not respond. It is a check of virt-handler's readiness: without the broker, no guest can be
+// started, reached or migrated.
+func (d *Devices) Ready(*http.Request) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.responds {
+		return errSilent
+	}
+	return nil
+}
+
+func (d *Devices) setResponds(responds bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.responds = responds
+}
+
 // Start follows the devices until the context is done.
 func (d *Devices) Start(ctx context.Context) error {
 	retry, reported := firstRetry, false
 	for ctx.Err() == nil {
 		err := d.follow(ctx, func() {
 			retry, reported = firstRetry, false
+			d.setResponds(true)
 			d.onConnect()
 		})
+		d.setResponds(false)
 		if ctx.Err() != nil {
 			return nil
 		}
