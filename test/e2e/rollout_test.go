@@ -30,7 +30,7 @@ const (
 )
 
 // rolloutTimeout limits the replacement of all components, and another one of the agents if their manifests have changed.
-const rolloutTimeout = 6 * time.Minute
+const rolloutTimeout = 7 * time.Minute
 
 // The images of all versions are the same, so that the cluster is unchanged afterwards. Their tags differ, so that all Pods are replaced.
 var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func() {
