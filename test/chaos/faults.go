@@ -85,23 +85,20 @@ const appearTimeout = 3 * time.Second
 
 // inject injects a fault.
 func (h *harness) inject(ctx context.Context, f plan.Fault, s *participants) error {
-	agent := func(node string) error {
-		return h.killIn(ctx, "virt-handler", func() types.UID { return s.agents[node] })
-	}
-	broker := func(node string) error {
-		return h.killIn(ctx, "virt-broker", func() types.UID { return s.brokers[node] })
+	on := func(node, program string, pods map[string]types.UID) error {
+		return h.killIn(ctx, program, func() types.UID { return pods[node] })
 	}
 	source := func(program string) error { return h.killIn(ctx, program, func() types.UID { return s.sourcePod }) }
 	target := func(program string) error { return h.killIn(ctx, program, h.observer.targetPod) }
 	switch f {
 	case plan.SourceAgent:
-		return agent(s.source)
+		return on(s.source, "virt-handler", s.agents)
 	case plan.TargetAgent:
-		return agent(s.target)
+		return on(s.target, "virt-handler", s.agents)
 	case plan.SourceBroker:
-		return broker(s.source)
+		return on(s.source, "virt-broker", s.brokers)
 	case plan.TargetBroker:
-		return broker(s.target)
+		return on(s.target, "virt-broker", s.brokers)
 	case plan.SourceLauncher:
 		return source("virt-launcher")
 	case plan.TargetLauncher:

@@ -80,10 +80,7 @@ func (d *Devices) Start(ctx context.Context) error {
 			d.onConnect()
 		})
 		d.setResponds(false)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !reported {
+		if ctx.Err() == nil && !reported {
 			log.FromContext(ctx).Error(err, "Cannot follow the node's devices, retrying until it succeeds")
 			reported = true
 		}
