@@ -32,11 +32,18 @@ ENTRYPOINT ["/usr/bin/virt-exportserver"]
 FROM scratch AS virt-handler-rootfs
 ADD .build/rootfs/virt-handler.tar /
 
-# The node agent runs as root: it opens other Pods' sockets and creates their network devices.
 FROM virt-handler-rootfs AS virt-handler
 COPY bin/virt-handler /usr/bin/virt-handler
 ENV PATH=/usr/sbin:/usr/bin
+USER 65527:65527
 ENTRYPOINT ["/usr/bin/virt-handler"]
+
+# The privileged half of the node agent runs as root: it opens other Pods' sockets and creates their network devices. It has one program.
+FROM scratch AS virt-broker
+COPY images/virt-broker/rootfs/ /
+COPY bin/virt-broker /usr/bin/virt-broker
+USER 0:0
+ENTRYPOINT ["/usr/bin/virt-broker"]
 
 FROM scratch AS virt-launcher-rootfs
 ADD .build/rootfs/virt-launcher.tar /

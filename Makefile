@@ -41,7 +41,7 @@ local_kubeconfig := $(CURDIR)/.cluster/kubeconfig
 cluster_kubeconfig := $(or $(KUBECONFIG),$(local_kubeconfig))
 image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
 
-components := virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver
+components := virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver
 # GUESTFS=1 adds the image of virtctl guestfs, of about 1 GB.
 images := $(components) guest-small guest-small-kernel $(if $(GUESTFS),libguestfs-tools)
 ldflags := -s -w -X github.com/vireo-project/vireo/internal/component/version.Version=$(VERSION)
@@ -224,8 +224,8 @@ bench-live: ## Migrate a busy guest between two nodes (COUNT=10), check that not
 
 .PHONY: build
 build: deps ## Build the components and virtctl into bin/
-	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-handler ./cmd/virt-launcher ./cmd/virt-tail ./cmd/virt-freezer \
-		./cmd/virt-exportproxy ./cmd/virt-exportserver
+	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-handler ./cmd/virt-broker ./cmd/virt-launcher ./cmd/virt-tail \
+		./cmd/virt-freezer ./cmd/virt-exportproxy ./cmd/virt-exportserver
 	@$(MAKE) virtctl
 	go build $(build_flags) -o bin/test-tools ./test/tools
 

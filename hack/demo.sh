@@ -57,7 +57,7 @@ plain() {
 	tr -d '\r' | sed -E 's/\x1b(\[[0-9;?!]*[A-Za-z]|[^[])//g' | tr -cd '\11\12\40-\176'
 }
 
-bring_up 1 virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools $([ "$guest" = small ] || echo guest-debian)
+bring_up 1 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools $([ "$guest" = small ] || echo guest-debian)
 step "building virtctl" make virtctl
 step "starting the VM \"$vm\" from config/samples/vm-$guest.yaml" boot_guest
 case $guest in

@@ -40,15 +40,16 @@ load_images() {
 
 # deploy [CLONE]: deploys the images of a clone with its manifests, by default those of this one.
 deploy() {
-	local clone=${1:-.} name proxy digest archives=() workloads=(deployment/virt-controller deployment/virt-api daemonset/virt-handler)
+	local clone=${1:-.} name digest archives=() workloads=(deployment/virt-controller deployment/virt-api daemonset/virt-handler)
 	make -C "$clone" deploy
 	$kubectl apply --server-side -f "$clone/config/samples/kubevirt.yaml"
 	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
-	# Earlier releases have no virt-exportproxy.
-	proxy=$($kubectl -n kubevirt get deployment/virt-exportproxy --ignore-not-found -o name)
-	[ -z "$proxy" ] || workloads+=("$proxy")
+	# Earlier releases have no virt-exportproxy and no virt-broker.
+	for name in deployment/virt-exportproxy daemonset/virt-broker; do
+		[ -z "$($kubectl -n kubevirt get "$name" --ignore-not-found -o name)" ] || workloads+=("$name")
+	done
 	# A rebuilt image has the same tag: restart the Pods that run an older one.
-	for name in virt-{controller,api,handler,launcher,exportproxy,exportserver}; do
+	for name in virt-{controller,api,handler,broker,launcher,exportproxy,exportserver}; do
 		[ ! -e "$clone/.build/images/$name.tar" ] || archives+=("$clone/.build/images/$name.tar")
 	done
 	digest=$(cat "${archives[@]}" | sha256sum | cut -c1-16)

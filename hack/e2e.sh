@@ -48,7 +48,7 @@ finish() {
 }
 
 watched "Prometheus (the first time, about 6 minutes)" build_prometheus
-bring_up 2 virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
+bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
 step "removing the cluster, and checking for leftovers" finish

@@ -20,7 +20,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 022
 . hack/images/env.sh
 need buildah tar gzip sha256sum
-components=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver)
+components=(virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver)
 registry=${IMG_REGISTRY:-localhost/vireo}
 out=$repo/dist/$version
 seconds=$(git log -1 --format=%ct)
@@ -82,6 +82,7 @@ bills() {
 	bill virt-controller bin/virt-controller
 	bill virt-api bin/virt-api
 	bill virt-handler bin/virt-handler .build/rootfs/virt-handler.tar
+	bill virt-broker bin/virt-broker
 	bill virt-launcher bin/virt-launcher bin/virt-tail bin/virt-freezer .build/rootfs/virt-launcher.tar
 	bill virt-exportproxy bin/virt-exportproxy
 	bill virt-exportserver bin/virt-exportserver

@@ -13,7 +13,7 @@ unset KUBECONFIG
 . hack/steps.sh
 . hack/deploy-local.sh
 steps=9
-components=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver)
+components=(virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver)
 export TAG=${TAG:-dev}
 first=$TAG
 second=$first-next
@@ -42,6 +42,7 @@ release() {
 		$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Progressing=False --timeout=10m &&
 		$kubectl -n kubevirt rollout status deployment/virt-controller --timeout=5m &&
 		$kubectl -n kubevirt rollout status deployment/virt-api --timeout=5m &&
+		$kubectl -n kubevirt rollout status daemonset/virt-broker --timeout=5m &&
 		$kubectl -n kubevirt rollout status daemonset/virt-handler --timeout=5m &&
 		$kubectl -n kubevirt rollout status deployment/virt-exportproxy --timeout=5m &&
 		"$helm" list --namespace kubevirt

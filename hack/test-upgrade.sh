@@ -22,7 +22,7 @@ unset KUBECONFIG
 . hack/steps.sh
 . hack/deploy-local.sh
 steps=9
-components=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver)
+components=(virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver)
 tree=$step_logs/tree
 # The versions have an order, on which that of the rollout depends. This commit is newer than any release.
 previous=v0.0.0-g${commit:0:12}

@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ ${#names[@]} -gt 0 ] || names=(virt-controller virt-api virt-handler virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel)
+[ ${#names[@]} -gt 0 ] || names=(virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel)
 
 images=$context/images
 mkdir -p "$images" "$context/rootfs" "$context/guests" "$cache"
@@ -64,7 +64,7 @@ programs() {
 inputs() {
 	local made part
 	case $1 in
-	virt-controller | virt-api | virt-exportproxy | virt-exportserver)
+	virt-controller | virt-api | virt-broker | virt-exportproxy | virt-exportserver)
 		binary "$1" >&2
 		echo "bin/$1"
 		echo "images/$1/rootfs"

@@ -158,8 +158,8 @@ type SMBIOS struct {
 type Images struct {
 	// Launcher is the image of virt-launcher.
 	Launcher string
-	// Handler is the image of virt-handler.
-	Handler string
+	// Handler is the image of virt-handler, and Broker that of virt-broker, its privileged half.
+	Handler, Broker string
 	// API is the image of virt-api.
 	API string
 	// Guestfs is the image of libguestfs-tools, for virtctl guestfs. Empty if there is none.

@@ -75,6 +75,7 @@ type parser struct {
 func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.Launcher = imageRef(p.config.Images.Launcher, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Handler = imageRef(p.config.Images.Handler, s.ImageRegistry, s.ImageTag)
+	p.config.Images.Broker = imageRef(p.config.Images.Broker, s.ImageRegistry, s.ImageTag)
 	p.config.Images.API = imageRef(p.config.Images.API, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Guestfs = imageRef(p.config.Images.Guestfs, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Exporter = imageRef(p.config.Images.Exporter, s.ImageRegistry, s.ImageTag)

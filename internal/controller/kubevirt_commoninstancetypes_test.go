@@ -87,7 +87,7 @@ var _ = Describe("Common instance types", func() {
 		writes = NewWrites()
 		reconciler = &kubevirt.Reconciler{
 			Client: writes, APIReader: asController, Recorder: &recordedEvents{}, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 		}
 		kv = &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"}}
 		ExpectCreated(kv)

@@ -37,6 +37,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(k.kv.Status.Phase).To(Equal(v1.KubeVirtPhaseDeploying))
 		k.expectCondition(k.kv, v1.KubeVirtConditionProgressing, corev1.ConditionTrue, kubevirt.ReasonDeploymentInProgress)
 		Expect(ExpectExists(k.agents()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/h:v1"))
+		Expect(ExpectExists(k.brokers()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/b:v1"))
 		ExpectExists(k.service())
 
 		k.rolledOut(2)
@@ -46,7 +47,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(k.kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
 		Expect(k.kv.Status.ObservedDeploymentID).To(Equal(k.kv.Status.TargetDeploymentID))
 		Expect(k.reconciler.DeploymentID(k.kv)).To(Equal(k.kv.Status.TargetDeploymentID), "the ID does not depend on observed objects")
-		Expect(k.kv.Status.Generations).To(HaveLen(8))
+		Expect(k.kv.Status.Generations).To(HaveLen(9))
 		Expect(*k.kv.Status.ObservedGeneration).To(Equal(k.kv.Generation))
 	})
 
@@ -83,13 +84,17 @@ var _ = Describe("KubeVirt", func() {
 		Expect(ExpectExists(k.agents()).ManagedFields).To(Equal(managed), "an apply without changes is a write too")
 	})
 
-	It("updates the agents when spec.imageTag changes", func() {
+	It("updates the brokers, and then the agents, when spec.imageTag changes", func() {
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.rolledOut(2)
 		Expect(k.reconcile(k.kv)).To(Succeed())
 
 		ExpectExists(k.kv).Spec.ImageTag = "v2"
 		Expect(k8sClient.Update(ctx, k.kv)).To(Succeed())
+		Expect(k.reconcile(k.kv)).To(Succeed())
+		Expect(ExpectExists(k.brokers()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/b:v2"))
+		Expect(ExpectExists(k.agents()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/h:v1"))
+		k.rolled(k.brokers(), 2)
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		Expect(ExpectExists(k.agents()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/h:v2"))
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonUpdateInProgress)
@@ -99,7 +104,7 @@ var _ = Describe("KubeVirt", func() {
 
 	It("reverts changes to what it installed, and deletes its leftovers", func() {
 		Expect(k.reconcile(k.kv)).To(Succeed())
-		ds := ExpectExists(k.agents())
+		ds := ExpectExists(k.brokers())
 		ds.Spec.Template.Spec.HostPID = false
 		Expect(k8sClient.Update(ctx, ds)).To(Succeed())
 		leftover := k.service()
@@ -110,7 +115,7 @@ var _ = Describe("KubeVirt", func() {
 		ExpectCreated(leftover, other)
 
 		Expect(k.reconcile(k.kv)).To(Succeed())
-		Expect(ExpectExists(k.agents()).Spec.Template.Spec.HostPID).To(BeTrue())
+		Expect(ExpectExists(k.brokers()).Spec.Template.Spec.HostPID).To(BeTrue())
 		k.collect(leftover)
 		ExpectExists(other)
 	})
@@ -231,7 +236,7 @@ var _ = Describe("KubeVirt", func() {
 			budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "virt-api-pdb"}}
 			front := k.service()
 			front.Name = operator.APIName
-			for _, o := range []client.Object{k.agents(), k.service(), k.api(), front, k.bundles(), budget, k.apiService(), second} {
+			for _, o := range []client.Object{k.agents(), k.brokers(), k.service(), k.api(), front, k.bundles(), budget, k.apiService(), second} {
 				k.collect(o)
 			}
 			ExpectExists(k.authority(certificate.APIServing))

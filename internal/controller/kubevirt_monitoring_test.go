@@ -71,7 +71,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		reconciler = &kubevirt.Reconciler{
 			Client: NewWrites(), APIReader: asController, Recorder: &recordedEvents{}, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 
 			Monitoring: &prometheus.Installer{Dynamic: objects, Reader: asController, Namespace: namespace, RunbookURL: "https://e.org/%s"},
 		}

@@ -34,9 +34,13 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
 		return err
 	}
+	daemons := func(name string) *appsv1.DaemonSet {
+		GinkgoHelper()
+		return ExpectExists(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	}
 	agents := func() *appsv1.DaemonSet {
 		GinkgoHelper()
-		return ExpectExists(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: operator.HandlerName}})
+		return daemons(operator.HandlerName)
 	}
 	deployment := func(name string) *appsv1.Deployment {
 		GinkgoHelper()
@@ -49,13 +53,21 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(imageOf(agents().Spec.Template)).To(Equal("e.org/h:" + handler))
 		Expect(imageOf(deployment(operator.APIName).Spec.Template)).To(Equal("e.org/a:" + api))
 	}
-	// agentsRolled and rolled write statuses, in place of the controllers of Kubernetes.
-	agentsRolled := func(updated, ready int32) {
+	// daemonsRolled, agentsRolled and rolled write statuses, in place of the controllers of Kubernetes.
+	daemonsRolled := func(name string, updated, ready int32) {
 		GinkgoHelper()
-		ds := agents()
+		ds := daemons(name)
 		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2,
 			UpdatedNumberScheduled: updated, NumberReady: ready, NumberAvailable: ready}
 		ExpectStatus(ds)
+	}
+	agentsRolled := func(updated, ready int32) {
+		GinkgoHelper()
+		daemonsRolled(operator.HandlerName, updated, ready)
+	}
+	brokerImage := func() string {
+		GinkgoHelper()
+		return imageOf(daemons(operator.BrokerName).Spec.Template)
 	}
 	rolled := func(name string) {
 		GinkgoHelper()
@@ -72,6 +84,14 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	setTag := func(tag string) {
 		GinkgoHelper()
 		change(func(s *v1.KubeVirtSpec) { s.ImageTag = tag })
+	}
+	// updateTo changes the tag to a newer one, and lets the brokers be replaced, so that it is the agents' turn.
+	updateTo := func(tag string) {
+		GinkgoHelper()
+		setTag(tag)
+		Expect(brokerImage()).To(Equal("e.org/b:" + tag))
+		daemonsRolled(operator.BrokerName, 2, 2)
+		Expect(reconcile()).To(Succeed())
 	}
 	createCanary := func(status corev1.PodStatus) {
 		GinkgoHelper()
@@ -102,7 +122,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		writes, recorded = NewWrites(), &recordedEvents{}
 		reconciler = &kubevirt.Reconciler{
 			Client: writes, APIReader: asController, Recorder: recorded, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1.1.0", Handler: "e.org/h:v1.1.0", API: "e.org/a:v1.1.0"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1.1.0", Handler: "e.org/h:v1.1.0", Broker: "e.org/b:v1.1.0", API: "e.org/a:v1.1.0"})},
 		}
 		kv = &v1.KubeVirt{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"},
@@ -111,14 +131,22 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		}
 		ExpectCreated(kv)
 		Expect(reconcile()).To(Succeed())
+		daemonsRolled(operator.BrokerName, 2, 2)
 		agentsRolled(2, 2)
 		rolled(operator.APIName)
 		Expect(reconcile()).To(Succeed())
 		Expect(ExpectExists(kv).Status.ObservedKubeVirtVersion).To(Equal("v1.1.0"))
 	})
 
-	It("updates the agents before virt-api, reverts in the other order, and observes the generation at the end", func() {
+	It("updates the brokers, the agents and then virt-api, reverts in the other order, and observes the generation at the end", func() {
 		setTag("v1.2.0")
+		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
+		expectImages("v1.1.0", "v1.1.0")
+		daemonsRolled(operator.BrokerName, 1, 2)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.1.0", "v1.1.0")
+		daemonsRolled(operator.BrokerName, 2, 2)
+		Expect(reconcile()).To(Succeed())
 		expectImages("v1.2.0", "v1.1.0")
 		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(1))
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonUpdateInProgress))
@@ -143,10 +171,45 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		rolled(operator.APIName)
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.1.0", "v1.1.0")
+		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
+		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		Expect(brokerImage()).To(Equal("e.org/b:v1.1.0"))
+	})
+
+	It("installs the brokers of an installation without them before it replaces the agents", func() {
+		Expect(k8sClient.Delete(ctx, daemons(operator.BrokerName))).To(Succeed())
+		setTag("v1.2.0")
+		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
+		expectImages("v1.1.0", "v1.1.0")
+		daemonsRolled(operator.BrokerName, 2, 2)
+		Expect(reconcile()).To(Succeed())
+		expectImages("v1.2.0", "v1.1.0")
+	})
+
+	It("stops when an updated broker cannot run, and replaces no agent", func() {
+		setTag("v1.2.0")
+		daemonsRolled(operator.BrokerName, 1, 1)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "virt-broker-canary", Labels: map[string]string{v1.AppLabel: operator.BrokerName},
+				Annotations: daemons(operator.BrokerName).Spec.Template.Annotations,
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-broker", Image: "e.org/b:v1.2.0"}}},
+		}
+		ExpectCreated(pod)
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "virt-broker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
+		}}}
+		ExpectStatus(pod)
+		Expect(reconcile()).To(Succeed())
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
+		Expect(degraded().Message).To(ContainSubstring(`"virt-broker-canary"`))
+		expectImages("v1.1.0", "v1.1.0")
 	})
 
 	It("stops when an updated agent cannot run, names it, and goes on after one change of the object", func() {
-		setTag("v1.2.0")
+		updateTo("v1.2.0")
 		agentsRolled(1, 1)
 		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "virt-handler", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
@@ -167,11 +230,13 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(degraded().Reason).NotTo(Equal(kubevirt.ReasonDeploymentFailed), "the Pod that crashes is an old one now")
 		agentsRolled(2, 2)
 		Expect(reconcile()).To(Succeed())
+		daemonsRolled(operator.BrokerName, 2, 2)
+		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
 	})
 
 	It("names an updated agent that runs and does not become ready", func() {
-		setTag("v1.2.0")
+		updateTo("v1.2.0")
 		agentsRolled(1, 1)
 		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
@@ -182,7 +247,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	})
 
 	It("replaces a tenth of the agents at a time after the first one is available", func() {
-		setTag("v1.2.0")
+		updateTo("v1.2.0")
 		ds := agents()
 		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 40, UpdatedNumberScheduled: 1, NumberReady: 40}
 		ExpectStatus(ds)
@@ -204,7 +269,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 			Taints: []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}},
 		}}
 		ExpectCreated(lost)
-		setTag("v1.2.0")
+		updateTo("v1.2.0")
 		updated := agents().Spec.Template.Annotations
 		for node, annotations := range map[string]map[string]string{lost.Name: updated, "a": updated, "b": nil} {
 			ExpectCreated(&corev1.Pod{
@@ -250,7 +315,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 			Expect(reconcile()).To(Succeed())
 			Expect(writes.Take()).To(BeEmpty())
 
-			setTag("v1.2.0")
+			updateTo("v1.2.0")
 			Expect(imageOf(deployment(operator.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.1.0"))
 			agentsRolled(2, 2)
 			Expect(reconcile()).To(Succeed())
@@ -322,6 +387,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(reconcile()).To(Succeed())
 		Expect(agents().Labels).To(SatisfyAll(HaveKeyWithValue(v1.AppPartOfLabel, "acme"), Not(HaveKey(v1.AppVersionLabel))))
 		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		daemonsRolled(operator.BrokerName, 2, 2)
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Message).To(ContainSubstring("spec.productVersion"))
 	})

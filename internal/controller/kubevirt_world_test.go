@@ -42,7 +42,7 @@ func newInstallation() *installation {
 	k := &installation{namespace: NewInstallNamespace(), writes: NewWrites(), recorded: &recordedEvents{}}
 	k.reconciler = &kubevirt.Reconciler{
 		Client: k.writes, APIReader: asController, Recorder: k.recorded, Namespace: k.namespace,
-		Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
+		Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 	}
 	k.kv = k.newKubeVirt("kubevirt")
 	ExpectCreated(k.kv)
@@ -64,6 +64,10 @@ func (k *installation) reconcile(kv *v1.KubeVirt) error {
 
 func (k *installation) agents() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: operator.HandlerName}}
+}
+
+func (k *installation) brokers() *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: operator.BrokerName}}
 }
 
 func (k *installation) api() *appsv1.Deployment {
@@ -97,16 +101,22 @@ func (k *installation) served(ready int32) {
 	ExpectStatus(d)
 }
 
-// rolledOut does the same for the agents and virt-api.
+// rolledOut does the same for the brokers, the agents and virt-api.
 func (k *installation) rolledOut(ready int32) {
 	GinkgoHelper()
-	ds := ExpectExists(k.agents())
+	k.rolled(k.brokers(), ready)
+	k.rolled(k.agents(), ready)
+	k.served(2)
+}
+
+func (*installation) rolled(ds *appsv1.DaemonSet, ready int32) {
+	GinkgoHelper()
+	ExpectExists(ds)
 	ds.Status = appsv1.DaemonSetStatus{
 		ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2,
 		UpdatedNumberScheduled: 2, NumberReady: ready, NumberAvailable: ready,
 	}
 	ExpectStatus(ds)
-	k.served(2)
 }
 
 func (*installation) expectCondition(kv *v1.KubeVirt, kind v1.KubeVirtConditionType, status corev1.ConditionStatus, reason string) {

@@ -168,14 +168,36 @@ func NVRAMStateFile(vmi string) string { return path.Join(StateDir, NVRAMState, 
 // TPMStateDir is the directory in the Pod with the state of a persistent TPM, by the UUID of the guest's firmware.
 func TPMStateDir(uuid string) string { return path.Join(StateDir, TPMState, uuid, "tpm2") }
 
+// HasGuestFiles reports whether a name is one that UserDataVolume, NetworkDataVolume, FilesVolume or CredentialsVolume returns.
+func HasGuestFiles(volume string) bool {
+	if len(volume) > maxVolumeName || strings.Trim(volume, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return false
+	}
+	for _, suffix := range []string{userDataSuffix, networkDataSuffix, filesSuffix, credentialsSuffix} {
+		if len(volume) > len(suffix) && strings.HasSuffix(volume, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// Suffixes of volumes with files for the guest.
+const (
+	userDataSuffix    = "-udata"
+	networkDataSuffix = "-ndata"
+	filesSuffix       = "-files"
+	// credentialsSuffix is KubeVirt's.
+	credentialsSuffix = "-access-cred"
+)
+
 // UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
-func UserDataVolume(volume string) string { return suffixed(volume, "-udata") }
+func UserDataVolume(volume string) string { return suffixed(volume, userDataSuffix) }
 
 // NetworkDataVolume is the Pod volume of a cloud-init volume's network data Secret.
-func NetworkDataVolume(volume string) string { return suffixed(volume, "-ndata") }
+func NetworkDataVolume(volume string) string { return suffixed(volume, networkDataSuffix) }
 
 // FilesVolume is the Pod volume with the files of a disk of the guest.
-func FilesVolume(volume string) string { return suffixed(volume, "-files") }
+func FilesVolume(volume string) string { return suffixed(volume, filesSuffix) }
 
 // VolumeFilesDir is where FilesVolume is mounted in the Pod. QEMU reads ACPI tables there. Of other files the guest gets a
 // copy; they are mounted because the kubelet sets up no volume that no container mounts.
@@ -190,9 +212,6 @@ func CredentialsVolume(secret string) string {
 	}
 	return name + credentialsSuffix
 }
-
-// credentialsSuffix is KubeVirt's.
-const credentialsSuffix = "-access-cred"
 
 // SecretDir is where the Secrets of a cloud-init volume are mounted in the Pod, as userdata and networkdata.
 func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }

@@ -10,7 +10,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/dhcpoption"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
@@ -25,12 +25,12 @@ func dhcpArguments(path *field.Path, iface *v1.Interface, podInterface string) (
 	}
 	path = path.Child("dhcpOptions")
 	options := optionList{path: path, podInterface: podInterface}
-	options.text(path.Child("bootFileName"), launcherpod.DHCPBootFileName, wanted.BootFileName)
-	options.text(path.Child("tftpServerName"), launcherpod.DHCPTFTPServerName, wanted.TFTPServerName)
+	options.text(path.Child("bootFileName"), dhcpoption.BootFileName, wanted.BootFileName)
+	options.text(path.Child("tftpServerName"), dhcpoption.TFTPServerName, wanted.TFTPServerName)
 	options.ntpServers(path.Child("ntpServers"), wanted.NTPServers)
 	for i, private := range wanted.PrivateOptions {
 		at := path.Child("privateOptions").Index(i)
-		if private.Option < launcherpod.FirstPrivateDHCP || private.Option > launcherpod.LastPrivateDHCP {
+		if private.Option < dhcpoption.FirstPrivate || private.Option > dhcpoption.LastPrivate {
 			return nil, field.Invalid(at.Child("option"), private.Option, "must be in range 224 to 254")
 		}
 		options.text(at.Child("value"), uint8(private.Option), private.Value)
@@ -49,7 +49,7 @@ type optionList struct {
 
 func (l *optionList) text(path *field.Path, code uint8, text string) {
 	// A private option may be empty.
-	if text == "" && code < launcherpod.FirstPrivateDHCP {
+	if text == "" && code < dhcpoption.FirstPrivate {
 		return
 	}
 	l.add(path, code, text, len(text))
@@ -67,22 +67,22 @@ func (l *optionList) ntpServers(path *field.Path, servers []string) {
 		addresses = append(addresses, ip.String())
 	}
 	if len(addresses) > 0 {
-		l.add(path, launcherpod.DHCPNTPServers, strings.Join(addresses, " "), 4*len(addresses))
+		l.add(path, dhcpoption.NTPServers, strings.Join(addresses, " "), 4*len(addresses))
 	}
 }
 
 func (l *optionList) add(path *field.Path, code uint8, text string, bytes int) {
-	if bytes > launcherpod.MaxDHCPOption {
-		l.errs = append(l.errs, field.TooLong(path, text, launcherpod.MaxDHCPOption))
+	if bytes > dhcpoption.MaxValue {
+		l.errs = append(l.errs, field.TooLong(path, text, dhcpoption.MaxValue))
 		return
 	}
 	l.bytes += bytes + optionHead
-	option := launcherpod.DHCPOption{Interface: l.podInterface, Code: code, Text: text}
+	option := dhcpoption.Option{Interface: l.podInterface, Code: code, Text: text}
 	l.flags = append(l.flags, "--dhcp-option", option.String())
 }
 
 func (l *optionList) arguments() ([]string, error) {
-	if l.bytes > launcherpod.MaxDHCPOptions {
+	if l.bytes > dhcpoption.MaxValues {
 		l.errs = append(l.errs, field.Invalid(l.path, l.bytes,
 			"all options together must have at most 512 bytes, two for each and its value, to fit a packet: shorten them"))
 	}

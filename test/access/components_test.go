@@ -16,16 +16,17 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 )
 
-// Service accounts of virt-api, virt-handler and virt-exportproxy.
+// Service accounts of virt-api, virt-handler, virt-broker and virt-exportproxy.
 const (
-	apiAccount   = "system:serviceaccount:kubevirt:kubevirt-apiserver"
-	agentAccount = "system:serviceaccount:kubevirt:kubevirt-handler"
-	proxyAccount = "system:serviceaccount:kubevirt:kubevirt-exportproxy"
+	apiAccount    = "system:serviceaccount:kubevirt:kubevirt-apiserver"
+	agentAccount  = "system:serviceaccount:kubevirt:kubevirt-handler"
+	brokerAccount = "system:serviceaccount:kubevirt:kubevirt-broker"
+	proxyAccount  = "system:serviceaccount:kubevirt:kubevirt-exportproxy"
 )
 
 // TestRightsOfComponents checks requests that an attacker with a stolen token would send.
 func TestRightsOfComponents(t *testing.T) {
-	for _, file := range []string{"virt-api.yaml", "virt-handler.yaml", "virt-exportproxy.yaml"} {
+	for _, file := range []string{"virt-api.yaml", "virt-handler.yaml", "virt-broker.yaml", "virt-exportproxy.yaml"} {
 		if err := create(t.Context(), filepath.Join("rbac", file)); err != nil {
 			t.Fatal(err)
 		}
@@ -63,6 +64,14 @@ func TestRightsOfComponents(t *testing.T) {
 		{agentAccount, "get list watch", "", "secrets", "kubevirt", false},
 		{agentAccount, "get list watch", "", "secrets", namespace, false},
 		{agentAccount, "get", subresource.GroupName, "virtualmachineinstances/console", namespace, false},
+
+		// Its Pods have no token, and its account nothing to gain with one.
+		{brokerAccount, "get list watch create update patch delete", "", "pods", "kubevirt", false},
+		{brokerAccount, "get list watch", "", "secrets", "kubevirt", false},
+		{brokerAccount, "get list watch update patch", "", "nodes", "", false},
+		{brokerAccount, "get list watch", "kubevirt.io", "virtualmachineinstances", namespace, false},
+		{brokerAccount, "get list watch", "kubevirt.io", "kubevirts", "kubevirt", false},
+		{brokerAccount, "create list watch", certificates, "certificatesigningrequests", "", false},
 
 		{proxyAccount, "list watch", "export.kubevirt.io", "virtualmachineexports", namespace, true},
 		{proxyAccount, "create list watch", certificates, "certificatesigningrequests", "", true},

@@ -28,8 +28,8 @@ type participants struct {
 	source, target string
 	// instance is the UID of the VMI, and sourcePod the Pod that runs the guest.
 	instance, sourcePod types.UID
-	// agents are the Pods of the agents by node, and controllers those of virt-controller by name.
-	agents, controllers map[string]types.UID
+	// agents and brokers are the Pods of virt-handler and virt-broker by node, and controllers those of virt-controller by name.
+	agents, brokers, controllers map[string]types.UID
 }
 
 func (h *harness) participants(ctx context.Context) (*participants, error) {
@@ -37,7 +37,10 @@ func (h *harness) participants(ctx context.Context) (*participants, error) {
 	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName}, instance); err != nil {
 		return nil, err
 	}
-	s := &participants{source: instance.Status.NodeName, instance: instance.UID, agents: map[string]types.UID{}, controllers: map[string]types.UID{}}
+	s := &participants{
+		source: instance.Status.NodeName, instance: instance.UID,
+		agents: map[string]types.UID{}, brokers: map[string]types.UID{}, controllers: map[string]types.UID{},
+	}
 	for _, node := range h.cluster.nodes() {
 		if node != s.source {
 			s.target = node
@@ -61,11 +64,13 @@ func (h *harness) participants(ctx context.Context) (*participants, error) {
 		switch pod := &pods[i]; pod.Labels["kubevirt.io"] {
 		case "virt-handler":
 			s.agents[pod.Spec.NodeName] = pod.UID
+		case "virt-broker":
+			s.brokers[pod.Spec.NodeName] = pod.UID
 		case "virt-controller":
 			s.controllers[pod.Name] = pod.UID
 		}
 	}
-	if s.sourcePod == "" || len(s.agents) != 2 || len(s.controllers) == 0 {
+	if s.sourcePod == "" || len(s.agents) != 2 || len(s.brokers) != 2 || len(s.controllers) == 0 {
 		return nil, fmt.Errorf("a Pod that takes part in migrations is missing: %+v", s)
 	}
 	return s, nil
@@ -80,16 +85,20 @@ const appearTimeout = 3 * time.Second
 
 // inject injects a fault.
 func (h *harness) inject(ctx context.Context, f plan.Fault, s *participants) error {
-	agent := func(node string) error {
-		return h.killIn(ctx, "virt-handler", func() types.UID { return s.agents[node] })
+	on := func(node, program string, pods map[string]types.UID) error {
+		return h.killIn(ctx, program, func() types.UID { return pods[node] })
 	}
 	source := func(program string) error { return h.killIn(ctx, program, func() types.UID { return s.sourcePod }) }
 	target := func(program string) error { return h.killIn(ctx, program, h.observer.targetPod) }
 	switch f {
 	case plan.SourceAgent:
-		return agent(s.source)
+		return on(s.source, "virt-handler", s.agents)
 	case plan.TargetAgent:
-		return agent(s.target)
+		return on(s.target, "virt-handler", s.agents)
+	case plan.SourceBroker:
+		return on(s.source, "virt-broker", s.brokers)
+	case plan.TargetBroker:
+		return on(s.target, "virt-broker", s.brokers)
 	case plan.SourceLauncher:
 		return source("virt-launcher")
 	case plan.TargetLauncher:
@@ -132,11 +141,9 @@ func (h *harness) killIn(ctx context.Context, program string, pod func() types.U
 			if err != nil {
 				return err
 			}
-			for _, p := range all {
-				if p.Program == program {
-					h.observer.note("kill %s, process %d of Pod %s", program, p.PID, uid)
-					return syscall.Kill(p.PID, syscall.SIGKILL)
-				}
+			if p := podproc.Oldest(all, program); p != nil {
+				h.observer.note("kill %s, process %d of Pod %s", program, p.PID, uid)
+				return syscall.Kill(p.PID, syscall.SIGKILL)
 			}
 		}
 		if time.Now().After(until) {

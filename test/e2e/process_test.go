@@ -43,6 +43,16 @@ func podProcess(pod *corev1.Pod, command string) podproc.Process {
 	return found[0]
 }
 
+// mainProcess finds the process of a program in a Pod that was started first: the program's probe may run beside it.
+func mainProcess(pod *corev1.Pod, program string) podproc.Process {
+	GinkgoHelper()
+	all, err := podproc.Of(pod.UID)
+	Expect(err).NotTo(HaveOccurred())
+	found := podproc.Oldest(all, program)
+	Expect(found).NotTo(BeNil(), "no process %q in Pod %s", program, pod.Name)
+	return *found
+}
+
 func podProcesses(pod *corev1.Pod, program string) []podproc.Process {
 	GinkgoHelper()
 	all, err := podproc.Of(pod.UID)

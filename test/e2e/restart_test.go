@@ -23,7 +23,7 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 	// There is a guest for each process that is killed. They boot in parallel. Each is stopped after one kill, and must survive the earlier
 	// ones.
 	const controller, kubelet = 2, 3
-	survivors := []string{"virt-handler", "containerd"}
+	survivors := []string{"virt-handler", "virt-broker", "containerd"}
 	for name, third := range map[string]int{"virt-controller": controller, "kubelet": kubelet} {
 		if extended(third).MatchesLabelFilter(GinkgoLabelFilter()) {
 			survivors = append(survivors, name)
@@ -75,6 +75,14 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 		Entry("virt-handler", SpecTimeout(8*time.Minute), "virt-handler", func(ctx context.Context, node string) {
 			killComponent(ctx, "virt-handler", node)
 		}),
+		Entry("virt-broker", SpecTimeout(8*time.Minute), "virt-broker", func(ctx context.Context, node string) {
+			killComponent(ctx, "virt-broker", node)
+			By("opening a new connection to a console")
+			at := openConsole(ctx, namespace, "virt-broker")
+			at.press("echo ANSWER-$((6*7))\n")
+			expectOutput(ctx, at.Out, "ANSWER-42")
+			at.press("\x1d")
+		}),
 		Entry("virt-controller", extended(controller), SpecTimeout(8*time.Minute), "virt-controller", func(ctx context.Context, _ string) {
 			killComponent(ctx, "virt-controller", "")
 		}),
@@ -113,7 +121,7 @@ func killComponent(ctx context.Context, component, node string) {
 		}
 		Expect(pod.Status.ContainerStatuses).NotTo(BeEmpty())
 		killed[pod.Name] = pod.Status.ContainerStatuses[0].RestartCount
-		killProcess(podProcess(pod, component))
+		killProcess(mainProcess(pod, component))
 	}
 	Expect(killed).NotTo(BeEmpty(), "no Pod of %s on %q", component, node)
 	Eventually(func(g Gomega) {

@@ -30,7 +30,7 @@ const (
 )
 
 // rolloutTimeout limits the replacement of all components, and another one of the agents if their manifests have changed.
-const rolloutTimeout = 6 * time.Minute
+const rolloutTimeout = 7 * time.Minute
 
 // The images of all versions are the same, so that the cluster is unchanged afterwards. Their tags differ, so that all Pods are replaced.
 var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func() {
@@ -88,7 +88,7 @@ func expectStopsAtAgent(ctx context.Context, before string) {
 	Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).To(ContainSubstring("virt-handler-"))
 	Expect(imagesOf(ctx, "virt-api")).To(HaveEach(HaveSuffix(":" + before)))
 	Expect(imagesOf(ctx, "virt-controller")).To(HaveEach(HaveSuffix(":" + before)))
-	expectExportProxy(ctx, before)
+	expectLater(ctx, "virt-exportproxy", before)
 	if agents := imagesOf(ctx, "virt-handler"); len(agents) > 1 {
 		Expect(agents).To(ContainElement(HaveSuffix(":"+before)), "the update has stopped at one agent")
 	}
@@ -99,7 +99,7 @@ func tagVersions(ctx context.Context, versions ...string) {
 	GinkgoHelper()
 	for _, node := range nodes(ctx) {
 		for _, version := range versions {
-			for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-launcher", "virt-exportproxy", "virt-exportserver"} {
+			for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-broker", "virt-launcher", "virt-exportproxy", "virt-exportserver"} {
 				from := image(component)
 				if component == "virt-handler" && version == brokenVersion {
 					from = image("guest-small")
@@ -132,14 +132,15 @@ func expectRolledOut(ctx context.Context, version string) {
 	for _, component := range []string{"virt-controller", "virt-api", "virt-handler"} {
 		Expect(imagesOf(ctx, component)).To(And(Not(BeEmpty()), HaveEach(HaveSuffix(":"+version))), component)
 	}
-	expectExportProxy(ctx, version)
+	expectLater(ctx, "virt-broker", version)
+	expectLater(ctx, "virt-exportproxy", version)
 }
 
-// expectExportProxy checks that virt-exportproxy, which earlier releases do not have, has a version.
-func expectExportProxy(ctx context.Context, version string) {
+// expectLater checks that a component that earlier releases do not have has a version.
+func expectLater(ctx context.Context, component, version string) {
 	GinkgoHelper()
-	if images := imagesOf(ctx, "virt-exportproxy"); len(images) > 0 {
-		Expect(images).To(HaveEach(HaveSuffix(":" + version)))
+	if images := imagesOf(ctx, component); len(images) > 0 {
+		Expect(images).To(HaveEach(HaveSuffix(":"+version)), component)
 	}
 }
 

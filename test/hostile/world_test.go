@@ -5,7 +5,6 @@ package hostile
 
 import (
 	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -35,11 +34,13 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	virtbroker "github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/broker"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
@@ -129,8 +130,9 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	expect(w.t, mgr.Add(incoming))
 	triggers := reconciler.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
+	privileged := broker.Start(w.t, virtbroker.Options{PodsDir: w.podsDir, CheckPeer: broker.AnyPeer})
 	w.connections, err = rpc.NewManager(rpc.Options{
-		PodsDir: w.podsDir, RelayDir: filepath.Join(w.t.TempDir(), "r"), CheckPeer: anyPeer, Responses: responses,
+		Broker: privileged, RelayDir: filepath.Join(w.t.TempDir(), "r"), Responses: responses,
 	}, triggers.Enqueue)
 	expect(w.t, err)
 	expect(w.t, mgr.Add(w.connections))
@@ -138,19 +140,13 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 		Client: &countingClient{mgr.GetClient(), w.writes}, APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
 		Facts: facts.Node{Arch: "amd64"}, Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
 		Connections: agent.Connections{Manager: w.connections}, Responses: responses, Networks: noNetworks{},
-		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: w.podsDir, Pod: pod} },
-		Files:    func(*hypervisor.Process) reconciler.Files { return noFiles{} },
+		Content:  func(pod types.UID) media.Content { return privileged.Content(pod) },
+		Files:    func(types.UID) reconciler.Files { return noFiles{} },
 		Config:   clusterconfig.Default,
 		Recorder: &events.FakeRecorder{},
 	})
 	expect(w.t, guests.SetupWithManager(mgr, triggers))
 	w.metrics = agent.GuestMetrics(thisNode, guests, w.connections, metrics.NewLabelFilter())
-}
-
-// anyPeer accepts this process as the process of every Pod.
-func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
-	dir, err := os.Open("/proc/self")
-	return &hypervisor.Process{Dir: dir}, err
 }
 
 // follow watches the VMIs.
@@ -251,15 +247,15 @@ func (c *countingWriter) Patch(ctx context.Context, obj client.Object, patch cli
 // noNetworks is for guests without interfaces.
 type noNetworks struct{}
 
-func (noNetworks) Forward(context.Context, *hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod) error {
+func (noNetworks) Forward(context.Context, *v1.VirtualMachineInstance, *corev1.Pod) error {
 	return nil
 }
 
-func (noNetworks) Ensure(context.Context, *hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod, bool) (map[string]domain.InterfaceFact, error) {
+func (noNetworks) Ensure(context.Context, *v1.VirtualMachineInstance, *corev1.Pod, bool) (map[string]domain.InterfaceFact, error) {
 	return map[string]domain.InterfaceFact{}, nil
 }
 
-func (noNetworks) Advertise(*hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod) error {
+func (noNetworks) Advertise(*v1.VirtualMachineInstance, *corev1.Pod) error {
 	return nil
 }
 
@@ -268,17 +264,19 @@ func (noNetworks) Forget(types.UID) {}
 // noFiles are the files of a Pod without devices.
 type noFiles struct{}
 
-func (noFiles) HasDevice(context.Context, string) bool { return false }
+func (noFiles) HasDevice(context.Context, string) (bool, error) { return false, nil }
 
-func (noFiles) DirectIO(context.Context, string) bool { return true }
+func (noFiles) DirectIO(context.Context, string) (bool, error) { return true, nil }
 
-func (noFiles) CPUs(context.Context) []uint { return nil }
+func (noFiles) CPUs(context.Context) ([]uint, error) { return nil, nil }
 
-func (noFiles) BlockSizes(context.Context, string) facts.BlockSizes { return facts.BlockSizes{} }
+func (noFiles) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
+	return facts.BlockSizes{}, nil
+}
 
 func (noFiles) OwnDevices(context.Context) error { return nil }
 
-func (noFiles) SetRealtime(context.Context, []uint, []uint) error { return nil }
+func (noFiles) SetRealtime(context.Context, []uint) error { return nil }
 
 // ownedBy returns a controller reference to a VMI.
 func ownedBy(vmi *v1.VirtualMachineInstance) []metav1.OwnerReference {

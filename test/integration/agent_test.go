@@ -30,14 +30,19 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/cmd/virt-handler/agent"
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	virtbroker "github.com/vireo-project/vireo/internal/broker"
+	podnetwork "github.com/vireo-project/vireo/internal/broker/network"
+	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/broker"
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
 
@@ -57,6 +62,8 @@ type node struct {
 	manager       *rpc.Manager
 	client        client.Client
 	agent         *reconciler.Reconciler
+	// broker has the privileges on the node.
+	broker *brokerclient.Client
 	// advertisers run until stop.
 	advertisers *network.Advertisers
 }
@@ -66,6 +73,7 @@ func newNode(objects ...client.Object) *node {
 	n := &node{
 		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(),
 	}
+	n.broker = broker.Start(GinkgoT(), virtbroker.Options{PodsDir: n.pods, DevDir: "/dev", CheckPeer: processOf(n.daemon.PID)})
 	scheme := runtime.NewScheme()
 	Expect(corev1.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
@@ -84,15 +92,15 @@ func (n *node) startAgent() {
 	var err error
 	responses := hypervisor.NewResponseBudget()
 	n.manager, err = rpc.NewManager(rpc.Options{
-		Responses: responses, PodsDir: n.pods, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"), CheckPeer: n.process,
+		Responses: responses, Broker: n.broker, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"),
 	}, func(key types.NamespacedName) { notifications <- key })
 	Expect(err).NotTo(HaveOccurred())
 	n.advertisers = network.NewAdvertisers(GinkgoLogr)
 	n.agent = reconciler.New(reconciler.Options{
 		Client: n.client, APIReader: n.client, Node: agentNode, Facts: facts.Node{Arch: "amd64"},
-		Connections: agent.Connections{Manager: n.manager}, Responses: responses, Networks: agent.Networks{Advertisers: n.advertisers},
-		Content: func(pod types.UID) media.Content { return media.PodContent{PodsDir: n.pods, Pod: pod} },
-		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: "/dev"} },
+		Connections: agent.Connections{Manager: n.manager}, Responses: responses, Networks: agent.Networks{Advertisers: n.advertisers, Broker: n.broker},
+		Content: func(pod types.UID) media.Content { return n.broker.Content(pod) },
+		Files:   func(pod types.UID) reconciler.Files { return n.broker.Files(pod) },
 		Config: func() clusterconfig.Config {
 			config := clusterconfig.Default()
 			config.UseEmulation = true
@@ -110,13 +118,15 @@ func (n *node) stopAgent() {
 	Expect(n.advertisers.Start(ctx)).To(Succeed())
 }
 
-// process returns the Pod's PID 1 as libvirtd's process: the test's processes are in no Pod's cgroup.
-func (n *node) process(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(n.daemon.PID()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
+// processOf returns a check that accepts a Pod's PID 1 as libvirtd's process: the test's processes are in no Pod's cgroup.
+func processOf(pid func() int) pods.CheckPeer {
+	return func(*net.UnixConn, string) (*os.File, error) {
+		fd, err := unix.Open("/proc/"+strconv.Itoa(pid()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), "process"), nil
 	}
-	return &hypervisor.Process{Dir: os.NewFile(uintptr(fd), "process")}, nil
 }
 
 // socketDir creates the kubelet's directory of the Pod's sockets.
@@ -367,7 +377,7 @@ func (n *node) guestRuns() bool {
 
 // inNamespace runs a function in the network namespace at a path.
 func inNamespace(path string, do func() error) error {
-	namespace, err := network.OpenNamespaceFile(path)
+	namespace, err := podnetwork.OpenNamespaceFile(path)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
@@ -32,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/test/broker"
 )
 
 // The benchmark measures the cost of an agent. Each side has an agent in its own process, with all parts that migrate guests and without
@@ -88,6 +91,7 @@ type agentResponse struct{ Error string }
 // agentProcess is the agent in a process.
 type agentProcess struct {
 	agentSetup
+	broker      *brokerclient.Client
 	connections *rpc.Manager
 	targets     *peer.Targets
 	peers       *peer.Client
@@ -144,7 +148,10 @@ func (a *agentProcess) start(ctx context.Context) error {
 		return err
 	}
 	trust := certificate.Trust(a.Trust)
-	if a.connections, err = rpc.NewManager(podOptions(a.PodsDir, a.RelayDir, a.PID), func(types.NamespacedName) {}); err != nil {
+	if err := a.startBroker(); err != nil {
+		return err
+	}
+	if a.connections, err = rpc.NewManager(podOptions(a.broker, a.RelayDir), func(types.NamespacedName) {}); err != nil {
 		return err
 	}
 	a.peers = peer.NewClient(func(node string) (*tls.Config, error) {
@@ -175,13 +182,21 @@ func (a *agentProcess) start(ctx context.Context) error {
 	return err
 }
 
+// startBroker starts a broker that runs as long as the process.
+func (a *agentProcess) startBroker() error {
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		return err
+	}
+	socket := filepath.Join(dir, "s")
+	_, err = broker.ServeAt(socket, brokerOptions(a.PodsDir, a.PID))
+	a.broker = brokerclient.New(socket)
+	return err
+}
+
 // sum reads a file of an image in the Pod.
 func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, name string) (peer.Checksum, error) {
-	conn, err := a.connections.Conn(pod)
-	if err != nil {
-		return peer.Checksum{}, err
-	}
-	size, crc, err := facts.PodFiles{Process: conn.Process()}.Sum(ctx, "default", mount, name)
+	size, crc, err := facts.Sum(ctx, a.broker, pod, mount, name)
 	return peer.Checksum{Size: size, CRC32: crc}, err
 }
 

@@ -7,26 +7,25 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	virtbroker "github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/broker"
 )
 
 // dial connects to the Pod's libvirtd as the agent does.
 func (p *pod) dial(change ...func(*rpc.Options)) *rpc.Conn {
 	GinkgoHelper()
-	options := podOptions(p.podsDir(), GinkgoT().TempDir(), p.daemon.PID())
+	options := podOptions(broker.Start(GinkgoT(), brokerOptions(p.podsDir(), p.daemon.PID())), GinkgoT().TempDir())
 	for _, do := range change {
 		do(&options)
 	}
@@ -55,15 +54,14 @@ func (p *pod) podsDir() string {
 // podRef refers to the one Pod of such a directory.
 func podRef() hypervisor.PodRef { return hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey} }
 
-// podOptions returns options of an agent that accepts the Pod's PID 1 as the peer: there is no kubelet that creates cgroups.
-func podOptions(pods, relays string, pid int) rpc.Options {
-	return rpc.Options{
-		PodsDir: pods, RelayDir: relays, Responses: hypervisor.NewResponseBudget(),
-		CheckPeer: func(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
-			fd, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			return &hypervisor.Process{Dir: os.NewFile(uintptr(fd), "process")}, err
-		},
-	}
+// podOptions returns options of an agent. The broker runs until stop.
+func podOptions(client *brokerclient.Client, relays string) rpc.Options {
+	return rpc.Options{Broker: client, RelayDir: relays, Responses: hypervisor.NewResponseBudget()}
+}
+
+// brokerOptions returns options of a broker that accepts a Pod's PID 1 as the peer: there is no kubelet that creates cgroups.
+func brokerOptions(pods string, pid int) virtbroker.Options {
+	return virtbroker.Options{PodsDir: pods, DevDir: "/dev", CheckPeer: processOf(func() int { return pid })}
 }
 
 // transcript collects the output of a reader.

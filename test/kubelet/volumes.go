@@ -58,6 +58,26 @@ func WriteVolume(podsDir string, pod types.UID, kind, volume string, files map[s
 	return linkNames(dir, files)
 }
 
+// ReadVolume returns the files at the top level of a volume.
+func ReadVolume(podsDir string, pod types.UID, kind, volume string) (map[string][]byte, error) {
+	version := filepath.Join(VolumeDir(podsDir, pod, kind, volume), currentVersion)
+	entries, err := os.ReadDir(version)
+	if err != nil {
+		// Not wrapped: the volume is missing, not a file in it.
+		return nil, fmt.Errorf("no volume %s: %s", volume, err.Error())
+	}
+	files := map[string][]byte{}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			continue
+		}
+		if files[entry.Name()], err = os.ReadFile(filepath.Join(version, entry.Name())); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
 func writeFiles(dir string, files map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		path := filepath.Join(dir, name)

@@ -276,7 +276,7 @@ type madeOf struct {
 
 func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
 	config, err := clusterconfig.FromKubeVirt(kv, clusterconfig.WithContainerRestarts(true), clusterconfig.WithImages(clusterconfig.Images{
-		Launcher: "registry.example/launcher:1", Handler: "registry.example/handler:1", API: "registry.example/api:1",
+		Launcher: "registry.example/launcher:1", Handler: "registry.example/handler:1", Broker: "registry.example/broker:1", API: "registry.example/api:1",
 	}))
 	if err != nil {
 		return madeOf{}, err
@@ -346,7 +346,11 @@ func guestUnder(config clusterconfig.Config, spec string) (any, error) {
 		return nil, fmt.Errorf("media: %w", err)
 	}
 	interfaces := factsOf(disks, plan).Interfaces
-	definition, err := domain.Build(vmi, facts.Collect(context.Background(), config, facts.Node{Arch: "amd64"}, nodeFiles{}, disks, interfaces))
+	collected, err := facts.Collect(context.Background(), config, facts.Node{Arch: "amd64"}, nodeFiles{}, disks, interfaces)
+	if err != nil {
+		return nil, fmt.Errorf("facts: %w", err)
+	}
+	definition, err := domain.Build(vmi, collected)
 	if err != nil {
 		return nil, fmt.Errorf("domain: %w", err)
 	}
@@ -357,10 +361,12 @@ func guestUnder(config clusterconfig.Config, spec string) (any, error) {
 // nodeFiles are the files of a node with all devices.
 type nodeFiles struct{}
 
-func (nodeFiles) HasDevice(context.Context, string) bool                     { return true }
-func (nodeFiles) DirectIO(context.Context, string) bool                      { return true }
-func (nodeFiles) CPUs(context.Context) []uint                                { return []uint{0, 1} }
-func (nodeFiles) BlockSizes(context.Context, string) (none facts.BlockSizes) { return none }
+func (nodeFiles) HasDevice(context.Context, string) (bool, error) { return true, nil }
+func (nodeFiles) DirectIO(context.Context, string) (bool, error)  { return true, nil }
+func (nodeFiles) CPUs(context.Context) ([]uint, error)            { return []uint{0, 1}, nil }
+func (nodeFiles) BlockSizes(context.Context, string) (none facts.BlockSizes, err error) {
+	return none, nil
+}
 
 // reads reports whether a package has a selector expression with the name.
 func reads(t *testing.T, by consumer) bool {

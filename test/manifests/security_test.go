@@ -6,6 +6,7 @@ package manifests
 import (
 	"cmp"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // securitySections returns the section of SECURITY.md for each process.
@@ -39,9 +42,10 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 			t.Errorf("SECURITY.md gives no reason for %s of %s", what, process)
 		}
 	}
-	var agent appsv1.DaemonSet
-	read(t, &agent, "internal", "controller", "kubevirt", "operator", "manifests", "virt-handler.yaml")
-	pods := map[string]*corev1.PodSpec{"virt-handler": &agent.Spec.Template.Spec}
+	pods := map[string]*corev1.PodSpec{}
+	for _, name := range []string{"virt-handler", "virt-broker"} {
+		pods[name] = podOfDaemonSet(t, name)
+	}
 	var api appsv1.Deployment
 	read(t, &api, "internal", "controller", "kubevirt", "operator", "manifests", "virt-api.yaml")
 	pods["virt-api"] = &api.Spec.Template.Spec
@@ -72,6 +76,45 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 	}
 	if seen == 0 {
 		t.Error("the manifests have no capability and no host path")
+	}
+}
+
+func podOfDaemonSet(t *testing.T, name string) *corev1.PodSpec {
+	t.Helper()
+	var ds appsv1.DaemonSet
+	read(t, &ds, "internal", "controller", "kubevirt", "operator", "manifests", name+".yaml")
+	return &ds.Spec.Template.Spec
+}
+
+// SECURITY.md says what each verb of virt-broker is worth to an attacker.
+func TestSecurityNamesEveryVerbOfTheBroker(t *testing.T) {
+	section := securitySections(t)["virt-broker"]
+	verbs := regexp.MustCompile(`Verb = "([a-z-]+)"`).FindAllStringSubmatch(text(t, "internal/brokerapi/verbs.go"), -1)
+	if len(verbs) == 0 {
+		t.Error("internal/brokerapi/verbs.go has no verbs")
+	}
+	for _, verb := range verbs {
+		if !strings.Contains(section, "\n| `"+verb[1]+"` |") {
+			t.Errorf("SECURITY.md has no row for the verb %s of virt-broker", verb[1])
+		}
+	}
+	if rows := strings.Count(section, "\n| `") - strings.Count(section, "\n| `/") - len(podOfDaemonSet(t, "virt-broker").Containers[0].SecurityContext.Capabilities.Add); rows != len(verbs) {
+		t.Errorf("SECURITY.md has %d rows of verbs of virt-broker, which has %d verbs", rows, len(verbs))
+	}
+}
+
+// The two halves of the node agent meet at a socket, and agree on who may connect to it.
+func TestTheHalvesOfTheAgentMeet(t *testing.T) {
+	agent, broker := podOfDaemonSet(t, "virt-handler"), podOfDaemonSet(t, "virt-broker")
+	if user := agent.Containers[0].SecurityContext.RunAsUser; user == nil || *user != brokerapi.ClientUID {
+		t.Errorf("virt-handler does not run as user %d, whose requests virt-broker accepts", brokerapi.ClientUID)
+	}
+	want := path.Dir(brokerapi.Socket("/var/lib/kubelet"))
+	for name, pod := range map[string]*corev1.PodSpec{"virt-handler": agent, "virt-broker": broker} {
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == want }) ||
+			!slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == want }) {
+			t.Errorf("%s does not mount %s", name, want)
+		}
 	}
 }
 

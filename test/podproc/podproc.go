@@ -55,6 +55,25 @@ func Of(pod types.UID) ([]Process, error) {
 	return found, nil
 }
 
+// Oldest returns the process of a program that was started first, or nil. A probe may be another process of the same program.
+func Oldest(all []Process, program string) *Process {
+	var first *Process
+	for i := range all {
+		if all[i].Program == program && (first == nil || all[i].startedBefore(first)) {
+			first = &all[i]
+		}
+	}
+	return first
+}
+
+// startedBefore compares decimal numbers without leading zeros.
+func (p *Process) startedBefore(other *Process) bool {
+	if len(p.Start) != len(other.Start) {
+		return len(p.Start) < len(other.Start)
+	}
+	return p.Start < other.Start
+}
+
 // names reports whether a process's cgroups are those of a Pod. Drivers of cgroups write the UID with dashes or underscores.
 func names(cgroup []byte, pod types.UID) bool {
 	uid := string(pod)

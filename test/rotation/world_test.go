@@ -170,7 +170,7 @@ func (w *world) startController(log *livelog.Log) {
 	var metrics, health int
 	w.webhookPort, metrics, health = w.freePort(), w.freePort(), w.freePort()
 	options := &manager.Options{
-		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", ExporterImage: "e.org/e:v1", Namespace: rights.Namespace,
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1", ExporterImage: "e.org/e:v1", Namespace: rights.Namespace,
 		BindAddress: "127.0.0.1", Port: metrics, HealthPort: health, WebhookPort: w.webhookPort,
 		WebhookService: webhookService, MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		LeaderElection: true, Clock: w.clock, SkipNameValidation: true,

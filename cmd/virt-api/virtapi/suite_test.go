@@ -166,7 +166,7 @@ func (w *cluster) register(port int) {
 	settings := operator.Settings{
 		Namespace: installed, Config: clusterconfig.Default(), Bundles: map[string][]byte{certificate.APIServing.Name: bundle},
 	}
-	settings.Config.Images = clusterconfig.Images{Launcher: "l", Handler: "h", API: "a"}
+	settings.Config.Images = clusterconfig.Images{Launcher: "l", Handler: "h", Broker: "b", API: "a"}
 	objects, err := operator.Render(settings)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	for _, o := range objects {

@@ -114,7 +114,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := setupTracing(ctx, mgr, l.Logger); err != nil {
 		return err
 	}
-	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "apiImage", o.APIImage)
+	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "brokerImage", o.BrokerImage, "apiImage", o.APIImage)
 	return mgr.Start(ctx)
 }
 

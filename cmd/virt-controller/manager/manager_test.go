@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 	c, err := client.New(config, client.Options{Scheme: NewScheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
-		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
 		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		LeaderElection: true, MetricsAuthorization: true,
@@ -211,7 +211,7 @@ func TestRun(t *testing.T) {
 
 func TestMissingOptions(t *testing.T) {
 	err := (&Options{}).Validate()
-	for _, flag := range []string{"--launcher-image", "--handler-image", "--api-image", "--install-namespace"} {
+	for _, flag := range []string{"--launcher-image", "--handler-image", "--broker-image", "--api-image", "--install-namespace"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("no error about %s: %v", flag, err)
 		}

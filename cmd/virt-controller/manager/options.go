@@ -26,6 +26,7 @@ import (
 type Options struct {
 	LauncherImage string
 	HandlerImage  string
+	BrokerImage   string
 	APIImage      string
 	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
 	GuestfsImage string
@@ -66,6 +67,7 @@ const (
 	// Environment variables with the images of this build, which the Deployment sets.
 	launcherImageEnv = "VIRT_LAUNCHER_IMAGE"
 	handlerImageEnv  = "VIRT_HANDLER_IMAGE"
+	brokerImageEnv   = "VIRT_BROKER_IMAGE"
 	apiImageEnv      = "VIRT_API_IMAGE"
 	guestfsImageEnv  = "LIBGUESTFS_TOOLS_IMAGE"
 	exporterImageEnv = "VIRT_EXPORTSERVER_IMAGE"
@@ -81,6 +83,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"image of virt-launcher, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+launcherImageEnv)
 	fs.StringVar(&o.HandlerImage, "handler-image", os.Getenv(handlerImageEnv),
 		"image of virt-handler, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+handlerImageEnv)
+	fs.StringVar(&o.BrokerImage, "broker-image", os.Getenv(brokerImageEnv),
+		"image of virt-broker, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+brokerImageEnv)
 	fs.StringVar(&o.APIImage, "api-image", os.Getenv(apiImageEnv),
 		"image of virt-api, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+apiImageEnv)
 	fs.StringVar(&o.GuestfsImage, "guestfs-image", os.Getenv(guestfsImageEnv),
@@ -125,6 +129,9 @@ func (o *Options) Validate() error {
 	if o.HandlerImage == "" {
 		errs = append(errs, fmt.Errorf("the handler image is not known: set --handler-image or %s", handlerImageEnv))
 	}
+	if o.BrokerImage == "" {
+		errs = append(errs, fmt.Errorf("the image of virt-broker is not known: set --broker-image or %s", brokerImageEnv))
+	}
 	if o.APIImage == "" {
 		errs = append(errs, fmt.Errorf("the image of virt-api is not known: set --api-image or %s", apiImageEnv))
 	}
@@ -136,7 +143,7 @@ func (o *Options) Validate() error {
 
 func (o *Options) images() clusterconfig.Option {
 	return clusterconfig.WithImages(clusterconfig.Images{
-		Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage, Guestfs: o.GuestfsImage,
+		Launcher: o.LauncherImage, Handler: o.HandlerImage, Broker: o.BrokerImage, API: o.APIImage, Guestfs: o.GuestfsImage,
 		Exporter: o.ExporterImage, ExportProxy: o.ExportProxyImage,
 	})
 }

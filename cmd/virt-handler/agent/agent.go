@@ -30,7 +30,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/device"
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -41,6 +41,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
@@ -87,14 +88,15 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
-	collectors, incoming, err := setupReconciler(mgr, o, store)
+	broker := brokerclient.New(brokerapi.Socket(o.KubeletRoot))
+	guests, err := setupReconciler(mgr, o, store, broker)
 	if err != nil {
 		return err
 	}
-	if err := setupNode(mgr, o); err != nil {
+	if err := setupNode(mgr, o, broker, guests.brokerResponds); err != nil {
 		return err
 	}
-	if err := setupMetrics(mgr, o, store, collectors); err != nil {
+	if err := setupMetrics(mgr, o, store, guests.collectors); err != nil {
 		return err
 	}
 	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
@@ -103,7 +105,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		}
 	}
 	l.Info("Starting virt-handler", "node", o.Node, "namespace", o.Namespace)
-	until, stop := (&drain{node: o.Node, limit: drainLimit, log: l.Logger, caches: []cache.Cache{mgr.GetCache(), incoming}}).after(ctx)
+	until, stop := (&drain{node: o.Node, limit: drainLimit, log: l.Logger, caches: []cache.Cache{mgr.GetCache(), guests.incoming}}).after(ctx)
 	defer stop()
 	return mgr.Start(until)
 }
@@ -199,8 +201,18 @@ func slimPod(object any) (any, error) {
 	return cache.TransformStripManagedFields()(object)
 }
 
-// setupReconciler adds the reconciler of the node's guests. It returns its metrics, and the cache of the VMIs that migrate to the node.
-func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]prometheus.Collector, cache.Cache, error) {
+// guests is what the rest of the process needs of the reconciler.
+type guests struct {
+	// collectors are its metrics.
+	collectors []prometheus.Collector
+	// incoming is the cache of the VMIs that migrate to the node.
+	incoming cache.Cache
+	// brokerResponds is called when the broker responds again.
+	brokerResponds func()
+}
+
+// setupReconciler adds the reconciler of the node's guests.
+func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, broker *brokerclient.Client) (*guests, error) {
 	cells, err := observe.ReadTopology(o.CapabilitiesDir)
 	if err != nil {
 		// Not fatal: running guests must be reconciled.
@@ -209,27 +221,27 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (
 	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
 	triggers := reconciler.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
-	connections, err := addConnections(mgr, o, responses, triggers)
+	connections, err := addConnections(mgr, o, broker, responses, triggers)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	networks := Networks{network.NewAdvertisers(mgr.GetLogger().WithName("network"))}
+	networks := Networks{Advertisers: network.NewAdvertisers(mgr.GetLogger().WithName("network")), Broker: broker}
 	if err := mgr.Add(networks); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := setupServer(mgr, o, store, connections, responses); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	moves, err := newMigrations(mgr, o, store)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	events, err := recorder.Add(mgr, corev1.EventSource{Component: name, Host: o.Node})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	checksum := o.checksums(connections)
-	guests := reconciler.New(reconciler.Options{
+	checksum := checksums(broker)
+	r := reconciler.New(reconciler.Options{
 		Client:      mgr.GetClient(),
 		APIReader:   mgr.GetAPIReader(),
 		Incoming:    moves.incoming,
@@ -242,33 +254,38 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (
 		Connections: Connections{connections},
 		Responses:   responses,
 		Networks:    networks,
-		Content:     func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
-		Files:       func(p *hypervisor.Process) reconciler.Files { return o.podFiles(p) },
+		Content:     func(pod types.UID) media.Content { return broker.Content(pod) },
+		Files:       func(pod types.UID) reconciler.Files { return broker.Files(pod) },
 		Checksum:    checksum,
 		Config:      store.Current,
 		Recorder:    events,
-
-		ExclusiveCPUs: observe.PodResources{Dir: o.podResourcesDir()}.ExclusiveCPUs,
 	})
-	if err := moves.serve(mgr, o, connections, guests, checksum); err != nil {
-		return nil, nil, err
+	if err := moves.serve(mgr, o, connections, broker, r, checksum); err != nil {
+		return nil, err
 	}
-	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, OnReconnect: guests.Recheck}); err != nil {
-		return nil, nil, err
+	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, OnReconnect: r.Recheck}); err != nil {
+		return nil, err
 	}
 	labels, err := metrics.AddLabelFilter(mgr, o.Namespace)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	collectors := append(guests.Metrics(), GuestMetrics(o.Node, guests, connections, labels), &guestmetrics.PanicCollector{Counts: connections.Panics})
-	return collectors, moves.incoming, guests.SetupWithManager(mgr, triggers)
+	return &guests{
+		collectors: append(r.Metrics(), GuestMetrics(o.Node, r, connections, labels), &guestmetrics.PanicCollector{Counts: connections.Panics}),
+		incoming:   moves.incoming,
+		brokerResponds: func() {
+			connections.RetryBroker()
+			r.EnqueueAll()
+		},
+	}, r.SetupWithManager(mgr, triggers)
 }
 
 // addConnections adds the connections to the libvirtds of this node's launchers to the manager.
-func addConnections(mgr ctrl.Manager, o *Options, responses *hypervisor.ResponseBudget, triggers *reconciler.Triggers) (*rpc.Manager, error) {
+func addConnections(
+	mgr ctrl.Manager, o *Options, broker *brokerclient.Client, responses *hypervisor.ResponseBudget, triggers *reconciler.Triggers,
+) (*rpc.Manager, error) {
 	connections, err := rpc.NewManager(rpc.Options{
-		PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r"), Responses: responses, FirstConnections: firstConnections,
-		Container: containerOf(mgr.GetClient()),
+		Broker: broker, RelayDir: filepath.Join(o.PrivateDir, "r"), Responses: responses, FirstConnections: firstConnections,
 	}, triggers.Enqueue)
 	if err != nil {
 		return nil, err
@@ -301,21 +318,24 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	return mgr.Add(served)
 }
 
-// setupNode adds the device plugins and the reports about the node.
-func setupNode(mgr ctrl.Manager, o *Options) error {
+// setupNode adds the reports about the node. brokerResponds is called when the broker responds again.
+func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, brokerResponds func()) error {
 	capabilities, err := observe.ReadCapabilities(o.CapabilitiesDir, runtime.GOARCH)
 	if err != nil {
 		// Not fatal: running guests must be reconciled. Without a report virt-controller sets no labels for CPU models.
 		ctrl.Log.WithName(name).Error(err, "The node's capabilities are not known, no CPU model is reported")
 		capabilities = &nodecapabilities.Report{Arch: runtime.GOARCH}
 	}
-	devices := device.NewManager(device.Options{PluginDir: o.pluginDir(), DevDir: o.DevDir, Count: o.MaxDevices})
+	devices := brokerclient.NewDevices(broker, brokerResponds)
 	if err := mgr.Add(devices); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("virt-broker", devices.Ready); err != nil {
 		return err
 	}
 	return mgr.Add(&observe.Reporter{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
 		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),
-		StaticCPUPolicy: observe.PodResources{Dir: o.podResourcesDir()}.HasStaticCPUPolicy, Realtime: observe.RealtimeCapable,
+		StaticCPUPolicy: broker.HasStaticCPUPolicy, Realtime: observe.RealtimeCapable,
 	})
 }

@@ -5,18 +5,19 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
@@ -48,93 +49,81 @@ func (m Served) Open(pod hypervisor.PodRef) (server.Connection, error) {
 // interfaceRetry is the delay before the next reconciliation checks whether a missing interface of a Pod exists.
 const interfaceRetry = 10 * time.Second
 
-// Networks connects guests in the network namespace of their Pod's libvirtd.
-type Networks struct{ *network.Advertisers }
+// Networks connects guests to their Pods' networks, through the broker.
+type Networks struct {
+	*network.Advertisers
+	Broker *brokerclient.Client
+}
 
 // Ensure connects the guest's interfaces and returns the facts about them.
-func (Networks) Ensure(
-	ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, migrationTarget bool,
+func (n Networks) Ensure(
+	ctx context.Context, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, migrationTarget bool,
 ) (map[string]domain.InterfaceFact, error) {
 	plan, err := plan(vmi, pod)
 	if err != nil {
 		return nil, err
 	}
 	if migrationTarget {
-		plan = plan.ForMigrationTarget()
+		plan = network.ForMigrationTarget(plan)
 	}
-	namespace, err := namespaceOf(process, pod)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = namespace.Close() }()
-	results, err := network.Ensure(ctx, namespace, plan)
+	connected, err := n.Broker.ConnectNetwork(ctx, pod.UID, plan)
 	if err != nil {
 		return nil, fromNetwork(err)
 	}
-	interfaces := make(map[string]domain.InterfaceFact, len(results))
-	for name, result := range results {
-		interfaces[name] = result.Fact
+	interfaces := make(map[string]domain.InterfaceFact, len(connected))
+	for name, tap := range connected {
+		interfaces[name] = domain.InterfaceFact{Tap: tap.Tap, MAC: tap.MAC, MTU: tap.MTU}
 	}
 	return interfaces, nil
 }
 
 // Forward forwards the migration's ports to the guest after the migration.
-func (Networks) Forward(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
+func (n Networks) Forward(ctx context.Context, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
 	plan, err := plan(vmi, pod)
 	if err != nil {
 		return err
 	}
-	namespace, err := namespaceOf(process, pod)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = namespace.Close() }()
-	return fromNetwork(network.Forward(ctx, namespace, plan))
+	return fromNetwork(n.Broker.ForwardPorts(ctx, pod.UID, plan))
 }
 
 // fromNetwork makes a missing interface of the Pod a retryable error: it may be created later, without an event.
 func fromNetwork(err error) error {
-	var missing *network.MissingInterfaceError
-	if errors.As(err, &missing) {
+	switch brokerapi.CodeOf(err) {
+	case brokerapi.CodeMissingInterface:
 		return &reconciler.Retry{Reason: reconciler.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
+	case brokerapi.CodeNodesNetwork:
+		return &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+	default:
+		return err
 	}
-	return err
 }
 
 // Advertise starts to advertise the guest's IPv6 gateway.
-func (n Networks) Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
-	return n.Run(pod.UID, func() (network.Advertisement, error) {
-		plan, err := plan(vmi, pod)
-		if err != nil {
-			return nil, err
-		}
-		namespace, err := namespaceOf(process, pod)
-		if err != nil {
-			return nil, err
-		}
-		return network.NamespaceAdvertisement{Namespace: namespace, Plan: plan}, nil
-	})
+func (n Networks) Advertise(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
+	plan, err := plan(vmi, pod)
+	if err != nil {
+		return err
+	}
+	n.Run(pod.UID, network.AdvertiseFor(plan, func(ctx context.Context, podInterface string) (network.Router, error) {
+		conn, gateway, err := n.Broker.OpenRouter(ctx, pod.UID, podInterface)
+		return network.Router{Conn: conn, MAC: gateway.MAC, MTU: gateway.MTU}, err
+	}))
+	return nil
 }
 
 // plan returns the network plan of a VMI in a Pod. The Pod, not the VMI, determines whether there is a sidecar: a change of the
-// VMI affects its next Pod only.
-func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (network.Plan, error) {
+// VMI affects its next Pod only. It rejects Pods on the node's network, which virt-controller does not create; the broker does too.
+func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (brokerapi.Plan, error) {
+	if pod.Spec.HostNetwork {
+		return brokerapi.Plan{}, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork,
+			Err: fmt.Errorf("pod %s is on the node's network (hostNetwork): a launcher Pod has one of its own", pod.Name)}
+	}
 	plan, err := network.NewPlan(vmi)
 	if err != nil {
 		return plan, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
 	}
 	if podspec.HasSidecar(pod.Labels) {
-		plan = plan.WithSidecar()
+		plan = network.WithSidecar(plan)
 	}
 	return plan, nil
-}
-
-// namespaceOf opens the Pod's network namespace through the descriptor of the verified process, as its pid may have been reused.
-// It rejects Pods on the node's network, which virt-controller does not create.
-func namespaceOf(process *hypervisor.Process, pod *corev1.Pod) (*network.Namespace, error) {
-	if pod.Spec.HostNetwork {
-		return nil, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork,
-			Err: fmt.Errorf("pod %s is on the node's network (hostNetwork): %w", pod.Name, network.ErrNodesNamespace)}
-	}
-	return network.OpenNamespaceFile(fmt.Sprintf("/proc/self/fd/%d/ns/net", process.Dir.Fd()))
 }

@@ -10,21 +10,25 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/vireo-project/vireo/internal/agent/network"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 func TestHostNetworkPodIsRejected(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
-	_, err := namespaceOf(nil, pod)
-	var terminal *reconciler.Terminal
-	if !errors.As(err, &terminal) || !errors.Is(err, network.ErrNodesNamespace) {
-		t.Errorf("got %#v", err)
+	_, err := plan(&v1.VirtualMachineInstance{}, pod)
+	refused := fromNetwork(&brokerapi.Error{Code: brokerapi.CodeNodesNetwork})
+	for _, err := range []error{err, refused} {
+		var terminal *reconciler.Terminal
+		if !errors.As(err, &terminal) || terminal.Reason != reconciler.ReasonInvalidNetwork {
+			t.Errorf("got %#v", err)
+		}
 	}
 }
 
 func TestMissingPodInterfaceIsRetried(t *testing.T) {
-	missing := fmt.Errorf("connect the interface blue: %w", &network.MissingInterfaceError{PodInterface: "pod16477688c0e"})
+	missing := fmt.Errorf("connect the interface blue: %w", &brokerapi.Error{Code: brokerapi.CodeMissingInterface, Subject: "pod16477688c0e"})
 	var retry *reconciler.Retry
 	if err := fromNetwork(missing); !errors.As(err, &retry) || retry.Reason != "MissingPodInterface" || retry.After <= 0 {
 		t.Errorf("got %#v", err)

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
+	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
@@ -79,7 +81,7 @@ func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
 
 // serve adds the server for the agents of other nodes from which guests migrate to this one.
 func (m *migrations) serve(
-	mgr ctrl.Manager, o *Options, connections *rpc.Manager, guests *reconciler.Reconciler, checksum peer.ChecksumFunc,
+	mgr ctrl.Manager, o *Options, connections *rpc.Manager, broker *brokerclient.Client, guests *reconciler.Reconciler, checksum peer.ChecksumFunc,
 ) error {
 	served, err := peer.NewServer(peer.ServerOptions{
 		TLS: certificate.MigrationServer(m.own, m.trust), PeerNode: certificate.PeerNode,
@@ -90,8 +92,8 @@ func (m *migrations) serve(
 		Run:      guests.RunReleased,
 		Checksum: checksum,
 		PostCopy: func(ctx context.Context, pod hypervisor.PodRef) bool {
-			conn, err := connections.Conn(pod)
-			return err == nil && o.podFiles(conn.Process()).HasDevice(ctx, launcherpod.PostCopyDevice)
+			has, err := broker.Files(pod.UID).HasDevice(ctx, launcherpod.PostCopyDevice)
+			return err == nil && has
 		},
 	})
 	if err != nil {
@@ -101,13 +103,9 @@ func (m *migrations) serve(
 }
 
 // checksums returns a function for the checksums of files in launcher Pods. It reads each file once.
-func (o *Options) checksums(connections *rpc.Manager) peer.ChecksumFunc {
+func checksums(broker *brokerclient.Client) peer.ChecksumFunc {
 	read := peer.ChecksumFunc(func(ctx context.Context, pod hypervisor.PodRef, mount, name string) (peer.Checksum, error) {
-		conn, err := connections.Conn(pod)
-		if err != nil {
-			return peer.Checksum{}, err
-		}
-		size, crc, err := o.podFiles(conn.Process()).Sum(ctx, pod.VMI.Namespace, mount, name)
+		size, crc, err := facts.Sum(ctx, broker, pod, mount, name)
 		return peer.Checksum{Size: size, CRC32: crc}, err
 	})
 	return read.Cached()

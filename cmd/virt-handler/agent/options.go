@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agent sets up virt-handler: a controller-runtime manager with the VMI reconciler, the connections to launchers, the
-// device plugins and the reports about the node.
+// Package agent sets up virt-handler: a controller-runtime manager with the VMI reconciler, the connections to launchers and
+// to virt-broker, and the reports about the node.
 package agent
 
 import (
@@ -11,11 +11,8 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 
-	"github.com/vireo-project/vireo/internal/agent/facts"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
@@ -44,16 +41,12 @@ type Options struct {
 	TrustDir string
 	// Namespace is the install namespace.
 	Namespace string
-	// KubeletRoot is the kubelet's root directory.
+	// KubeletRoot is the kubelet's root directory on the node. Only the broker's socket below it is used.
 	KubeletRoot string
-	// DevDir is the path at which the node's /dev is mounted.
-	DevDir string
 	// PrivateDir is a private directory in memory, for sockets and for media while they are created.
 	PrivateDir string
 	// CapabilitiesDir contains the capabilities of the node, as libvirt of the virt-launcher image reports them.
 	CapabilitiesDir string
-	// MaxDevices is the maximum number of VMIs on the node. KubeVirt's name: each VMI uses one device kvm.
-	MaxDevices int
 	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
 	Verbosity int
 }
@@ -70,12 +63,10 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust", "directory with the CA certificates, one file for each role")
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, "kubevirt"),
 		"namespace of the KubeVirt object; the default is the environment variable "+namespaceEnv+", or kubevirt")
-	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node")
-	fs.StringVar(&o.DevDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node, below which virt-broker has its socket")
 	fs.StringVar(&o.PrivateDir, "private-dir", "/var/run/kubevirt-private", "directory in memory that no other process uses, for sockets and for disks while they are created")
 	fs.StringVar(&o.CapabilitiesDir, "capabilities-dir", "/var/lib/kubevirt-node-labeller",
 		"directory with capabilities.xml and domcapabilities.xml, which libvirt of the virt-launcher image has written")
-	fs.IntVar(&o.MaxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+
 		"spec.configuration.developerConfiguration.logVerbosity.virtHandler of the KubeVirt object can raise it")
 }
@@ -89,21 +80,7 @@ func (o *Options) Validate() error {
 	if o.Namespace == "" {
 		errs = append(errs, errors.New("the install namespace is not known: set --install-namespace"))
 	}
-	if o.MaxDevices < 1 {
-		errs = append(errs, fmt.Errorf("--max-devices is %d: it must be at least 1", o.MaxDevices))
-	}
 	return errors.Join(errs...)
-}
-
-func (o *Options) podsDir() string { return filepath.Join(o.KubeletRoot, "pods") }
-
-func (o *Options) podResourcesDir() string { return filepath.Join(o.KubeletRoot, "pod-resources") }
-
-func (o *Options) pluginDir() string { return filepath.Join(o.KubeletRoot, "device-plugins") }
-
-// podFiles returns access to the files of a launcher Pod.
-func (o *Options) podFiles(p *hypervisor.Process) facts.PodFiles {
-	return facts.PodFiles{Process: p, NodeDev: o.DevDir}
 }
 
 func (o *Options) metricsAddress() string { return net.JoinHostPort(o.PodIP, strconv.Itoa(o.Port)) }

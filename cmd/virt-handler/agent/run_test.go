@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRun runs virt-handler with its service account and the policies for agents, on a node without guests.
+// TestRun runs virt-handler with its service account and the policies for agents, on a node without guests and without virt-broker.
 func TestRun(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
@@ -67,14 +67,10 @@ func TestRun(t *testing.T) {
 
 	account, _, err := rights.Handler.OnNode(t.Context(), config, api, "blue")
 	g.Expect(err).NotTo(HaveOccurred())
-	kubelet := t.TempDir()
-	for _, dir := range []string{"pods", "pod-resources", "device-plugins"} {
-		g.Expect(os.Mkdir(filepath.Join(kubelet, dir), 0o700)).To(Succeed())
-	}
 	options := &Options{
 		Node: "blue", PodIP: "127.0.0.1", Namespace: rights.Namespace, TrustDir: t.TempDir(),
 		Port: freePort(t), HealthPort: freePort(t), ConsoleServerPort: freePort(t), MigrationPort: freePort(t),
-		KubeletRoot: kubelet, DevDir: t.TempDir(), PrivateDir: t.TempDir(), CapabilitiesDir: t.TempDir(), MaxDevices: 1,
+		KubeletRoot: t.TempDir(), PrivateDir: t.TempDir(), CapabilitiesDir: t.TempDir(),
 		MetricsAuthorization: true,
 	}
 	log, err := livelog.New(0)

@@ -17,16 +17,16 @@ import (
 // vhostNet is the device with which QEMU offloads a guest's network traffic to the kernel.
 const vhostNet = "/dev/vhost-net"
 
-// Files inspects files of the launcher Pod.
+// Files inspects files of the launcher Pod. An error means that they cannot be inspected now.
 type Files interface {
 	// HasDevice reports whether the Pod has a character device at a path.
-	HasDevice(ctx context.Context, path string) bool
+	HasDevice(ctx context.Context, path string) (bool, error)
 	// DirectIO reports whether a file of the Pod can be opened with O_DIRECT.
-	DirectIO(ctx context.Context, path string) bool
+	DirectIO(ctx context.Context, path string) (bool, error)
 	// CPUs returns the CPUs on which the Pod may run.
-	CPUs(ctx context.Context) []uint
+	CPUs(ctx context.Context) ([]uint, error)
 	// BlockSizes returns the block sizes of a device or of a file's file system; zeros if they are not known.
-	BlockSizes(ctx context.Context, path string) BlockSizes
+	BlockSizes(ctx context.Context, path string) (BlockSizes, error)
 }
 
 // Node has the facts about the agent's node.
@@ -48,7 +48,15 @@ type BlockSizes struct {
 func Collect(
 	ctx context.Context, config clusterconfig.Config, node Node, files Files, disks *media.Result,
 	interfaces map[string]domain.InterfaceFact,
-) domain.Facts {
+) (domain.Facts, error) {
+	hasVhostNet, err := files.HasDevice(ctx, vhostNet)
+	if err != nil {
+		return domain.Facts{}, err
+	}
+	cpus, err := files.CPUs(ctx)
+	if err != nil {
+		return domain.Facts{}, err
+	}
 	facts := domain.Facts{
 		Emulation:             config.UseEmulation,
 		Arch:                  node.Arch,
@@ -58,28 +66,45 @@ func Collect(
 		ACPI:                  disks.ACPI,
 		SMBIOS:                domain.SMBIOSFact(config.SMBIOS),
 		MemBalloonStatsPeriod: uint(config.MemBalloonStatsPeriod),
-		VhostNet:              files.HasDevice(ctx, vhostNet),
-		CPUs:                  files.CPUs(ctx),
+		VhostNet:              hasVhostNet,
+		CPUs:                  cpus,
 		NUMACells:             node.NUMACells,
 	}
 	for name, disk := range facts.Disks {
-		disk.DirectIO = (disk.Block || files.DirectIO(ctx, disk.Path)) &&
-			(disk.BackingPath == "" || disk.BackingBlock || files.DirectIO(ctx, disk.BackingPath))
+		if disk.DirectIO, err = directIO(ctx, files, disk); err != nil {
+			return domain.Facts{}, err
+		}
 		facts.Disks[name] = disk
 	}
-	return facts
+	return facts, nil
+}
+
+// directIO reports whether QEMU can open a disk, and the image below it, with O_DIRECT.
+func directIO(ctx context.Context, files Files, disk domain.DiskFact) (bool, error) {
+	can, err := disk.Block, error(nil)
+	if !can {
+		can, err = files.DirectIO(ctx, disk.Path)
+	}
+	if !can || err != nil || disk.BackingPath == "" || disk.BackingBlock {
+		return can, err
+	}
+	return files.DirectIO(ctx, disk.BackingPath)
 }
 
 // AddBlockSizes adds the block sizes of disks whose spec requests those of their volumes. It does not access other disks.
-func AddBlockSizes(ctx context.Context, vmi *v1.VirtualMachineInstance, files Files, disks map[string]domain.DiskFact) {
+func AddBlockSizes(ctx context.Context, vmi *v1.VirtualMachineInstance, files Files, disks map[string]domain.DiskFact) error {
 	for i := range vmi.Spec.Domain.Devices.Disks {
 		spec := &vmi.Spec.Domain.Devices.Disks[i]
 		disk, found := disks[spec.Name]
 		if !found || !domain.MatchesVolume(spec) {
 			continue
 		}
-		sizes := files.BlockSizes(ctx, disk.Path)
+		sizes, err := files.BlockSizes(ctx, disk.Path)
+		if err != nil {
+			return err
+		}
 		disk.LogicalBlockSize, disk.PhysicalBlockSize, disk.DiscardGranularity = sizes.Logical, sizes.Physical, sizes.Discard
 		disks[spec.Name] = disk
 	}
+	return nil
 }

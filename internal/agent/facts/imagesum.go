@@ -7,10 +7,14 @@ import (
 	"context"
 	"hash/crc32"
 	"io"
+	"os"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/vireo-project/vireo/internal/agent/fairqueue"
-	"github.com/vireo-project/vireo/internal/agent/podprocess"
+	"github.com/vireo-project/vireo/internal/agent/hanging"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
 const (
@@ -23,11 +27,17 @@ const (
 // imageReads limits the node to one read of an image at a time. Images of several guests are read alternately, buffer by buffer.
 var imageReads = fairqueue.New(1)
 
+// Opener opens files of launcher Pods.
+type Opener interface {
+	// OpenFile opens a regular file for reading by its path in a directory where an image is mounted in the Pod.
+	OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error)
+}
+
 // Sum reads a regular file on the file system that is mounted at a directory of the Pod. It returns the file's size in bytes and
 // its CRC-32 (IEEE), which was KubeVirt's checksum of an image (pkg/virt-handler/container-disk). It returns when its context is
 // done, even if a read hangs. Reads are queued fairly by namespace.
-func (p PodFiles) Sum(ctx context.Context, namespace, mount, name string) (size int64, crc uint32, err error) {
-	root, err := podprocess.OpenRoot(p.Process.Dir)
+func Sum(ctx context.Context, files Opener, pod hypervisor.PodRef, mount, name string) (size int64, crc uint32, err error) {
+	f, err := files.OpenFile(ctx, pod.UID, mount, name)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -36,14 +46,9 @@ func (p PodFiles) Sum(ctx context.Context, namespace, mount, name string) (size 
 		crc  uint32
 	}
 	found := make(chan result, 1)
-	err = root.Do(ctx, p.Process.Pod, func(root *podprocess.Root) error {
-		f, err := root.OpenRegular(mount, name)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
+	err = hanging.Do(ctx, pod.UID, f, func() error {
 		sum := crc32.NewIEEE()
-		from := queuedReader{ctx: ctx, namespace: namespace, queue: imageReads, timeout: readTimeout, from: f}
+		from := queuedReader{ctx: ctx, namespace: pod.VMI.Namespace, queue: imageReads, timeout: readTimeout, from: f}
 		size, err := io.CopyBuffer(struct{ io.Writer }{sum}, from, make([]byte, sumBuffer))
 		found <- result{size, sum.Sum32()}
 		return err

@@ -5,7 +5,6 @@ package hypervisor
 
 import (
 	"errors"
-	"os"
 
 	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
@@ -106,13 +105,4 @@ func (d *Domain) AgentConnected() bool {
 		}
 	}
 	return false
-}
-
-// Process refers to a launcher's libvirtd process by a descriptor. Unlike a PID it never refers to another process: after
-// the process has ended, the descriptor is of no use.
-type Process struct {
-	// Pod is the launcher Pod that it belongs to.
-	Pod types.UID
-	// Dir is its directory in /proc, opened while the connection was checked.
-	Dir *os.File
 }

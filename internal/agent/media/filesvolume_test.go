@@ -59,7 +59,7 @@ func TestFilesVolumes(t *testing.T) {
 		{name: "sysprep without an answer", source: v1.VolumeSource{Sysprep: &v1.SysprepSource{Secret: ref}},
 			content: filesOf(SecretVolume, hello), message: "Secret s has neither the key"},
 		{name: "too much", source: configMap(""), content: filesOf(ConfigMapVolume, map[string]string{"a": strings.Repeat("x", maxFileBytes+1)}),
-			message: "ConfigMap c: read volume"},
+			message: "ConfigMap c: too much"},
 		{name: "long name", source: configMap(""), content: filesOf(ConfigMapVolume, map[string]string{strings.Repeat("n", maxNameBytes+1): ""}),
 			message: "has 104 bytes"},
 		{name: "long label", source: configMap(strings.Repeat("l", maxLabelBytes+1)), content: filesOf(ConfigMapVolume, hello),

@@ -8,6 +8,8 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -21,7 +23,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/test/kubelet"
 )
 
 const (
@@ -33,17 +34,36 @@ const (
 // content are the files of a Pod's volumes, by kind and name.
 type content map[VolumeKind]map[string]map[string]string
 
+// write returns the content as the kubelet has written it.
 func (c content) write(t *testing.T) Content {
 	t.Helper()
-	pods := t.TempDir()
-	for kind, volumes := range c {
-		for volume, files := range volumes {
-			if err := kubelet.WriteVolume(pods, "uid", string(kind), volume, files); err != nil {
-				t.Fatal(err)
-			}
+	return c
+}
+
+// Secret returns the first key of a Secret's volume.
+func (c content) Secret(volume string, keys ...string) ([]byte, error) {
+	for _, key := range keys {
+		if data, found := c[SecretVolume][volume][key]; found {
+			return []byte(data), nil
 		}
 	}
-	return PodContent{PodsDir: pods, Pod: "uid"}
+	return nil, fs.ErrNotExist
+}
+
+// Files returns all files of a volume.
+func (c content) Files(kind VolumeKind, volume string) (map[string][]byte, error) {
+	found, ok := c[kind][volume]
+	if !ok {
+		return nil, fmt.Errorf("no volume %q", volume)
+	}
+	files, left := map[string][]byte{}, maxFileBytes
+	for name, data := range found {
+		files[name] = []byte(data)
+		if left -= len(data); left < 0 {
+			return nil, ErrTooMuch
+		}
+	}
+	return files, nil
 }
 
 // secrets returns the content of Secrets' volumes.

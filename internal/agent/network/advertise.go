@@ -11,14 +11,9 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // Numbers of ICMPv6 router discovery (RFC 4861, 4.1, 4.2 and 4.6).
@@ -34,9 +29,6 @@ const (
 	flagsManaged = 0x80 | 0x40
 	prefixOnLink = 0x80
 	hopLimit     = 64
-	// ndHops is the only hop limit with which a neighbor accepts the message.
-	ndHops = 255
-
 	// advertiseInterval is the interval of unsolicited advertisements. A guest keeps the gateway for routerLifetime (at most 9000 s)
 	// without any, so that it does not notice a restart of the agent.
 	advertiseInterval = 5 * time.Minute
@@ -45,74 +37,25 @@ const (
 	responseInterval = time.Second
 )
 
-var (
-	allNodes   = net.IPAddr{IP: net.ParseIP("ff02::1")}
-	allRouters = net.ParseIP("ff02::2")
-)
+var allNodes = net.IPAddr{IP: net.ParseIP("ff02::1")}
+
+// Router is the guest's IPv6 gateway: a bridge in the Pod.
+type Router struct {
+	// Conn is a socket for router discovery on the bridge. The broker opens it, which has the permission to.
+	Conn net.PacketConn
+	// MAC and MTU are those of the bridge.
+	MAC net.HardwareAddr
+	MTU int
+}
 
 // Advertise sends router advertisements to the guest until ctx is done: its gateway is on the bridge, and it gets an address from
-// DHCPv6, which itself has no option for a gateway. The launcher has no permission to send these messages. Advertise returns at
-// once if the plan has no masquerade or the Pod no IPv6. Call it after Ensure; it needs CAP_NET_RAW.
-func Advertise(ctx context.Context, namespace *Namespace, plan Plan) error {
-	for _, planned := range plan.Interfaces {
-		if planned.Binding == Masquerade {
-			return advertise(ctx, namespace, planned) // there is one Pod network
-		}
-	}
-	return nil
-}
-
-func advertise(ctx context.Context, namespace *Namespace, planned Interface) error {
-	var conn net.PacketConn
-	var message []byte
-	err := namespace.Do(func() error {
-		bridge, err := mustFind(podiface.Bridge(planned.PodInterface))
-		if err != nil {
-			return err
-		}
-		list, err := addresses(bridge)
-		if err != nil || !(podState{addresses: list}).hasIPv6() {
-			return err
-		}
-		message = routerMessage(bridge.Attrs(), planned.IPv6)
-		conn, err = listenRouter(ctx, bridge.Attrs())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("advertise the guest's IPv6 gateway: %w", err)
-	}
-	if conn == nil {
-		return nil
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+// DHCPv6, which itself has no option for a gateway. The launcher has no permission to send these messages. Advertise closes the
+// socket.
+func Advertise(ctx context.Context, router Router, network netip.Prefix) error {
+	stop := context.AfterFunc(ctx, func() { _ = router.Conn.Close() })
 	defer stop()
-	defer func() { _ = conn.Close() }()
-	return serveSolicitations(ctx, conn, message)
-}
-
-// listenRouter opens a socket for router discovery on a bridge. The kernel sets the checksum.
-func listenRouter(ctx context.Context, bridge *netlink.LinkAttrs) (net.PacketConn, error) {
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		err := raw.Control(func(fd uintptr) {
-			group := &unix.IPv6Mreq{Interface: uint32(bridge.Index)}
-			copy(group.Multiaddr[:], allRouters)
-			// The kernel passes on solicitations only: set bits block (RFC 3542, 3.2).
-			filter := &unix.ICMPv6Filter{}
-			for i := range filter.Data {
-				filter.Data[i] = math.MaxUint32
-			}
-			filter.Data[routerSolicitation/32] &^= 1 << (routerSolicitation % 32)
-			failed = errors.Join(
-				unix.SetsockoptICMPv6Filter(int(fd), unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, filter),
-				unix.BindToDevice(int(fd), bridge.Name),
-				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, ndHops),
-				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ndHops),
-				unix.SetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group))
-		})
-		return errors.Join(err, failed)
-	}}
-	return config.ListenPacket(ctx, "ip6:ipv6-icmp", "::")
+	defer func() { _ = router.Conn.Close() }()
+	return serveSolicitations(ctx, router.Conn, routerMessage(router, network))
 }
 
 // serveSolicitations advertises now, after each solicitation, and periodically.
@@ -167,13 +110,13 @@ func ignoreClosed(err error) error {
 }
 
 // routerMessage returns the advertisement of a bridge as the gateway of a network.
-func routerMessage(bridge *netlink.LinkAttrs, network netip.Prefix) []byte {
+func routerMessage(bridge Router, network netip.Prefix) []byte {
 	message := []byte{routerAdvertisement, 0, 0, 0, hopLimit, flagsManaged}
 	message = binary.BigEndian.AppendUint16(message, uint16(routerLifetime/time.Second))
 	message = append(message, make([]byte, 8)...) // reachable and retransmission time: unspecified
 
 	message = append(message, optionSourceAddress, 1)
-	message = append(message, bridge.HardwareAddr...)
+	message = append(message, bridge.MAC...)
 
 	message = append(message, optionMTU, 1, 0, 0)
 	message = binary.BigEndian.AppendUint32(message, uint32(bridge.MTU))

@@ -5,12 +5,13 @@ package network
 
 import (
 	"context"
-	"io"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 const (
@@ -19,22 +20,25 @@ const (
 	maxAdvertiseRetry   = time.Minute
 )
 
-// Advertisement is run by Advertisers for one Pod: Run is called until its context is done, again after a failure, and finally
-// Close.
-type Advertisement interface {
-	Run(ctx context.Context) error
-	io.Closer
-}
+// Advertisement is what Advertisers run for one Pod. It is run until its context is done, and again after a failure.
+type Advertisement func(ctx context.Context) error
 
-// NamespaceAdvertisement advertises the gateway of a plan in a namespace, which it closes.
-type NamespaceAdvertisement struct {
-	*Namespace
-	Plan Plan
-}
-
-// Run advertises until the context is done. It returns at once if there is nothing to advertise.
-func (a NamespaceAdvertisement) Run(ctx context.Context) error {
-	return Advertise(ctx, a.Namespace, a.Plan)
+// AdvertiseFor returns the Advertisement of a plan's gateway. open opens its socket, and returns none if there is nothing to advertise.
+func AdvertiseFor(plan brokerapi.Plan, open func(ctx context.Context, podInterface string) (Router, error)) Advertisement {
+	return func(ctx context.Context) error {
+		for i := range plan.Interfaces {
+			planned := &plan.Interfaces[i]
+			if planned.Binding != brokerapi.Masquerade {
+				continue
+			}
+			router, err := open(ctx, planned.PodInterface)
+			if err != nil || router.Conn == nil {
+				return err
+			}
+			return Advertise(ctx, router, planned.IPv6) // there is one Pod network
+		}
+		return nil
+	}
 }
 
 // Advertisers runs at most one Advertisement for each Pod.
@@ -68,22 +72,16 @@ func (a *Advertisers) Start(ctx context.Context) error {
 	return nil
 }
 
-// Run runs the Advertisement that open returns, for a Pod, until Forget. It does not call open if the Pod has one already, even one
-// that has returned.
-func (a *Advertisers) Run(pod types.UID, open func() (Advertisement, error)) error {
+// Run runs an Advertisement for a Pod, until Forget. It does nothing if the Pod has one already, even one that has returned.
+func (a *Advertisers) Run(pod types.UID, advertisement Advertisement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, found := a.running[pod]; found || a.ctx.Err() != nil {
-		return nil
-	}
-	advertisement, err := open()
-	if err != nil {
-		return err
+		return
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
 	a.running[pod] = cancel
 	a.wg.Go(func() { a.run(ctx, pod, advertisement) })
-	return nil
 }
 
 // Forget stops the advertisement of a Pod. It does not wait.
@@ -97,9 +95,8 @@ func (a *Advertisers) Forget(pod types.UID) {
 }
 
 func (a *Advertisers) run(ctx context.Context, pod types.UID, advertisement Advertisement) {
-	defer func() { _ = advertisement.Close() }()
 	for retry := firstAdvertiseRetry; ; retry = min(2*retry, maxAdvertiseRetry) {
-		err := advertisement.Run(ctx)
+		err := advertisement(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
 		}

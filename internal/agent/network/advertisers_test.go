@@ -11,24 +11,27 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// fakeAdvertisement is an Advertisement that fails a number of times and then runs until its context is done.
+// fakeAdvertisement fails a number of times and then runs until its context is done.
 type fakeAdvertisement struct {
 	failures atomic.Int32
 	nothing  bool
 	running  chan struct{}
-	closed   chan struct{}
+	ended    chan struct{}
 }
 
 func newFakeAdvertisement() *fakeAdvertisement {
-	return &fakeAdvertisement{running: make(chan struct{}, 100), closed: make(chan struct{})}
+	return &fakeAdvertisement{running: make(chan struct{}, 100), ended: make(chan struct{})}
 }
 
-func (a *fakeAdvertisement) Run(ctx context.Context) error {
+func (a *fakeAdvertisement) run(ctx context.Context) error {
 	if a.failures.Add(-1) >= 0 {
 		return errors.New("no bridge")
 	}
+	defer close(a.ended)
 	if a.nothing {
 		return nil
 	}
@@ -37,12 +40,13 @@ func (a *fakeAdvertisement) Run(ctx context.Context) error {
 	return nil
 }
 
-func (a *fakeAdvertisement) Close() error {
-	close(a.closed)
-	return nil
+// never returns an Advertisement that must not be run.
+func never(t *testing.T, why string) Advertisement {
+	return func(context.Context) error {
+		t.Error(why)
+		return nil
+	}
 }
-
-func (a *fakeAdvertisement) open() (Advertisement, error) { return a, nil }
 
 // startAdvertisers starts Advertisers that send their delays to a channel instead of waiting.
 func startAdvertisers(t *testing.T) (a *Advertisers, pauses chan time.Duration, stop func()) {
@@ -81,43 +85,34 @@ func receive[T any](t *testing.T, from <-chan T) (got T) {
 func TestAdvertisersRunOnePerPod(t *testing.T) {
 	a, _, stop := startAdvertisers(t)
 	first, other := newFakeAdvertisement(), newFakeAdvertisement()
-	if err := errors.Join(a.Run("pod", first.open), a.Run("other", other.open)); err != nil {
-		t.Fatal(err)
-	}
+	a.Run("pod", first.run)
+	a.Run("other", other.run)
 	receive(t, first.running)
 	receive(t, other.running)
 	for range 3 {
-		if err := a.Run("pod", func() (Advertisement, error) {
-			t.Error("a second one was opened for the same Pod")
-			return newFakeAdvertisement(), nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		a.Run("pod", never(t, "a second one runs for the same Pod"))
 	}
 	a.Forget("pod")
-	receive(t, first.closed)
+	receive(t, first.ended)
 	select {
-	case <-other.closed:
-		t.Error("another Pod's was closed, too")
+	case <-other.ended:
+		t.Error("another Pod's was stopped, too")
 	default:
 	}
 	again := newFakeAdvertisement()
-	if err := a.Run("pod", again.open); err != nil {
-		t.Fatal(err)
-	}
+	a.Run("pod", again.run)
 	receive(t, again.running)
 	stop()
-	receive(t, again.closed)
-	receive(t, other.closed)
+	receive(t, again.ended)
+	receive(t, other.ended)
+	a.Run("late", never(t, "one was started after the stop"))
 }
 
 func TestAdvertisersRetry(t *testing.T) {
 	a, pauses, stop := startAdvertisers(t)
 	failing := newFakeAdvertisement()
 	failing.failures.Store(8)
-	if err := a.Run("pod", failing.open); err != nil {
-		t.Fatal(err)
-	}
+	a.Run("pod", failing.run)
 	receive(t, failing.running)
 	want := firstAdvertiseRetry
 	for range 8 {
@@ -130,47 +125,28 @@ func TestAdvertisersRetry(t *testing.T) {
 		t.Errorf("the delays do not reach their limit: %s", want)
 	}
 	stop()
-	receive(t, failing.closed)
+	receive(t, failing.ended)
 }
 
 func TestAdvertisersWithNothingToAdvertise(t *testing.T) {
 	a, pauses, stop := startAdvertisers(t)
 	silent := newFakeAdvertisement()
 	silent.nothing = true
-	if err := a.Run("pod", silent.open); err != nil {
-		t.Fatal(err)
-	}
-	receive(t, silent.closed)
-	if err := a.Run("pod", func() (Advertisement, error) {
-		t.Error("one that has returned was opened again")
-		return newFakeAdvertisement(), nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	a.Run("pod", silent.run)
+	receive(t, silent.ended)
+	a.Run("pod", never(t, "one that has returned was run again"))
 	stop()
 	if len(pauses) != 0 {
 		t.Errorf("%d retries", len(pauses))
 	}
 }
 
-func TestAdvertisersRetryFailedOpen(t *testing.T) {
-	a, _, stop := startAdvertisers(t)
-	gone := errors.New("no such process")
-	if err := a.Run("pod", func() (Advertisement, error) { return nil, gone }); !errors.Is(err, gone) {
-		t.Errorf("got %v", err)
-	}
-	// The next reconcile tries again.
-	working := newFakeAdvertisement()
-	if err := a.Run("pod", working.open); err != nil {
-		t.Fatal(err)
-	}
-	receive(t, working.running)
-	stop()
-	// After the stop, a reconciliation that still runs starts nothing.
-	if err := a.Run("late", func() (Advertisement, error) {
-		t.Error("opened after the stop")
-		return newFakeAdvertisement(), nil
-	}); err != nil {
-		t.Fatal(err)
+func TestNothingToAdvertise(t *testing.T) {
+	open := func(context.Context, string) (Router, error) { return Router{}, nil }
+	plan := brokerapi.Plan{Interfaces: []brokerapi.Interface{{Binding: brokerapi.Bridge}, {Binding: brokerapi.Masquerade}}}
+	for name, plan := range map[string]brokerapi.Plan{"a Pod without IPv6": plan, "no masquerade": {}} {
+		if err := AdvertiseFor(plan, open)(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package network connects a guest to its Pod's network with a bridge, a tap and NAT in the Pod's network namespace. The agent
-// does so because the Pod has no permission to. Everything is level-triggered: Ensure reads what exists and creates what is
-// missing, so that it completes what an agent that was killed has started.
+// Package network plans how virt-broker connects a guest to its Pod's network, and advertises the gateway to guests with IPv6.
 package network
 
 import (
@@ -12,56 +10,19 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Binding is how a guest's interface is connected to the Pod's interface.
-type Binding string
-
-// Bindings that this package implements.
-const (
-	Masquerade Binding = "masquerade"
-	Bridge     Binding = "bridge"
-)
-
-// Plan is the desired state of a Pod's network. It is computed from the VMI.
-type Plan struct {
-	// Interfaces are the guest's interfaces in the VMI's order.
-	Interfaces []Interface
-}
-
-// Interface is one interface of a Plan.
-type Interface struct {
-	// Name is its name in the VMI.
-	Name string
-	// PodInterface is the name of the Pod's interface that it is connected to.
-	PodInterface string
-	// Binding is how the two are connected.
-	Binding Binding
-	// MAC is the guest's hardware address; empty with the bridge binding means that of the Pod's interface.
-	MAC net.HardwareAddr
-	// MultiQueue means that the tap has several queues. QEMU must open it accordingly.
-	MultiQueue bool
-	// IPv4 and IPv6 are the guest's private networks with masquerade.
-	IPv4, IPv6 netip.Prefix
-	// Ports are the ports that are forwarded to the guest; none means all.
-	Ports []PortRange
-	// Sidecar means that Istio's Envoy runs in the Pod: incoming connections go to it, and its own ones to the guest.
-	Sidecar bool
-	// MigrationTarget means that the guest has not yet migrated to the Pod: the ports of the migration are not forwarded.
-	MigrationTarget bool
-}
-
 // ForMigrationTarget returns the plan for a Pod that is the target of a migration.
-func (p Plan) ForMigrationTarget() Plan {
-	target := Plan{Interfaces: slices.Clone(p.Interfaces)}
+func ForMigrationTarget(p brokerapi.Plan) brokerapi.Plan {
+	target := brokerapi.Plan{Interfaces: slices.Clone(p.Interfaces)}
 	for i := range target.Interfaces {
 		target.Interfaces[i].MigrationTarget = true
 	}
@@ -69,25 +30,17 @@ func (p Plan) ForMigrationTarget() Plan {
 }
 
 // WithSidecar returns the plan for a Pod with Istio's sidecar.
-func (p Plan) WithSidecar() Plan {
-	behind := Plan{Interfaces: slices.Clone(p.Interfaces)}
+func WithSidecar(p brokerapi.Plan) brokerapi.Plan {
+	behind := brokerapi.Plan{Interfaces: slices.Clone(p.Interfaces)}
 	for i := range behind.Interfaces {
 		behind.Interfaces[i].Sidecar = true
 	}
 	return behind
 }
 
-// PortRange is a range of ports of one protocol.
-type PortRange struct {
-	// Protocol is TCP or UDP.
-	Protocol string
-	// First and Last are the ends of the range, both included.
-	First, Last uint16
-}
-
 // NewPlan returns the plan of a VMI.
-func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
-	var plan Plan
+func NewPlan(vmi *v1.VirtualMachineInstance) (brokerapi.Plan, error) {
+	var plan brokerapi.Plan
 	networks := map[string]v1.Network{}
 	for _, network := range vmi.Spec.Networks {
 		networks[network.Name] = network
@@ -100,11 +53,11 @@ func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
 		}
 		network, ok := networks[spec.Name]
 		if !ok {
-			return Plan{}, fmt.Errorf("interface %s: spec.networks has no network of this name", spec.Name)
+			return brokerapi.Plan{}, fmt.Errorf("interface %s: spec.networks has no network of this name", spec.Name)
 		}
 		planned, err := planInterface(vmi, spec, network)
 		if err != nil {
-			return Plan{}, fmt.Errorf("interface %s: %w", spec.Name, err)
+			return brokerapi.Plan{}, fmt.Errorf("interface %s: %w", spec.Name, err)
 		}
 		planned.MultiQueue = domain.InterfaceQueues(vmi, spec) > 1
 		plan.Interfaces = append(plan.Interfaces, planned)
@@ -112,8 +65,8 @@ func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
 	return plan, nil
 }
 
-func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v1.Network) (Interface, error) {
-	out := Interface{Name: spec.Name, PodInterface: podspec.PodInterface(&network)}
+func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v1.Network) (brokerapi.Interface, error) {
+	out := brokerapi.Interface{Name: spec.Name, PodInterface: podspec.PodInterface(&network)}
 	if spec.MacAddress != "" {
 		mac, err := net.ParseMAC(spec.MacAddress)
 		if err != nil {
@@ -123,14 +76,14 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 	}
 	switch {
 	case spec.Bridge != nil:
-		out.Binding = Bridge
+		out.Binding = brokerapi.Bridge
 		return out, nil
 	case spec.Masquerade == nil:
 		return out, fmt.Errorf("only the bindings masquerade and bridge can be connected")
 	case network.Pod == nil:
 		return out, fmt.Errorf("masquerade works on the Pod's network only")
 	}
-	out.Binding = Masquerade
+	out.Binding = brokerapi.Masquerade
 	if out.MAC == nil {
 		out.MAC = stableMAC(vmi.Namespace, vmi.Name, spec.Name)
 	}
@@ -146,12 +99,12 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 }
 
 // planPorts returns the ports to forward. KubeVirt accepts ports or portRanges; here, both can be set.
-func planPorts(spec *v1.Interface) ([]PortRange, error) {
+func planPorts(spec *v1.Interface) ([]brokerapi.PortRange, error) {
 	wanted := slices.Clone(spec.PortRanges)
 	for _, port := range spec.Ports {
 		wanted = append(wanted, v1.PortRange{Protocol: port.Protocol, Start: port.Port, End: port.Port})
 	}
-	out := make([]PortRange, 0, len(wanted))
+	out := make([]brokerapi.PortRange, 0, len(wanted))
 	for _, ports := range wanted {
 		protocol := strings.ToUpper(ports.Protocol)
 		switch protocol {
@@ -164,10 +117,10 @@ func planPorts(spec *v1.Interface) ([]PortRange, error) {
 		if ports.Start < 1 || ports.End < ports.Start || ports.End > math.MaxUint16 {
 			return nil, fmt.Errorf("%d to %d is no range of ports", ports.Start, ports.End)
 		}
-		out = append(out, PortRange{Protocol: protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
+		out = append(out, brokerapi.PortRange{Protocol: protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
 	}
 	// Sorted, so that the order in the spec does not change the rules.
-	slices.SortFunc(out, func(a, b PortRange) int {
+	slices.SortFunc(out, func(a, b brokerapi.PortRange) int {
 		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
 	})
 	return slices.Compact(out), nil
@@ -179,11 +132,3 @@ func stableMAC(parts ...string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "/")))
 	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
 }
-
-// gateway returns the bridge's address in a private network, the first one.
-func gateway(network netip.Prefix) netip.Prefix {
-	return netip.PrefixFrom(network.Masked().Addr().Next(), network.Bits())
-}
-
-// guest returns the guest's address in a private network, the second one. The launcher assigns it by DHCP.
-func guest(network netip.Prefix) netip.Addr { return gateway(network).Addr().Next() }

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // vmiWith returns a VMI with some changes.
@@ -55,19 +55,21 @@ func TestNewPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Plan{Interfaces: []Interface{
+	want := brokerapi.Plan{Interfaces: []brokerapi.Interface{
 		{
-			Name: "default", PodInterface: "eth0", Binding: Masquerade, MAC: stableMAC("default", "fedora", "default"),
+			Name: "default", PodInterface: "eth0", Binding: brokerapi.Masquerade, MAC: stableMAC("default", "fedora", "default"),
 			IPv4: netip.MustParsePrefix("192.168.7.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/120"),
-			Ports: []PortRange{{"TCP", 80, 80}, {"TCP", 1000, 2000}, {"UDP", 53, 53}},
+			Ports: []brokerapi.PortRange{
+				{Protocol: "TCP", First: 80, Last: 80}, {Protocol: "TCP", First: 1000, Last: 2000}, {Protocol: "UDP", First: 53, Last: 53},
+			},
 		},
-		{Name: "blue", PodInterface: "pod16477688c0e", Binding: Bridge, MAC: []byte{2, 0, 0, 0, 0, 9}},
+		{Name: "blue", PodInterface: "pod16477688c0e", Binding: brokerapi.Bridge, MAC: []byte{2, 0, 0, 0, 0, 9}},
 	}}
 	if diff := cmp.Diff(want, plan, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
-	if got := guest(plan.Interfaces[0].IPv4).String(); got != "192.168.7.2" {
-		t.Errorf("the guest is %s", got)
+	if err := plan.Check(); err != nil {
+		t.Errorf("the broker rejects the plan: %v", err)
 	}
 	if mac := plan.Interfaces[0].MAC; mac[0] != 0x02 {
 		t.Errorf("%s is not locally administered", mac)
@@ -122,18 +124,5 @@ func TestNewPlanRejects(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, c.want)
 			}
 		})
-	}
-}
-
-func TestDigestDependsOnTheRules(t *testing.T) {
-	planned := Interface{PodInterface: "eth0", IPv4: masquerade.DefaultIPv4, IPv6: masquerade.DefaultIPv6}
-	pod := podState{addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/24")}}
-	all := ipv4Rules(planned, pod).digest()
-	if again := ipv4Rules(planned, pod).digest(); again != all {
-		t.Error("the digest is not deterministic")
-	}
-	planned.Ports = []PortRange{{"TCP", 80, 80}}
-	if ipv4Rules(planned, pod).digest() == all {
-		t.Error("ports do not change the digest")
 	}
 }

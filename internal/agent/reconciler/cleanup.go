@@ -77,6 +77,13 @@ func (r *Reconciler) forget(uid types.UID, cache *podCache) {
 	r.Networks.Forget(uid)
 }
 
+// EnqueueAll triggers a reconciliation of all VMIs with a Pod on the node, for example when the broker responds again.
+func (r *Reconciler) EnqueueAll() {
+	for _, cache := range r.podCaches(func(*podCache) bool { return true }) {
+		r.Enqueue(cache.key)
+	}
+}
+
 // Recheck stops the guests whose Pods were deleted while the node was disconnected from the API server. Watches report these Pods
 // too, but up to a minute later, when another guest of the VM may already run elsewhere.
 func (r *Reconciler) Recheck(ctx context.Context) error {

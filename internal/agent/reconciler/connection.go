@@ -36,7 +36,6 @@ type Connection interface {
 	domainReader
 	guestStopper
 	orphanStopper
-	processProvider
 	domainStarter
 	media.Storage
 	guestObserver
@@ -77,20 +76,18 @@ type Files interface {
 	// OwnDevices makes the user that QEMU runs as the owner of the Pod's devices.
 	OwnDevices(ctx context.Context) error
 	// SetRealtime gives vCPUs of the Pod's guest a realtime priority, if they run on CPUs that only their container may use.
-	SetRealtime(ctx context.Context, vcpus, exclusive []uint) error
+	SetRealtime(ctx context.Context, vcpus []uint) error
 }
 
 // Networks connects the guest's interfaces to the Pod's network.
 type Networks interface {
 	// Ensure creates what is missing and returns the tap of each interface by the interface's name. While the guest is expected
 	// by a migration (awaited), the Pod's ports for the transfer are not forwarded to it until Forward is called.
-	Ensure(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, awaited bool) (
-		map[string]domain.InterfaceFact, error)
+	Ensure(ctx context.Context, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, awaited bool) (map[string]domain.InterfaceFact, error)
 	// Forward forwards all ports to a guest that has been migrated to this Pod. It does nothing if they are forwarded already.
-	Forward(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error
-	// Advertise starts advertising the guest's IPv6 gateway, unless it is advertised already. Call it after Ensure;
-	// the process is not used after it returns.
-	Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error
+	Forward(ctx context.Context, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error
+	// Advertise starts advertising the guest's IPv6 gateway, unless it is advertised already. Call it after Ensure.
+	Advertise(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error
 	// Forget stops everything that runs for a Pod.
 	Forget(pod types.UID)
 }

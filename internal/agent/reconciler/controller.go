@@ -90,12 +90,10 @@ type Options struct {
 	Networks Networks
 	// Content reads the volumes of a Pod that contain files.
 	Content func(pod types.UID) media.Content
-	// Files returns access to the files of the Pod that a process belongs to.
-	Files func(*hypervisor.Process) Files
+	// Files returns access to the files of a Pod.
+	Files func(pod types.UID) Files
 	// Checksum reads a file of an image in a launcher Pod.
 	Checksum peer.ChecksumFunc
-	// ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container exclusively.
-	ExclusiveCPUs func(ctx context.Context, pod types.NamespacedName, container string) ([]uint, error)
 	// Config returns the cluster's configuration.
 	Config func() clusterconfig.Config
 	// Recorder records events.
@@ -217,14 +215,14 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// 2. Before all that starts or stops the guest: while it migrates, the migration decides that.
 		{"migrate", func() error { return r.migrate(ctx, s) }},
 		// 3. Before the shutdown, during which a guest that an earlier agent started needs its gateway too.
-		{"advertise gateway", func() error { return r.advertise(ctx, s, c) }},
+		{"advertise gateway", func() error { return r.advertise(ctx, s) }},
 		// 4. Before the phases that lead to a start: a VMI that is being deleted must not be started.
 		{"shut down", func() error { return r.shutdown(ctx, s, c) }},
 		// 5. The network and the disks are prepared before virt-controller assigns the VMI, which makes starts faster.
-		{"prepare network", func() error { return r.prepareNetwork(ctx, s, c) }},
+		{"prepare network", func() error { return r.prepareNetwork(ctx, s) }},
 		{"prepare disks", func() error { return r.prepareDisks(ctx, s, c) }},
 		// 6. Once there is a network and before the guest boots, because it solicits routers then.
-		{"advertise gateway", func() error { return r.advertise(ctx, s, c) }},
+		{"advertise gateway", func() error { return r.advertise(ctx, s) }},
 		// 7. Before the start: the guest of a migration is not started on its target.
 		{"receive migration", func() error { return r.prepareTarget(ctx, s) }},
 		// 8. Only for a VMI that is assigned to the agent, and once in the life of a Pod.
@@ -234,13 +232,13 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"observe guest", func() error { return r.observeGuest(ctx, s, c) }},
 		// 10. After the disks were measured by observe guest.
 		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
-		{"forward ports", func() error { return r.forwardPorts(ctx, s, c) }},
+		{"forward ports", func() error { return r.forwardPorts(ctx, s) }},
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
 		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
 		// 11. Last, and each even if another one fails: if libvirt refuses to change a link or the guest's size, or the node the
 		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
 		{"set links, realtime priority and size", func() error {
-			return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s, c), r.resizeGuest(ctx, s, c))
+			return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c))
 		}},
 	} {
 		if err := p.run(); err != nil {
@@ -256,6 +254,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 // endReconciliation logs which phase ended the reconciliation, and returns the error.
 func (r *Reconciler) endReconciliation(ctx context.Context, s *scope, phase string, phaseErr error) error {
 	log.FromContext(ctx).V(4).Info("Phase ends the reconciliation", "phase", phase, "reason", phaseErr.Error())
+	phaseErr = fromBroker(phaseErr)
 	return r.refuseMigrationIfTerminal(ctx, s, phaseErr)
 }
 

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // Wait ends a reconciliation until an event triggers the next one. It is not a failure.
@@ -61,6 +63,20 @@ func (r *Retry) Error() string { return r.Err.Error() }
 
 // Unwrap returns the cause.
 func (r *Retry) Unwrap() error { return r.Err }
+
+// brokerRetry is the delay before an attempt to reach the broker again. An event triggers a reconciliation earlier if the broker was
+// restarted.
+const brokerRetry = 5 * time.Second
+
+// fromBroker makes an error about the broker a Retry. Also one about a second connection to libvirtd, which no event follows: the
+// first one remains. But without a first one, the connection is made again anyway.
+func fromBroker(phaseErr error) error {
+	var connecting *unreachable
+	if !errors.Is(phaseErr, brokerapi.ErrUnreachable) || errors.As(phaseErr, &connecting) {
+		return phaseErr
+	}
+	return &Retry{Reason: reasonSynchronizing, After: brokerRetry, Err: fmt.Errorf("%s", phaseErr.Error())} //nolint:errorlint // no Wait
+}
 
 // isFailure reports whether the error of a phase means that the spec could not be satisfied.
 func isFailure(phaseErr error) bool {

@@ -49,15 +49,8 @@ const (
 	preparedRetry = time.Second
 )
 
-// processProvider gives access to the namespaces of the launcher Pod.
-type processProvider interface {
-	// Process returns the libvirtd process, through which the Pod's namespaces are opened.
-	Process() *hypervisor.Process
-}
-
 // domainBuilder builds a domain from what was prepared in the Pod.
 type domainBuilder interface {
-	processProvider
 	media.Storage
 	// Define defines a domain, replacing one of the same name, and returns it with the addresses that libvirt chose.
 	Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error)
@@ -81,14 +74,14 @@ func (s *scope) mayStart() bool {
 }
 
 // prepareNetwork connects the guest's taps to the Pod's network.
-func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope, launcher processProvider) error {
+func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope) error {
 	vmi := s.knownVMI()
 	if vmi == nil || !s.mayStart() {
 		return nil
 	}
 	if s.cache.interfaces == nil {
 		awaited := s.isMigrationTarget()
-		interfaces, err := r.Networks.Ensure(ctx, launcher.Process(), vmi, s.pod, awaited)
+		interfaces, err := r.Networks.Ensure(ctx, vmi, s.pod, awaited)
 		if err != nil {
 			return fmt.Errorf("connect the guest's network: %w", err)
 		}
@@ -105,11 +98,11 @@ func (s *scope) isMigrationTarget() bool {
 }
 
 // forwardPorts forwards to the guest the ports that a migration to this Pod may have used, once for each process of the agent.
-func (r *Reconciler) forwardPorts(ctx context.Context, s *scope, launcher processProvider) error {
+func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
 	if s.vmi == nil || s.incoming != nil || s.cache.forwards || !s.domain.Active() {
 		return nil
 	}
-	if err := r.Networks.Forward(ctx, launcher.Process(), s.vmi, s.pod); err != nil {
+	if err := r.Networks.Forward(ctx, s.vmi, s.pod); err != nil {
 		return fmt.Errorf("forward the migration ports to the guest: %w", err)
 	}
 	s.cache.forwards = true
@@ -118,12 +111,12 @@ func (r *Reconciler) forwardPorts(ctx context.Context, s *scope, launcher proces
 
 // advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the next
 // reconciliation, because a guest can run without the gateway.
-func (r *Reconciler) advertise(ctx context.Context, s *scope, launcher processProvider) error {
+func (r *Reconciler) advertise(ctx context.Context, s *scope) error {
 	vmi := s.knownVMI()
 	if vmi == nil || (s.interfaces == nil && !s.domain.Active()) {
 		return nil
 	}
-	if err := r.Networks.Advertise(launcher.Process(), vmi, s.pod); err != nil {
+	if err := r.Networks.Advertise(vmi, s.pod); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advertise the guest's IPv6 gateway")
 	}
 	return nil
@@ -205,12 +198,17 @@ func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainS
 func (r *Reconciler) build(
 	ctx context.Context, s *scope, launcher domainBuilder, vmi *v1.VirtualMachineInstance,
 ) (*libvirtxml.Domain, error) {
-	files := r.Files(launcher.Process())
+	files := r.Files(s.pod.UID)
 	if err := files.OwnDevices(ctx); err != nil {
 		return nil, err
 	}
-	collected := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
-	facts.AddBlockSizes(ctx, vmi, files, collected.Disks)
+	collected, err := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
+	if err == nil {
+		err = facts.AddBlockSizes(ctx, vmi, files, collected.Disks)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inspect the launcher Pod: %w", err)
+	}
 	definition, err := domain.Build(vmi, collected)
 	if err != nil {
 		return nil, s.fromBuild(err)

@@ -7,14 +7,11 @@ import (
 	"context"
 	"fmt"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // setRealtime gives the vCPUs of a realtime guest their priority, once for each process of the agent.
-func (r *Reconciler) setRealtime(ctx context.Context, s *scope, launcher processProvider) error {
+func (r *Reconciler) setRealtime(ctx context.Context, s *scope) error {
 	if s.vmi == nil || !s.domain.Active() || s.cache.realtime {
 		return nil
 	}
@@ -23,11 +20,7 @@ func (r *Reconciler) setRealtime(ctx context.Context, s *scope, launcher process
 		return &Terminal{Reason: ReasonInvalidDomain, Err: err}
 	}
 	if len(vcpus) > 0 {
-		exclusive, err := r.ExclusiveCPUs(ctx, client.ObjectKeyFromObject(s.pod), launcherpod.ComputeContainer)
-		if err == nil {
-			err = r.Files(launcher.Process()).SetRealtime(ctx, vcpus, exclusive)
-		}
-		if err != nil {
+		if err := r.Files(s.pod.UID).SetRealtime(ctx, vcpus); err != nil {
 			return fmt.Errorf("the guest runs without realtime priority: %w", err)
 		}
 	}

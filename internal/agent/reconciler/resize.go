@@ -33,7 +33,6 @@ var errNoRoom = errors.New("the guest was started without room for more memory: 
 // guestResizer changes the CPUs and the memory of a running guest.
 type guestResizer interface {
 	domainReader
-	processProvider
 	// SetVCPUs plugs vCPUs into a running guest.
 	SetVCPUs(ctx context.Context, domain string, count uint) error
 	// AttachMemory plugs a memory device into a running guest.
@@ -72,7 +71,7 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 	if err := readDomain(ctx, s, guest); err != nil {
 		return err
 	}
-	return r.setRealtime(ctx, s, guest)
+	return r.setRealtime(ctx, s)
 }
 
 // requestMemory requests of the guest to have a number of bytes of memory. A guest cannot have less than at its start.

@@ -6,7 +6,7 @@ package reconciler_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -42,8 +42,8 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/kubelet"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
@@ -185,18 +185,12 @@ func startAgentOn(node string, launchers *fake.Node, f *faults) *agent {
 		Client: a.counting(mgr.GetClient()), APIReader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
 		Connections: connections{launchers, f}, Responses: hypervisor.NewResponseBudget(), Networks: a.networks,
 		Address: f.address(), Peer: f.peers(), Targets: targets, Enqueue: triggers.Enqueue,
-		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },
-		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{a} },
+		Content:  func(pod types.UID) media.Content { return podContent(pod) },
+		Files:    func(types.UID) reconciler.Files { return fakeFiles{a} },
 		Checksum: sumFile(launchers),
 		Config:   a.config,
 		Recorder: recorders{a.recorder, sent},
 		Clock:    agentClock{a},
-		ExclusiveCPUs: func(_ context.Context, pod types.NamespacedName, container string) ([]uint, error) {
-			if pod.Namespace == "" || pod.Name == "" || container != launcherpod.ComputeContainer {
-				return nil, fmt.Errorf("container %s of Pod %s is no launcher", container, pod)
-			}
-			return []uint{0, 1}, nil
-		},
 	})
 	a.guests = guests
 	Expect(guests.SetupWithManager(mgr, triggers)).To(Succeed())
@@ -320,7 +314,7 @@ type fakeNetworks struct {
 	awaited map[types.UID]bool
 }
 
-func (f *fakeNetworks) Forward(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) error {
+func (f *fakeNetworks) Forward(_ context.Context, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.awaited[vmi.UID] = false
@@ -335,7 +329,7 @@ func (f *fakeNetworks) awaits(vmi *v1.VirtualMachineInstance) (awaited, found bo
 	return awaited, found
 }
 
-func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod, awaited bool) (
+func (f *fakeNetworks) Ensure(_ context.Context, vmi *v1.VirtualMachineInstance, _ *corev1.Pod, awaited bool) (
 	map[string]domain.InterfaceFact, error,
 ) {
 	if failure := f.failure.Load(); failure != nil {
@@ -354,7 +348,7 @@ func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.
 	return facts, nil
 }
 
-func (f *fakeNetworks) Advertise(_ *hypervisor.Process, _ *v1.VirtualMachineInstance, pod *corev1.Pod) error {
+func (f *fakeNetworks) Advertise(_ *v1.VirtualMachineInstance, pod *corev1.Pod) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.advertised == nil {
@@ -380,24 +374,43 @@ func (f *fakeNetworks) advertises(pod types.UID) bool {
 // fakeFiles are the files of a Pod without devices that all support direct I/O.
 type fakeFiles struct{ agent *agent }
 
-func (fakeFiles) HasDevice(context.Context, string) bool { return false }
+func (fakeFiles) HasDevice(context.Context, string) (bool, error) { return false, nil }
 
-func (fakeFiles) DirectIO(context.Context, string) bool { return true }
+func (fakeFiles) DirectIO(context.Context, string) (bool, error) { return true, nil }
 
-func (fakeFiles) CPUs(context.Context) []uint { return []uint{0, 1} }
+func (fakeFiles) CPUs(context.Context) ([]uint, error) { return []uint{0, 1}, nil }
 
-func (f fakeFiles) SetRealtime(_ context.Context, vcpus, exclusive []uint) error {
-	if len(exclusive) == 0 {
-		return errors.New("there are no exclusive CPUs")
-	}
+func (f fakeFiles) SetRealtime(_ context.Context, vcpus []uint) error {
 	if set := f.agent.setRealtime.Load(); set != nil {
 		return (*set)(vcpus)
 	}
 	return errors.New("no priority is expected")
 }
 
-func (fakeFiles) BlockSizes(context.Context, string) facts.BlockSizes {
-	return facts.BlockSizes{Logical: 512, Physical: 4096, Discard: 4096}
+func (fakeFiles) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
+	return facts.BlockSizes{Logical: 512, Physical: 4096, Discard: 4096}, nil
 }
 
 func (fakeFiles) OwnDevices(context.Context) error { return nil }
+
+// podContent are the volumes of a Pod in podsDir.
+type podContent types.UID
+
+// Secret returns the first key that a Secret's volume has.
+func (c podContent) Secret(volume string, keys ...string) ([]byte, error) {
+	files, err := c.Files(media.SecretVolume, volume)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		if data, found := files[key]; found {
+			return data, nil
+		}
+	}
+	return nil, fs.ErrNotExist
+}
+
+// Files returns all files of a volume.
+func (c podContent) Files(kind media.VolumeKind, volume string) (map[string][]byte, error) {
+	return kubelet.ReadVolume(podsDir, types.UID(c), string(kind), volume)
+}

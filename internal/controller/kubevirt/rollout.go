@@ -27,10 +27,14 @@ const podInterval = 10 * time.Second
 
 // rollOut applies the next step of the rollout, and sets the scope's Rollout and Crash.
 func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[string]*unstructured.Unstructured) error {
-	agents, api := components[operator.HandlerName], components[operator.APIName]
+	brokers, agents, api := components[operator.BrokerName], components[operator.HandlerName], components[operator.APIName]
 	installed := &s.KubeVirt.Status
 	world := operator.World{First: installed.ObservedDeploymentID == "", Forward: operator.IsForward(s.targetVersion(), installed.ObservedKubeVirtVersion)}
-	if err := observeAgents(ctx, s, observed, agents, &world); err != nil {
+	var err error
+	if s.Brokers, err = observeDaemons(ctx, s, observed, operator.BrokerName, brokers, &world.Brokers); err != nil {
+		return err
+	}
+	if s.Agents, err = observeDaemons(ctx, s, observed, operator.HandlerName, agents, &world.Agents); err != nil {
 		return err
 	}
 	if err := observeAPI(ctx, s, api, &world); err != nil {
@@ -48,21 +52,30 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 	if !plan.Rollout.Done && installed.ObservedDeploymentID != s.DeploymentID {
 		s.recheck(podInterval)
 	}
-	if agents != nil {
-		if err := operator.SetMaxUnavailable(agents, plan.MaxUnavailable); err != nil {
-			return err
-		}
+	if err := errors.Join(setMaxUnavailable(brokers, plan.BrokersUnavailable), setMaxUnavailable(agents, plan.AgentsUnavailable)); err != nil {
+		return err
 	}
-	err := errors.Join(observed.controller.refusedPatch(),
-		s.applyComponent(ctx, agents, s.liveAgents(), plan.Agents || world.Agents.Exists && world.Agents.Current),
+	err = errors.Join(observed.controller.refusedPatch(),
+		s.applyComponent(ctx, brokers, liveDaemons(s.Brokers), plan.Brokers || world.Brokers.Exists && world.Brokers.Current),
+		s.applyComponent(ctx, agents, liveDaemons(s.Agents), plan.Agents || world.Agents.Exists && world.Agents.Current),
 		s.applyComponent(ctx, api, s.liveAPI(), plan.API),
 		s.applyComponent(ctx, proxy, s.liveProxy(), plan.Proxy),
 		s.applyController(ctx, observed.controller, plan.Controller))
-	if s.Rollout.Done && s.Agents != nil && s.wasChanged(s.Agents) {
-		// Only the number of agents that may be replaced at a time has changed.
-		s.Rollout = operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
+	for _, read := range []*appsv1.DaemonSet{s.Brokers, s.Agents} {
+		if s.Rollout.Done && read != nil && s.wasChanged(read) {
+			// Only the number of Pods that may be replaced at a time has changed.
+			s.Rollout = operator.Rollout{Message: "DaemonSet " + read.Name + " was just applied"}
+		}
 	}
 	return err
+}
+
+// setMaxUnavailable sets how many Pods of a DaemonSet may be replaced at a time. A nil object could not be patched and stays as it is.
+func setMaxUnavailable(daemons *unstructured.Unstructured, number int) error {
+	if daemons == nil {
+		return nil
+	}
+	return operator.SetMaxUnavailable(daemons, number)
 }
 
 // wasChanged reports whether an object was changed after it was read.
@@ -105,11 +118,12 @@ func (s *Scope) recheck(after time.Duration) {
 	}
 }
 
-func (s *Scope) liveAgents() client.Object {
-	if s.Agents == nil {
+// liveDaemons returns no object, and not an object that is nil, if a DaemonSet does not exist.
+func liveDaemons(ds *appsv1.DaemonSet) client.Object {
+	if ds == nil {
 		return nil
 	}
-	return s.Agents
+	return ds
 }
 
 func (s *Scope) liveAPI() client.Object {
@@ -142,26 +156,27 @@ func observeProxy(ctx context.Context, s *Scope, desired *unstructured.Unstructu
 	return s.observeCrash(ctx, w.Proxy, live)
 }
 
-// observeAgents reads the DaemonSet of the agents, and its Pods unless all are updated and ready. The cache may not have the
-// DaemonSet yet that was just applied. Then it is applied again without a change, and its event triggers the next reconciliation.
-func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *unstructured.Unstructured, w *operator.World) error {
+// observeDaemons reads a DaemonSet, and its Pods unless all are updated and ready. It returns nil if there is none. The cache may not have
+// the DaemonSet yet that was just applied. Then it is applied again without a change, and its event triggers the next reconciliation.
+func observeDaemons(
+	ctx context.Context, s *Scope, observed *cluster, name string, desired *unstructured.Unstructured, d *operator.Daemons,
+) (*appsv1.DaemonSet, error) {
 	live := &appsv1.DaemonSet{}
 	var err error
-	w.Agents, err = s.observe(ctx, operator.HandlerName, live, desired)
-	if err != nil || !w.Agents.Exists {
-		return err
+	d.Component, err = s.observe(ctx, name, live, desired)
+	if err != nil || !d.Exists {
+		return nil, err
 	}
-	s.Agents = live
-	w.Nodes, w.Updated = int(live.Status.DesiredNumberScheduled), int(live.Status.UpdatedNumberScheduled)
-	w.Agents.Rollout = operator.RolloutOf(live, 0, 0)
-	if w.Agents.Current && w.Agents.Rollout.Done {
-		return nil
+	d.Nodes, d.Updated = int(live.Status.DesiredNumberScheduled), int(live.Status.UpdatedNumberScheduled)
+	d.Rollout = operator.RolloutOf(live, 0, 0)
+	if d.Current && d.Rollout.Done {
+		return live, nil
 	}
-	pods, err := s.podsOf(ctx, operator.HandlerName)
+	pods, err := s.podsOf(ctx, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// Whether the agent of each lost node is updated.
+	// Whether the Pod of each lost node is updated.
 	lost := map[string]bool{}
 	lostUpdated := 0
 	for i := range pods {
@@ -174,19 +189,19 @@ func observeAgents(ctx context.Context, s *Scope, observed *cluster, desired *un
 			lostUpdated++
 		}
 	}
-	w.Lost, w.Updated = len(lost), w.Updated-lostUpdated
-	w.Agents.Rollout = operator.RolloutOf(live, w.Lost, lostUpdated)
-	if !w.Agents.Current {
-		return nil // No Pod is updated yet. What old Pods lack must not stop new ones.
+	d.Lost, d.Updated = len(lost), d.Updated-lostUpdated
+	d.Rollout = operator.RolloutOf(live, d.Lost, lostUpdated)
+	if !d.Current {
+		return live, nil // No Pod is updated yet. What old Pods lack must not stop new ones.
 	}
 	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return observed.lost[p.Spec.NodeName] })
-	s.examine(&w.Agents, pods, &live.Spec.Template)
+	s.examine(&d.Component, pods, &live.Spec.Template)
 	for i := range pods {
-		if operator.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i]) {
-			w.Available++
+		if operator.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i], live.Spec.MinReadySeconds) {
+			d.Available++
 		}
 	}
-	return nil
+	return live, nil
 }
 
 func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructured, w *operator.World) error {
@@ -251,8 +266,8 @@ func (s *Scope) examine(c *operator.Component, pods []corev1.Pod, template *core
 	}
 }
 
-// available reports whether an agent's Pod has been ready for long enough.
-func (s *Scope) available(pod *corev1.Pod) bool {
+// available reports whether a Pod has been ready for long enough.
+func (s *Scope) available(pod *corev1.Pod, minReadySeconds int32) bool {
 	since, ready := operator.AvailableSince(pod)
-	return ready && !s.Now.Before(since.Add(time.Duration(s.Agents.Spec.MinReadySeconds)*time.Second))
+	return ready && !s.Now.Before(since.Add(time.Duration(minReadySeconds)*time.Second))
 }

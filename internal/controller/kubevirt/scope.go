@@ -53,12 +53,13 @@ type Scope struct {
 	DeploymentID string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
-	// Rollout is the progress of the rollout of the node agents, virt-controller and virt-api, and Crash why a Pod of it cannot run.
+	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller and virt-api, and Crash why a Pod of it
+	// cannot run.
 	Rollout operator.Rollout
 	Crash   string
-	// Agents is the DaemonSet of the node agents as it was read, and API the Deployment of virt-api.
-	Agents *appsv1.DaemonSet
-	API    *appsv1.Deployment
+	// Brokers and Agents are the DaemonSets of the node agents as they were read, and API the Deployment of virt-api.
+	Brokers, Agents *appsv1.DaemonSet
+	API             *appsv1.Deployment
 	// Proxy is virt-exportproxy's Deployment as it was read, nil if there is none.
 	Proxy *appsv1.Deployment
 	// CommonForeign are objects with the names of common instance types and preferences that belong to another client, and CommonErr

@@ -115,7 +115,7 @@ func deploymentConfig(s *Scope, registry, tag string) string {
 	images := s.Config.Images
 	raw, err := json.Marshal(map[string]any{
 		"id": s.DeploymentID, "namespace": s.Namespace, "registry": registry, "imagePrefix": "", "kubeVirtVersion": tag,
-		"virtHandlerImage": images.Handler, "virtApiImage": images.API, "virtLauncherImage": images.Launcher,
+		"virtHandlerImage": images.Handler, "virtBrokerImage": images.Broker, "virtApiImage": images.API, "virtLauncherImage": images.Launcher,
 		"virtExportProxyImage": images.ExportProxy, "virtExportServerImage": images.Exporter,
 		"additionalProperties": map[string]string{"ImagePullPolicy": string(s.Config.ImagePullPolicy)},
 	})
@@ -223,7 +223,7 @@ func deployingUnless(deployed bool) v1.KubeVirtPhase {
 	return v1.KubeVirtPhaseDeploying
 }
 
-// serves reports whether at least one agent and one virt-api are ready.
+// serves reports whether at least one agent and one virt-api are ready. An agent without its broker is not.
 func serves(s *Scope) bool {
 	return s.Agents != nil && s.Agents.Status.NumberReady > 0 && s.API != nil && s.API.Status.ReadyReplicas > 0
 }

@@ -39,7 +39,7 @@ type resizing struct {
 const guestTakes = "The guest has yet to take or return memory, for which it needs the driver virtio_mem"
 
 // resizePod changes the resources of the guest's Pod: before the guest grows, and after it has shrunk. The guest itself is changed by
-// the agent, which reads the annotations of the Pod. docs/adr/0091
+// the agent, which reads the annotations of the Pod. docs/adr/0089
 func (s *scope) resizePod(ctx context.Context) error {
 	desired := resize.Desired(s.vmi)
 	current, known := resize.Current(s.vmi)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/dhcpoption"
 )
 
 // OptionUsage is the help text of a flag that AddOptions parses.
@@ -27,7 +27,7 @@ type Option struct {
 // AddOptions parses flags in the format that OptionUsage describes and adds each option to its interface.
 func AddOptions(interfaces []Interface, flags []string) error {
 	for _, flag := range flags {
-		parsed, err := launcherpod.ParseDHCPOption(flag)
+		parsed, err := dhcpoption.Parse(flag)
 		if err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
@@ -44,9 +44,9 @@ func AddOptions(interfaces []Interface, flags []string) error {
 	return nil
 }
 
-func newOption(parsed launcherpod.DHCPOption) (Option, error) {
+func newOption(parsed dhcpoption.Option) (Option, error) {
 	option := Option{Code: parsed.Code, Value: []byte(parsed.Text)}
-	if parsed.Code == launcherpod.DHCPNTPServers {
+	if parsed.Code == dhcpoption.NTPServers {
 		option.Value = nil
 		for text := range strings.FieldsSeq(parsed.Text) {
 			server, err := netip.ParseAddr(text)
@@ -56,8 +56,8 @@ func newOption(parsed launcherpod.DHCPOption) (Option, error) {
 			option.Value = append(option.Value, server.AsSlice()...)
 		}
 	}
-	if len(option.Value) > launcherpod.MaxDHCPOption {
-		return option, fmt.Errorf("the value has %d bytes: an option has at most %d", len(option.Value), launcherpod.MaxDHCPOption)
+	if len(option.Value) > dhcpoption.MaxValue {
+		return option, fmt.Errorf("the value has %d bytes: an option has at most %d", len(option.Value), dhcpoption.MaxValue)
 	}
 	return option, nil
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
+// Migration is the Pod's interface on the network for migrations: MigrationInterfaceName of the API.
+const Migration = "migration0"
+
 const (
 	// hashedPrefix is the prefix of the name of a secondary Pod interface.
 	hashedPrefix = "pod"

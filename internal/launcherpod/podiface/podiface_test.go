@@ -3,7 +3,17 @@
 
 package podiface
 
-import "testing"
+import (
+	"testing"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+func TestMigration(t *testing.T) {
+	if Migration != v1.MigrationInterfaceName {
+		t.Errorf("got %s, want %s", Migration, v1.MigrationInterfaceName)
+	}
+}
 
 func TestNames(t *testing.T) {
 	cases := []struct{ pod, bridge, tap, displaced, placeholder string }{

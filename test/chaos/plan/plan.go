@@ -65,6 +65,8 @@ type Fault string
 const (
 	SourceAgent    Fault = "kill source virt-handler"
 	TargetAgent    Fault = "kill target virt-handler"
+	SourceBroker   Fault = "kill source virt-broker"
+	TargetBroker   Fault = "kill target virt-broker"
 	SourceLauncher Fault = "kill source virt-launcher"
 	TargetLauncher Fault = "kill target virt-launcher"
 	SourceLibvirtd Fault = "kill source libvirtd"
@@ -89,6 +91,7 @@ type span struct {
 
 var faults = []span{
 	{SourceAgent, Requested, Owned}, {TargetAgent, Requested, Owned},
+	{SourceBroker, Requested, Owned}, {TargetBroker, Requested, Owned},
 	{SourceLauncher, Requested, Releasing}, {TargetLauncher, Scheduling, Owned},
 	{SourceLibvirtd, Requested, Releasing}, {TargetLibvirtd, Scheduling, Owned},
 	{SourceQEMU, Requested, Switching}, {TargetQEMU, Started, Owned},

@@ -5,9 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
-	"os"
 	"strconv"
 
 	"github.com/go-logr/logr"
@@ -136,8 +137,8 @@ func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*reconci
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
 		Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(), Networks: networks{},
 		Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
-		Content: func(pod types.UID) media.Content { return media.PodContent{PodsDir: os.DevNull, Pod: pod} },
-		Files:   func(*hypervisor.Process) reconciler.Files { return files{} },
+		Content: func(types.UID) media.Content { return noContent{} },
+		Files:   func(types.UID) reconciler.Files { return files{} },
 		Config:  store.Current, Recorder: events,
 	})
 	return guests, guests.SetupWithManager(mgr, triggers)
@@ -188,7 +189,7 @@ func (connection) Upload(context.Context, string, string, []byte) error { return
 // networks are Pods' networks with a tap for each interface.
 type networks struct{}
 
-func (networks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod, _ bool) (
+func (networks) Ensure(_ context.Context, vmi *v1.VirtualMachineInstance, _ *corev1.Pod, _ bool) (
 	map[string]domain.InterfaceFact, error,
 ) {
 	taps := map[string]domain.InterfaceFact{}
@@ -198,11 +199,11 @@ func (networks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.Virtual
 	return taps, nil
 }
 
-func (networks) Forward(context.Context, *hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod) error {
+func (networks) Forward(context.Context, *v1.VirtualMachineInstance, *corev1.Pod) error {
 	return nil
 }
 
-func (networks) Advertise(*hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod) error {
+func (networks) Advertise(*v1.VirtualMachineInstance, *corev1.Pod) error {
 	return nil
 }
 
@@ -211,14 +212,25 @@ func (networks) Forget(types.UID) {}
 // files are those of a Pod with the device kvm.
 type files struct{}
 
-func (files) HasDevice(context.Context, string) bool { return true }
+func (files) HasDevice(context.Context, string) (bool, error) { return true, nil }
 
-func (files) DirectIO(context.Context, string) bool { return true }
+func (files) DirectIO(context.Context, string) (bool, error) { return true, nil }
 
-func (files) CPUs(context.Context) []uint { return []uint{0} }
+func (files) CPUs(context.Context) ([]uint, error) { return []uint{0}, nil }
 
-func (files) BlockSizes(context.Context, string) facts.BlockSizes { return facts.BlockSizes{} }
+func (files) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
+	return facts.BlockSizes{}, nil
+}
 
 func (files) OwnDevices(context.Context) error { return nil }
 
-func (files) SetRealtime(context.Context, []uint, []uint) error { return nil }
+func (files) SetRealtime(context.Context, []uint) error { return nil }
+
+// noContent are the volumes of a Pod without files.
+type noContent struct{}
+
+func (noContent) Secret(string, ...string) ([]byte, error) { return nil, fs.ErrNotExist }
+
+func (noContent) Files(media.VolumeKind, string) (map[string][]byte, error) {
+	return nil, errors.New("the Pod has no volumes with files")
+}

@@ -201,7 +201,8 @@ func (w *world) startController(ctx context.Context) error {
 	}, w.o.controller, "--install-namespace="+rights.Namespace, "--listen=127.0.0.1",
 		"--port="+strconv.Itoa(w.metricsPort), "--health-port="+strconv.Itoa(w.healthPort), "--webhook-port="+strconv.Itoa(w.webhookPort),
 		"--certificate-dir="+filepath.Join(w.o.workDir, "certificates"),
-		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1", "--api-image=example.com/virt-api:v1")
+		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1", "--broker-image=example.com/virt-broker:v1",
+		"--api-image=example.com/virt-api:v1")
 	if err != nil {
 		return err
 	}

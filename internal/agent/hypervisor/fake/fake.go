@@ -430,6 +430,3 @@ func (l *Launcher) InGuest() hypervisor.Credentials {
 	defer l.mu.Unlock()
 	return l.credentials
 }
-
-// Process returns nil, because there is no process.
-func (l *Launcher) Process() *hypervisor.Process { return nil }

@@ -14,7 +14,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	privileged "github.com/vireo-project/vireo/internal/broker"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/broker"
 	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
 )
 
@@ -116,7 +121,6 @@ func startDaemon(t *testing.T, n *node, response func(*scriptedlibvirtd.Peer, sc
 	t.Cleanup(func() {
 		m.cancel()
 		m.wg.Wait()
-		m.watches.Close()
 	})
 	return m, changed
 }
@@ -148,9 +152,6 @@ func TestSilentLauncherIsInQuarantine(t *testing.T) {
 		return c.Proc == scriptedlibvirtd.ProcLookup // and never responds
 	})
 	conn := awaitConn(t, m, changed)
-	if pod := conn.Process().Pod; pod != podUID {
-		t.Errorf("its process is of Pod %q", pod)
-	}
 	_, err := conn.Domain(t.Context(), "ns_vm")
 	if !errors.Is(err, hypervisor.ErrUnreachable) {
 		t.Fatalf("got %v, want ErrUnreachable", err)
@@ -199,56 +200,42 @@ func TestBackoffForClosedConnections(t *testing.T) {
 	}
 }
 
-// Waits for all Pods share one inotify instance.
-func TestManyWaitsUseOneInotifyInstance(t *testing.T) {
-	n := newNode(t)
-	before := inotifyInstances(t)
-	m, err := NewManager(n.options, func(types.NamespacedName) {})
+// The broker may be restarted at any time. Connections remain, and new ones are made when it responds again.
+func TestBrokerIsRestarted(t *testing.T) {
+	n, dir, socket := newNode(t), t.TempDir(), filepath.Join(t.TempDir(), "b")
+	o := privileged.Options{PodsDir: dir, CheckPeer: broker.AnyPeer}
+	n.options.Broker = brokerclient.New(socket)
+	n.sockets = filepath.Join(dir, string(podUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	if err := os.MkdirAll(n.sockets, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m, changed := startDaemon(t, n, func(*scriptedlibvirtd.Peer, scriptedlibvirtd.Call) bool { return false })
+	if err := n.dial(t, patience); !errors.Is(err, brokerapi.ErrUnreachable) || !errors.Is(err, hypervisor.ErrUnreachable) {
+		t.Fatalf("without a broker: %v", err)
+	}
+	if _, err := m.Conn(testPod); !errors.Is(err, hypervisor.ErrConnecting) {
+		t.Fatalf("without a broker: %v", err)
+	}
+	stop, err := broker.ServeAt(socket, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const pods = 40
-	for i := range pods {
-		_, _ = m.Conn(hypervisor.PodRef{UID: types.UID(fmt.Sprintf("pod-%d", i))})
+	m.RetryBroker()
+	conn := awaitConn(t, m, changed)
+	stop()
+	if _, err := conn.Domain(t.Context(), "ns_vm"); err != nil && !errors.Is(err, hypervisor.ErrNoDomain) {
+		t.Errorf("a connection does not work without the broker that made it: %v", err)
 	}
-	waiting := func() int {
-		m.watches.mu.Lock()
-		defer m.watches.mu.Unlock()
-		total := 0
-		for _, w := range m.watches.waiting {
-			total += len(w)
-		}
-		return total
+	if _, err := m.Tunnel(t.Context(), testPod); !errors.Is(err, brokerapi.ErrUnreachable) {
+		t.Errorf("a new connection: %v", err)
 	}
-	for deadline := time.Now().Add(patience); waiting() < pods; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d Pods are waited for", waiting(), pods)
-		}
-		<-time.After(time.Millisecond)
+	if stop, err = broker.ServeAt(socket, o); err != nil {
+		t.Fatal(err)
 	}
-	if now := inotifyInstances(t); now != before+1 {
-		t.Errorf("%d inotify instances for %d Pods", now-before, pods)
-	}
-	m.cancel()
-	m.wg.Wait()
-	if left := waiting(); left != 0 {
-		t.Errorf("%d watches are left", left)
-	}
-	m.watches.Close()
-}
-
-// inotifyInstances returns the number of inotify instances of this process.
-func inotifyInstances(t *testing.T) int {
-	t.Helper()
-	fds, err := filepath.Glob("/proc/self/fd/*")
+	defer stop()
+	tunnel, err := m.Tunnel(t.Context(), testPod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	count := 0
-	for _, fd := range fds {
-		if target, err := os.Readlink(fd); err == nil && target == "anon_inode:inotify" {
-			count++
-		}
-	}
-	return count
+	_ = tunnel.Close()
 }

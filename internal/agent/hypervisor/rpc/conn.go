@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,10 +34,25 @@ const (
 	keepAliveSeconds, keepAliveCount = 10, 3
 )
 
+// Broker opens sockets and files of launcher Pods. It checks that they are a launcher's, because the Pod may be hostile.
+type Broker interface {
+	// OpenSocket connects to a socket in a Pod's volume for sockets, after it exists if wait is set. An error wraps fs.ErrNotExist or
+	// unix.ECONNREFUSED if there is no socket or nothing listens on it.
+	OpenSocket(ctx context.Context, pod types.UID, name string, wait bool) (*net.UnixConn, error)
+	// OpenFile opens a regular file for reading by its path in a directory where an image or the persistent state is mounted.
+	OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error)
+	// SyncState returns when the persistent state is on the disk of its claim, with a complete state of the TPM if tpm is its directory.
+	SyncState(ctx context.Context, pod types.UID, tpm string) error
+	// GiveHostDir makes QEMU's user the owner of a directory of the node, if the kubelet created it for the Pod.
+	GiveHostDir(ctx context.Context, pod types.UID, dir string) error
+	// WatchGuest returns a descriptor that becomes readable when the Pod's QEMU has exited.
+	WatchGuest(ctx context.Context, pod types.UID) (*os.File, error)
+}
+
 // Options are the settings of connections.
 type Options struct {
-	// PodsDir is the kubelet's directory with Pods.
-	PodsDir string
+	// Broker opens what this process has no permission to. It is required.
+	Broker Broker
 	// RelayDir is a directory that only the agent may enter.
 	RelayDir string
 	// MaxCall is an additional timeout for each call. Zero means none.
@@ -45,11 +61,6 @@ type Options struct {
 	Responses *hypervisor.ResponseBudget
 	// FirstConnections is the time after the start over which new connections are spread. Zero means that they are made at once.
 	FirstConnections time.Duration
-	// Container returns the ID of a launcher Pod's container compute, or nothing if the Pod does not exist any more, or an error
-	// if the ID is not known yet. Nil accepts a process of any container.
-	Container func(pod types.UID) (string, error)
-	// CheckPeer verifies the process behind a socket. The default checks for QEMU's user and the cgroup of that container.
-	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
 	// Clock is the clock to which the clocks of guests are set. It defaults to the node's.
 	Clock clock.PassiveClock
 	// Panicked is called after each panic of a guest's kernel, once Watch was called. It must not block. A Manager has its own.
@@ -63,8 +74,17 @@ func (o *Options) clock() clock.PassiveClock {
 	return o.Clock
 }
 
-// errNoResponseBudget is returned for Options without Responses.
-var errNoResponseBudget = errors.New("no memory budget for responses: set Options.Responses")
+// check returns an error if an option that is required is missing.
+func (o *Options) check() error {
+	switch {
+	case o.Responses == nil:
+		return errors.New("no memory budget for responses: set Options.Responses")
+	case o.Broker == nil:
+		return errors.New("no access to launcher Pods: set Options.Broker")
+	default:
+		return nil
+	}
+}
 
 // Conn is a connection to the libvirtd of one launcher Pod. It does not reconnect: once it has failed, the Manager closes
 // it and makes a new one.
@@ -72,7 +92,6 @@ type Conn struct {
 	options Options
 	pod     hypervisor.PodRef
 	relay   *relay
-	process *hypervisor.Process
 	guest   guestPoller
 	// credentials sets access credentials in the guest.
 	credentials credentialsSync
@@ -97,8 +116,13 @@ type Conn struct {
 
 // Dial connects to the libvirtd of a Pod whose socket exists. The context bounds the attempt only.
 func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) {
-	if o.Responses == nil {
-		return nil, errNoResponseBudget
+	return dial(ctx, o, pod, false)
+}
+
+// dial is Dial. It waits for the socket if wait is set.
+func dial(ctx context.Context, o Options, pod hypervisor.PodRef, wait bool) (*Conn, error) {
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	if err := initLibvirt(); err != nil {
 		return nil, err
@@ -106,18 +130,17 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	if o.Panicked == nil {
 		o.Panicked = func(types.NamespacedName) {}
 	}
-	launcher, process, err := dialLauncher(o, pod.UID)
+	launcher, err := dialLauncher(ctx, o, pod.UID, wait)
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{
-		options: o, pod: pod, process: process, guest: guestPoller{trigger: make(chan struct{}, 1)},
+		options: o, pod: pod, guest: guestPoller{trigger: make(chan struct{}, 1)},
 		credentials: credentialsSync{trigger: make(chan struct{}, 1)}, thaw: newThawer(),
 		clock: newClockSetter(o.clock()), notify: func() {},
 	}
 	if c.relay, err = newRelay(o.RelayDir, launcher, c.missedEvents); err != nil {
 		_ = launcher.Close()
-		_ = process.Dir.Close()
 		return nil, err
 	}
 	if err := c.open(ctx); err != nil {
@@ -128,49 +151,12 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 }
 
 // dialLauncher connects to a Pod's libvirtd.
-func dialLauncher(o Options, pod types.UID) (*net.UnixConn, *hypervisor.Process, error) {
-	launcher, process, err := dialSocket(o, pod, launcherpod.LibvirtSocketName)
+func dialLauncher(ctx context.Context, o Options, pod types.UID, wait bool) (*net.UnixConn, error) {
+	launcher, err := o.Broker.OpenSocket(ctx, pod, launcherpod.LibvirtSocketName, wait)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
 	}
-	return launcher, process, nil
-}
-
-// dialSocket connects to one of a Pod's sockets and verifies that the process behind it belongs to the Pod.
-func dialSocket(o Options, pod types.UID, name string) (*net.UnixConn, *hypervisor.Process, error) {
-	check := o.CheckPeer
-	if check == nil {
-		check = o.checkPeer
-	}
-	socket, err := openSocket(o.PodsDir, pod, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = socket.Close() }()
-	launcher, err := connectSocket(socket)
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := check(launcher, pod)
-	if err != nil {
-		_ = launcher.Close()
-		return nil, nil, err
-	}
-	process.Pod = pod
-	return launcher, process, nil
-}
-
-// checkPeer verifies that a process belongs to the Pod's container compute. The user who adds a container for debugging controls
-// everything in it, including its root directory.
-func (o *Options) checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
-	container := ""
-	if o.Container != nil {
-		var err error
-		if container, err = o.Container(pod); err != nil {
-			return nil, err
-		}
-	}
-	return checkPeer(conn, pod, container)
+	return launcher, nil
 }
 
 // open connects libvirt's client to the relay.
@@ -246,9 +232,6 @@ func isCode(err error, code libvirt.ErrorNumber) bool {
 // Pod returns the Pod of the connection.
 func (c *Conn) Pod() hypervisor.PodRef { return c.pod }
 
-// Process returns the libvirtd process, through which the Pod's namespaces are opened. It is valid until Close.
-func (c *Conn) Process() *hypervisor.Process { return c.process }
-
 // Done returns a channel that is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.relay.done() }
 
@@ -269,5 +252,4 @@ func (c *Conn) Close() {
 			log.Log.V(4).Info("Closing a libvirt connection failed", "pod", c.pod.UID, "error", err.Error())
 		}
 	}
-	_ = c.process.Dir.Close()
 }

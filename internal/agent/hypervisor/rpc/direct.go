@@ -23,11 +23,10 @@ const openTimeout = queryTimeout
 // descriptors can be passed, and closing it closes nothing else. Requests to the guest agent have their own because the guest
 // determines the length of the responses.
 func (c *Conn) direct(ctx context.Context, domain string) (*libvirtwire.Client, libvirtwire.Domain, error) {
-	launcher, process, err := dialLauncher(c.options, c.pod.UID)
+	launcher, err := dialLauncher(ctx, c.options, c.pod.UID, false)
 	if err != nil {
 		return nil, libvirtwire.Domain{}, err
 	}
-	_ = process.Dir.Close()
 	client, err := libvirtwire.OpenLimited(ctx, launcher, limits(ctx))
 	if err != nil {
 		return nil, libvirtwire.Domain{}, fromClient("connect", err)

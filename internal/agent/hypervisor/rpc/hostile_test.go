@@ -19,8 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	privileged "github.com/vireo-project/vireo/internal/broker"
+	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/test/broker"
 )
 
 // The launchers of these tests are what a Pod could run behind its libvirt socket.
@@ -35,12 +38,20 @@ type node struct {
 	sockets string
 }
 
+// newNode returns a node with a broker that accepts this process as the process of every Pod.
 func newNode(t *testing.T) *node {
 	t.Helper()
+	return newNodeWith(t, broker.AnyPeer)
+}
+
+func newNodeWith(t *testing.T, check pods.CheckPeer) *node {
+	t.Helper()
+	dir := t.TempDir()
 	n := &node{options: Options{
-		PodsDir: t.TempDir(), RelayDir: t.TempDir(), CheckPeer: anyPeer, Responses: hypervisor.NewResponseBudget(),
+		Broker:   broker.Start(t, privileged.Options{PodsDir: dir, CheckPeer: check}),
+		RelayDir: t.TempDir(), Responses: hypervisor.NewResponseBudget(),
 	}}
-	n.sockets = filepath.Join(n.options.PodsDir, string(podUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	n.sockets = filepath.Join(dir, string(podUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
 	if err := os.MkdirAll(n.sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +59,6 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) socket() string { return filepath.Join(n.sockets, launcherpod.LibvirtSocketName) }
-
-// anyPeer accepts every process as the Pod's.
-func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
-	dir, err := os.Open("/proc/self")
-	return &hypervisor.Process{Dir: dir}, err
-}
 
 // listen serves each connection with the behavior of a hostile launcher.
 func listen(t *testing.T, path string, serve func(net.Conn)) {
@@ -160,8 +165,7 @@ func TestFileThatIsNotASocket(t *testing.T) {
 }
 
 func TestSocketOfAnotherProcess(t *testing.T) {
-	n := newNode(t)
-	n.options.CheckPeer = nil // the real check: this test's process is neither QEMU's user nor in the Pod
+	n := newNodeWith(t, nil) // the real check: this test's process is neither QEMU's user nor in the Pod
 	reached := make(chan []byte, 1)
 	listen(t, n.socket(), func(c net.Conn) {
 		got, _ := io.ReadAll(c)
@@ -357,63 +361,6 @@ func unixPair(t *testing.T) (ours *net.UnixConn, theirs net.Conn) {
 		_ = theirs.Close()
 	})
 	return ours, theirs
-}
-
-func watches(t *testing.T) *dirWatches {
-	t.Helper()
-	w, err := newDirWatches()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Close)
-	return w
-}
-
-func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
-	pods := t.TempDir()
-	done := make(chan error, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { done <- waitForSocket(ctx, watches(t), pods, podUID) }()
-	rel, err := socketsDir(podUID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := pods
-	for step := range strings.SplitSeq(rel, "/") {
-		dir = filepath.Join(dir, step)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		// Another entry in the directory does not end the wait.
-		if err := os.WriteFile(filepath.Join(dir, "other"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	select {
-	case err := <-done:
-		t.Fatalf("ended without a socket: %v", err)
-	default:
-	}
-	listen(t, filepath.Join(dir, launcherpod.LibvirtSocketName), func(c net.Conn) { _ = c.Close() })
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the socket was not noticed")
-	}
-}
-
-func TestWaitForSocketEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- waitForSocket(ctx, watches(t), t.TempDir(), podUID) }()
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
 }
 
 func TestManagerReconnects(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // unreachableAfter is how long attempts must fail before the VMI is enqueued: libvirtd starts and ends with its Pod, which need
@@ -26,7 +27,6 @@ const unreachableAfter = 5 * time.Second
 type Manager struct {
 	options Options
 	notify  func(types.NamespacedName)
-	watches *dirWatches
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -37,13 +37,15 @@ type Manager struct {
 
 	mu       sync.Mutex
 	sessions map[types.UID]*session
+	// broker is closed and replaced when the broker responds again.
+	broker chan struct{}
 }
 
 // NewManager returns a Manager. It calls notify with a VMI's key when a connection is made or ends and after libvirt's
 // events about the domain; notify must not block.
 func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) {
-	if o.Responses == nil {
-		return nil, errNoResponseBudget
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	// Here, at the start of the process, no other thread can read the environment that it sets.
 	if err := initLibvirt(); err != nil {
@@ -70,13 +72,10 @@ func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) 
 	if err := os.Chmod(o.RelayDir, 0o700); err != nil { //nolint:gosec // a directory must be entered
 		return nil, fmt.Errorf("restrict access to the relay directory: %w", err)
 	}
-	watches, err := newDirWatches()
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Manager{
-		options: o, notify: notify, watches: watches, ctx: ctx, cancel: cancel, started: time.Now(), sessions: map[types.UID]*session{},
+		options: o, notify: notify, ctx: ctx, cancel: cancel, started: time.Now(), sessions: map[types.UID]*session{},
+		broker: make(chan struct{}),
 	}
 	m.options.Panicked = func(vmi types.NamespacedName) { m.panics.add(vmi, time.Now()) }
 	return m, nil
@@ -87,7 +86,6 @@ func (m *Manager) Start(ctx context.Context) error {
 	<-ctx.Done()
 	m.cancel()
 	m.wg.Wait()
-	m.watches.Close()
 	return nil
 }
 
@@ -108,6 +106,21 @@ func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
 		})
 	}
 	return s.current()
+}
+
+// RetryBroker makes connections at once that could not be made because the broker did not respond.
+func (m *Manager) RetryBroker() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.broker)
+	m.broker = make(chan struct{})
+}
+
+// brokerResponds returns a channel that is closed when the broker responds again.
+func (m *Manager) brokerResponds() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.broker
 }
 
 // Existing returns the connection to a Pod like Conn, but makes none. It is for callers that do not know whether the Pod still exists.
@@ -182,6 +195,7 @@ func (s *session) run(ctx context.Context) {
 	waits := newBackoff()
 	failingSince := time.Time{}
 	for ctx.Err() == nil {
+		broker := s.manager.brokerResponds()
 		conn, err := s.connect(ctx)
 		var pause time.Duration
 		switch {
@@ -203,7 +217,14 @@ func (s *session) run(ctx context.Context) {
 				logger.Info("Lost the connection to libvirtd", "error", conn.Err().Error(), "retryIn", pause.String())
 			}
 		}
-		sleep(ctx, pause)
+		if !errors.Is(err, brokerapi.ErrUnreachable) {
+			broker = nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-broker:
+		case <-time.After(pause):
+		}
 	}
 }
 
@@ -280,10 +301,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 func (s *session) connect(ctx context.Context) (*Conn, error) {
-	if err := waitForSocket(ctx, s.manager.watches, s.manager.options.PodsDir, s.pod.UID); err != nil {
-		return nil, err
-	}
-	conn, err := Dial(ctx, s.manager.options, s.pod)
+	conn, err := dial(ctx, s.manager.options, s.pod, true)
 	if err != nil {
 		return nil, err
 	}

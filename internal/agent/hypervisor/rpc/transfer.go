@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/podprocess"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
@@ -49,7 +48,7 @@ type transfer struct {
 	// cancel ends libvirt's job at the source.
 	cancel func(context.Context) error
 	// exit observes the exit of the source's QEMU; nil if it cannot.
-	exit *podprocess.Watch
+	exit *exitWatch
 	// postCopyRequested reports whether this process requested a post-copy from libvirt. A report of one without a request is
 	// ignored: the guest would run on both sides, and the call to the target would have no time limit.
 	postCopyRequested func() bool
@@ -98,17 +97,13 @@ func (c *Conn) Transfer(ctx context.Context, r hypervisor.TransferRequest) error
 }
 
 // watchGuest observes the exit of the Pod's QEMU. It returns nil if it cannot: then a migration takes a little longer.
-func (c *Conn) watchGuest(ctx context.Context) *podprocess.Watch {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.closed {
-		return nil
-	}
-	end, err := podprocess.WatchGuest(c.process.Dir)
+func (c *Conn) watchGuest(ctx context.Context) *exitWatch {
+	pidfd, err := c.options.Broker.WatchGuest(ctx, c.pod.UID)
 	if err != nil {
 		log.FromContext(ctx).Info("The exit of QEMU will not be observed before libvirt reports it", "error", err.Error())
+		return nil
 	}
-	return end
+	return &exitWatch{pidfd: pidfd}
 }
 
 func (m *transfer) run(ctx context.Context) error {

@@ -12,11 +12,10 @@ import (
 
 // Tunnel connects to the libvirtd of a Pod for another agent, after checking that it is the Pod's. The caller closes the
 // connection, and limits what is sent over it.
-func (m *Manager) Tunnel(_ context.Context, pod hypervisor.PodRef) (net.Conn, error) {
-	launcher, process, err := dialLauncher(m.options, pod.UID)
+func (m *Manager) Tunnel(ctx context.Context, pod hypervisor.PodRef) (net.Conn, error) {
+	launcher, err := dialLauncher(ctx, m.options, pod.UID, false)
 	if err != nil {
 		return nil, err
 	}
-	_ = process.Dir.Close()
 	return launcher, nil
 }

@@ -18,9 +18,9 @@ import (
 
 // OpenUSB connects to one of the guest's USB ports for clients. QEMU uses the usbredir protocol and sends first. It serves one
 // connection for a port at a time; another one waits without a response.
-func (c *Conn) OpenUSB(_ context.Context, port int) (net.Conn, error) {
+func (c *Conn) OpenUSB(ctx context.Context, port int) (net.Conn, error) {
 	// The kernel reports the process that called listen, which is libvirtd: it passes the socket to QEMU. Both run in the Pod.
-	socket, process, err := dialSocket(c.options, c.pod.UID, launcherpod.USBSocketName(port))
+	socket, err := c.options.Broker.OpenSocket(ctx, c.pod.UID, launcherpod.USBSocketName(port), false)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		// QEMU does not remove its sockets.
@@ -28,6 +28,5 @@ func (c *Conn) OpenUSB(_ context.Context, port int) (net.Conn, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open USB port %d: %w: %w", port, hypervisor.ErrUnreachable, err)
 	}
-	_ = process.Dir.Close()
 	return socket, nil
 }

@@ -82,8 +82,7 @@ func TestUSBPortOfAnotherProcess(t *testing.T) {
 		}
 	})
 	t.Run("by its process", func(t *testing.T) {
-		n := newNode(t)
-		n.options.CheckPeer = nil
+		n := newNodeWith(t, nil)
 		listen(t, n.usbSocket(), func(net.Conn) {})
 		_, err := n.openUSB()
 		expectUnreachable(t, err, "is served by user")

@@ -121,7 +121,7 @@ func (i Installer) typed(desired *unstructured.Unstructured) (client.Object, err
 	return live, nil
 }
 
-// Matches reports whether an object is as desired, whatever number of agents may be replaced at a time.
+// Matches reports whether an object is as desired, whatever number of a DaemonSet's Pods may be replaced at a time.
 func Matches(desired *unstructured.Unstructured, live client.Object) (bool, error) {
 	if ds, ok := live.(*appsv1.DaemonSet); ok {
 		if rolling := ds.Spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.MaxUnavailable != nil {

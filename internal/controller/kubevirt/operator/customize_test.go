@@ -140,15 +140,24 @@ func TestProductLabels(t *testing.T) {
 }
 
 func TestPodsAreReplacedOnlyIfTheirTemplateChanges(t *testing.T) {
-	id := func(change func(*Settings)) (agents, api string) {
+	type ids struct{ brokers, agents, api string }
+	of := func(change func(*Settings)) ids {
 		s := settings(change)
-		return handlerOf(t, s).Spec.Template.Annotations[IdentifierAnnotation], apiOf(t, s).Spec.Template.Annotations[IdentifierAnnotation]
+		return ids{
+			daemonsOf(t, s, BrokerName).Spec.Template.Annotations[IdentifierAnnotation],
+			handlerOf(t, s).Spec.Template.Annotations[IdentifierAnnotation], apiOf(t, s).Spec.Template.Annotations[IdentifierAnnotation],
+		}
 	}
-	agents, api := id(nil)
-	if nowAgents, nowAPI := id(func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 7 }); nowAgents == agents || nowAPI != api {
-		t.Error("a flag of the agents replaces virt-api, or not the agents")
+	before := of(nil)
+	if now := of(func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 7 }); now.brokers == before.brokers || now.agents != before.agents || now.api != before.api {
+		t.Error("a flag of the brokers replaces agents or virt-api, or not the brokers")
 	}
-	if nowAgents, nowAPI := id(func(s *Settings) { s.Nodes = 200 }); nowAgents != agents || nowAPI != api {
+	if now := of(func(s *Settings) {
+		s.Customize.Flags = &v1.Flags{Handler: map[string]string{"v": "7"}}
+	}); now.brokers != before.brokers || now.agents == before.agents || now.api != before.api {
+		t.Error("a flag of the agents replaces brokers or virt-api, or not the agents")
+	}
+	if now := of(func(s *Settings) { s.Nodes = 200 }); now != before {
 		t.Error("a number of replicas replaces Pods")
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
 	for image, want := range map[string]int{"": 0, "p:1": 3} {
 		s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default(), Nodes: 3}
-		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1", ExportProxy: image}
+		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", Broker: "b:1", API: "a:1", ExportProxy: image}
 		objects, err := Render(s)
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
 func TestMetricsOfExportProxy(t *testing.T) {
 	for authorization, want := range map[bool]int{false: 2, true: 1} {
 		s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default(), Nodes: 3, MetricsAuthorization: authorization}
-		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1", ExportProxy: "p:1"}
+		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", Broker: "b:1", API: "a:1", ExportProxy: "p:1"}
 		objects, err := Render(s)
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestMetricsOfExportProxy(t *testing.T) {
 func TestExportProxyHasItsTurn(t *testing.T) {
 	done := Component{Exists: true, Current: true, Rollout: Rollout{Done: true}}
 	old := Component{Exists: true, Rollout: Rollout{Done: true}}
-	w := World{Agents: done, Controller: done, API: old, Proxy: &old, Forward: true}
+	w := World{Brokers: Daemons{Component: done}, Agents: Daemons{Component: done}, Controller: done, API: old, Proxy: &old, Forward: true}
 	if p := Next(w); !p.Proxy || p.API {
 		t.Errorf("got %+v", p)
 	}

@@ -5,8 +5,11 @@ package operator
 
 import (
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +33,7 @@ func configureHandler(ds *appsv1.DaemonSet, s Settings) {
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	agent.Args = handlerArgs(s)
 
-	moveKubelet(pod, s.KubeletRoot)
+	moveKubelet(pod, s.kubeletRoot())
 	place(pod, s.Workloads)
 	if !s.Config.UseEmulation {
 		openKVM(pod, probe)
@@ -47,13 +50,14 @@ func handlerArgs(s Settings) []string {
 		"--install-namespace", "$(POD_NAMESPACE)",
 		"--kubelet-root", s.kubeletRoot(),
 		"--console-server-port", strconv.Itoa(agentapi.ConsolePort),
-		"--max-devices", strconv.Itoa(s.Config.VirtualMachineInstancesPerNode),
 	}
 	fixed = append(fixed, s.metricsArgs()...)
 	if s.Customize.Flags == nil {
 		return fixed
 	}
-	return append(fixed, flagArgs(s.Customize.Flags.Handler)...)
+	flags := maps.Clone(s.Customize.Flags.Handler)
+	maps.DeleteFunc(flags, func(name, _ string) bool { return isMaxDevices(name) })
+	return append(fixed, flagArgs(flags)...)
 }
 
 // metricsArgs are the arguments of all components about their metrics.
@@ -71,24 +75,27 @@ func (s Settings) kubeletRoot() string {
 	return path.Clean(s.KubeletRoot)
 }
 
+// kubeletVolumes are the volumes with directories of the kubelet, which the containers mount at the nodes' paths.
+var kubeletVolumes = []string{"kubelet-pods", "pod-resources", "broker"}
+
 // moveKubelet changes the manifest's paths when the kubelet keeps its state elsewhere. The device plugins'
 // directory is the same for every kubelet root.
 // Source: kubernetes staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/constants.go.
 func moveKubelet(pod *corev1.PodSpec, root string) {
-	if root == "" || path.Clean(root) == DefaultKubeletRoot {
-		return
-	}
-	for volume, dir := range map[string]string{"kubelet-pods": "pods", "pod-resources": "pod-resources"} {
-		dir = path.Join(root, dir)
-		for i := range pod.Volumes {
-			if pod.Volumes[i].Name == volume {
-				pod.Volumes[i].HostPath.Path = dir
-			}
+	moved := func(dir string) string {
+		if below, ok := strings.CutPrefix(dir, DefaultKubeletRoot+"/"); ok {
+			return path.Join(root, below)
 		}
-		for i, m := range pod.Containers[0].VolumeMounts {
-			if m.Name == volume {
-				pod.Containers[0].VolumeMounts[i].MountPath = dir
-			}
+		return dir
+	}
+	for i := range pod.Volumes {
+		if slices.Contains(kubeletVolumes, pod.Volumes[i].Name) {
+			pod.Volumes[i].HostPath.Path = moved(pod.Volumes[i].HostPath.Path)
+		}
+	}
+	for i, m := range pod.Containers[0].VolumeMounts {
+		if slices.Contains(kubeletVolumes, m.Name) {
+			pod.Containers[0].VolumeMounts[i].MountPath = moved(m.MountPath)
 		}
 	}
 }
@@ -114,19 +121,19 @@ func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
 	})
 }
 
-// unavailable is the path of the number of agents that may be replaced at a time.
+// unavailable is the path of the number of Pods of a DaemonSet that may be replaced at a time.
 var unavailable = []string{"spec", "updateStrategy", "rollingUpdate", "maxUnavailable"}
 
-// SetMaxUnavailable sets how many agents may be replaced at a time, unless a patch has changed the strategy: then that applies. It is not
-// part of the digest, because it changes during a rollout.
-func SetMaxUnavailable(agents *unstructured.Unstructured, number int) error {
-	strategy, _, err := unstructured.NestedMap(agents.Object, "spec", "updateStrategy")
+// SetMaxUnavailable sets how many Pods of a DaemonSet may be replaced at a time, unless a patch has changed the strategy: then that
+// applies. It is not part of the digest, because it changes during a rollout.
+func SetMaxUnavailable(daemons *unstructured.Unstructured, number int) error {
+	strategy, _, err := unstructured.NestedMap(daemons.Object, "spec", "updateStrategy")
 	if err != nil {
-		return fmt.Errorf("reading the strategy of %s: %w", agents.GetName(), err)
+		return fmt.Errorf("reading the strategy of %s: %w", daemons.GetName(), err)
 	}
 	shipped := map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": int64(1)}}
 	if !equality.Semantic.DeepEqual(strategy, shipped) {
 		return nil
 	}
-	return unstructured.SetNestedField(agents.Object, int64(number), unavailable...)
+	return unstructured.SetNestedField(daemons.Object, int64(number), unavailable...)
 }

@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,7 +22,7 @@ import (
 
 func settings(change func(*Settings)) Settings {
 	s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default()}
-	s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1"}
+	s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", Broker: "b:1", API: "a:1"}
 	s.Bundles = map[string][]byte{"virt-api-serving": []byte("serving"), "virt-api-client": []byte("client")}
 	if change != nil {
 		change(&s)
@@ -40,14 +41,19 @@ func render(t *testing.T, s Settings) []*unstructured.Unstructured {
 
 func handlerOf(t *testing.T, s Settings) *appsv1.DaemonSet {
 	t.Helper()
+	return daemonsOf(t, s, HandlerName)
+}
+
+func daemonsOf(t *testing.T, s Settings, name string) *appsv1.DaemonSet {
+	t.Helper()
 	for _, o := range render(t, s) {
-		if o.GetKind() == "DaemonSet" {
+		if o.GetKind() == "DaemonSet" && o.GetName() == name {
 			ds := &appsv1.DaemonSet{}
 			convert(t, o, ds)
 			return ds
 		}
 	}
-	t.Fatal("no DaemonSet was rendered")
+	t.Fatalf("no DaemonSet %s was rendered", name)
 	return nil
 }
 
@@ -92,6 +98,7 @@ func TestDeploymentIDFollowsSettings(t *testing.T) {
 	}
 	changes := map[string]func(*Settings){
 		"image":       func(s *Settings) { s.Config.Images.Handler = "h:2" },
+		"broker":      func(s *Settings) { s.Config.Images.Broker = "b:2" },
 		"emulation":   func(s *Settings) { s.Config.UseEmulation = true },
 		"pull policy": func(s *Settings) { s.Config.ImagePullPolicy = corev1.PullNever },
 		"virt-api":    func(s *Settings) { s.Config.Images.API = "a:2" },
@@ -129,8 +136,12 @@ func TestAgentIsNotPrivileged(t *testing.T) {
 	for _, emulation := range []bool{true, false} {
 		pod := handlerOf(t, settings(func(s *Settings) { s.Config.UseEmulation = emulation })).Spec.Template.Spec
 		agent := pod.Containers[0].SecurityContext
-		if *agent.Privileged || *agent.AllowPrivilegeEscalation || !slices.Equal(agent.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		if *agent.Privileged || *agent.AllowPrivilegeEscalation || !slices.Equal(agent.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+			len(agent.Capabilities.Add) > 0 || *agent.RunAsUser == 0 || !*agent.RunAsNonRoot {
 			t.Errorf("emulation %t: the agent's security context is %+v", emulation, agent)
+		}
+		if pod.HostPID || pod.HostNetwork || pod.HostIPC {
+			t.Errorf("emulation %t: the agent shares a namespace of the node", emulation)
 		}
 		probe := pod.InitContainers[0]
 		privileged := probe.SecurityContext.Privileged != nil && *probe.SecurityContext.Privileged
@@ -149,6 +160,137 @@ func TestAgentIsNotPrivileged(t *testing.T) {
 	}
 }
 
+// The agent's container gets nothing of the node but the directory of the broker's socket.
+func TestAgentMountsOnlyTheBrokersSocket(t *testing.T) {
+	pod := handlerOf(t, settings(nil)).Spec.Template.Spec
+	hostPaths := map[string]string{}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			hostPaths[v.Name] = v.HostPath.Path
+		}
+	}
+	var mounted []string
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if dir, found := hostPaths[m.Name]; found {
+			mounted = append(mounted, dir)
+			if !m.ReadOnly {
+				t.Errorf("the agent may write to %s of the node", dir)
+			}
+		}
+	}
+	if want := []string{"/var/lib/kubelet/plugins/kubevirt.io.broker"}; !slices.Equal(mounted, want) {
+		t.Errorf("the agent mounts %q of the node, want %q", mounted, want)
+	}
+}
+
+// The broker has the agent's former privileges, and neither a token nor the node's network.
+func TestBroker(t *testing.T) {
+	ds := daemonsOf(t, settings(nil), BrokerName)
+	pod := ds.Spec.Template.Spec
+	security := pod.Containers[0].SecurityContext
+	if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
+		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("the broker's security context is %+v", security)
+	}
+	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+		t.Error("the broker gets a token")
+	}
+	if !pod.HostPID || pod.HostNetwork || pod.HostIPC || len(pod.Containers[0].Ports) > 0 {
+		t.Errorf("the broker has hostPID %t, hostNetwork %t, hostIPC %t, ports %v", pod.HostPID, pod.HostNetwork, pod.HostIPC, pod.Containers[0].Ports)
+	}
+	if _, scraped := ds.Spec.Template.Labels[scrapeLabel]; scraped {
+		t.Error("Prometheus scrapes the broker, which serves no metrics")
+	}
+}
+
+// placement is what the two halves of an agent have in common.
+type placement struct {
+	Selector    map[string]string
+	Tolerations []corev1.Toleration
+	Affinity    *corev1.Affinity
+	Priority    string
+	Secrets     []corev1.LocalObjectReference
+	Pull        corev1.PullPolicy
+	// Socket is the node's directory of the broker's socket, and At where it is mounted.
+	Socket corev1.HostPathVolumeSource
+	At     string
+}
+
+func placementOf(pod *corev1.PodSpec) placement {
+	p := placement{
+		Selector: pod.NodeSelector, Tolerations: pod.Tolerations, Affinity: pod.Affinity, Priority: pod.PriorityClassName,
+		Secrets: pod.ImagePullSecrets, Pull: pod.Containers[0].ImagePullPolicy,
+	}
+	for _, v := range pod.Volumes {
+		if v.Name == "broker" {
+			p.Socket = *v.HostPath
+		}
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.Name == "broker" {
+			p.At = m.MountPath
+		}
+	}
+	return p
+}
+
+// What places or configures the agents applies to their brokers: an agent is useless without one.
+func TestBrokerFollowsTheAgent(t *testing.T) {
+	for _, root := range []string{"", "/data/kubelet/"} {
+		s := settings(func(s *Settings) {
+			s.KubeletRoot = root
+			s.Workloads = &v1.NodePlacement{
+				NodeSelector: map[string]string{"guests": "yes"},
+				Tolerations:  []corev1.Toleration{{Key: "guests", Operator: corev1.TolerationOpExists}},
+				Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "guests", Operator: corev1.NodeSelectorOpExists}}}},
+				}}},
+			}
+			s.Config.ImagePullPolicy = corev1.PullNever
+			s.Config.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+		})
+		agent, broker := handlerOf(t, s).Spec.Template.Spec, daemonsOf(t, s, BrokerName).Spec.Template.Spec
+		want, got := placementOf(&agent), placementOf(&broker)
+		if !equality.Semantic.DeepEqual(want, got) || got.Selector["guests"] != "yes" || got.Affinity == nil {
+			t.Errorf("the agent has %+v, and its broker %+v", want, got)
+		}
+		if socket := s.kubeletRoot() + "/plugins/kubevirt.io.broker"; got.Socket.Path != socket || got.At != socket {
+			t.Errorf("the socket's directory is %+v at %s, want %s", got.Socket, got.At, socket)
+		}
+		container := broker.Containers[0]
+		if args := strings.Join(container.Args, " "); container.Image != "b:1" || args != "--kubelet-root "+s.kubeletRoot()+" --max-devices 1000" {
+			t.Errorf("the broker has the image %s and the arguments %s", container.Image, args)
+		}
+		if command := container.LivenessProbe.Exec.Command; !slices.Equal(command, []string{"/usr/bin/virt-broker", "check", "--kubelet-root", s.kubeletRoot()}) {
+			t.Errorf("the broker is checked by %q", command)
+		}
+		for _, m := range container.VolumeMounts {
+			if want := s.kubeletRoot() + "/pods"; m.Name == "kubelet-pods" && m.MountPath != want {
+				t.Errorf("the Pods' directory is mounted at %s, want %s", m.MountPath, want)
+			}
+		}
+	}
+}
+
+// The number of VMIs on a node is a flag of KubeVirt's virt-handler, and the broker advertises the devices.
+func TestMaxDevicesOfTheHandlerAreTheBrokers(t *testing.T) {
+	for name, change := range map[string]func(*Settings){
+		"7": func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 7 },
+		"8": func(s *Settings) {
+			s.Config.VirtualMachineInstancesPerNode = 7
+			s.Customize.Flags = &v1.Flags{Handler: map[string]string{"--Max-Devices": "8", "v": "4"}}
+		},
+	} {
+		if args := strings.Join(handlerOf(t, settings(change)).Spec.Template.Spec.Containers[0].Args, " "); strings.Contains(strings.ToLower(args), "devices") {
+			t.Errorf("virt-handler has the arguments %s, and does not know that flag", args)
+		}
+		args := daemonsOf(t, settings(change), BrokerName).Spec.Template.Spec.Containers[0].Args
+		if got := args[len(args)-2:]; !slices.Equal(got, []string{"--max-devices", name}) {
+			t.Errorf("the broker has the arguments %q, want %s devices", args, name)
+		}
+	}
+}
+
 func TestPlacementPullPolicyAndFlags(t *testing.T) {
 	pod := handlerOf(t, settings(func(s *Settings) {
 		s.KubeletRoot = "/data/kubelet/"
@@ -156,7 +298,7 @@ func TestPlacementPullPolicyAndFlags(t *testing.T) {
 			NodeSelector: map[string]string{"guests": "yes"},
 			Tolerations:  []corev1.Toleration{{Key: "guests", Operator: corev1.TolerationOpExists}},
 		}
-		s.Customize.Flags = &v1.Flags{Handler: map[string]string{"max-devices": "7"}}
+		s.Customize.Flags = &v1.Flags{Handler: map[string]string{"v": "7"}}
 		s.Config.ImagePullPolicy = corev1.PullNever
 		s.Config.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
 	})).Spec.Template.Spec
@@ -172,20 +314,19 @@ func TestPlacementPullPolicyAndFlags(t *testing.T) {
 		}
 	}
 	args := strings.Join(pod.Containers[0].Args, " ")
-	if !strings.Contains(args, "--kubelet-root /data/kubelet ") || !strings.HasSuffix(args, "--max-devices=7") {
+	if !strings.Contains(args, "--kubelet-root /data/kubelet ") || !strings.HasSuffix(args, "--v=7") {
 		t.Errorf("arguments %s", args)
-	}
-	for _, m := range pod.Containers[0].VolumeMounts {
-		if m.Name == "kubelet-pods" && m.MountPath != "/data/kubelet/pods" {
-			t.Errorf("the Pods' directory is mounted at %s", m.MountPath)
-		}
 	}
 }
 
 func TestUnknownImagesAreAnError(t *testing.T) {
-	_, err := Render(settings(func(s *Settings) { s.Config.Images.Handler = "" }))
-	if err == nil || !strings.Contains(err.Error(), "--handler-image") {
-		t.Errorf("error is %v", err)
+	for name, change := range map[string]func(*Settings){
+		"--handler-image": func(s *Settings) { s.Config.Images.Handler = "" },
+		"--broker-image":  func(s *Settings) { s.Config.Images.Broker = "" },
+	} {
+		if _, err := Render(settings(change)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error is %v, which does not name %s", err, name)
+		}
 	}
 }
 

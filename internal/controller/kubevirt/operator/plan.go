@@ -31,27 +31,34 @@ func (c *Component) message() string {
 	return c.Name + " is still to be applied"
 }
 
+// Daemons is a component with a Pod on each node, as it was observed.
+type Daemons struct {
+	Component
+	// Nodes is the number of nodes on which a Pod has to run, and Updated on how many of those that respond it is updated.
+	Nodes, Updated int
+	// Available is the number of updated Pods that are ready, long enough.
+	Available int
+	// Lost is the number of nodes whose kubelet does not respond: their Pods can be neither replaced nor ready.
+	Lost int
+}
+
 // World is what the order of a rollout depends on.
 type World struct {
-	Agents, Controller, API Component
+	// Brokers are the privileged halves of the node agents, and Agents the others.
+	Brokers, Agents Daemons
+	Controller, API Component
 	// Proxy is virt-exportproxy, or nil if it is not installed.
 	Proxy *Component
 	// First reports that nothing was installed before, and Forward that a newer version is installed than before. See IsForward.
 	First, Forward bool
-	// Nodes is the number of nodes on which an agent has to run, and Updated on how many of those that respond it is updated.
-	Nodes, Updated int
-	// Available is the number of updated agents that are ready, long enough.
-	Available int
-	// Lost is the number of nodes whose kubelet does not respond: their agents can be neither replaced nor ready.
-	Lost int
 }
 
 // Plan is the next step of a rollout.
 type Plan struct {
-	// Agents, Controller, Proxy and API report what to apply now.
-	Agents, Controller, Proxy, API bool
-	// MaxUnavailable is how many agents may be replaced at a time.
-	MaxUnavailable int
+	// Brokers, Agents, Controller, Proxy and API report what to apply now.
+	Brokers, Agents, Controller, Proxy, API bool
+	// BrokersUnavailable and AgentsUnavailable are how many of them may be replaced at a time.
+	BrokersUnavailable, AgentsUnavailable int
 	// Rollout is how far all of it is.
 	Rollout Rollout
 	// Crash is why the rollout cannot go on, or empty.
@@ -61,17 +68,17 @@ type Plan struct {
 // Next returns the next step of a rollout.
 //
 // What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each
-// when the one before is done: agents, virt-controller, virt-exportproxy, virt-api, so that no user can request what an old agent does not
-// know. An older version is installed the other way round.
+// when the one before is done: brokers, agents, virt-controller, virt-exportproxy, virt-api, so that no agent requests what an old broker
+// does not know, and no user what an old agent does not. An older version is installed the other way round.
 func Next(w World) Plan {
-	p := Plan{MaxUnavailable: w.maxUnavailable(), Rollout: Rollout{Done: true}}
+	p := Plan{BrokersUnavailable: w.Brokers.maxUnavailable(), AgentsUnavailable: w.Agents.maxUnavailable(), Rollout: Rollout{Done: true}}
 	type step struct {
 		component *Component
 		apply     *bool
 	}
-	steps := []step{{&w.Agents, &p.Agents}, {&w.Controller, &p.Controller}, {&w.API, &p.API}}
+	steps := []step{{&w.Brokers.Component, &p.Brokers}, {&w.Agents.Component, &p.Agents}, {&w.Controller, &p.Controller}, {&w.API, &p.API}}
 	if w.Proxy != nil {
-		steps = slices.Insert(steps, 2, step{w.Proxy, &p.Proxy})
+		steps = slices.Insert(steps, len(steps)-1, step{w.Proxy, &p.Proxy})
 	}
 	if !w.Forward {
 		slices.Reverse(steps)
@@ -108,17 +115,17 @@ func (p *Plan) wait(c *Component) {
 	}
 }
 
-// maxUnavailable returns how many agents may be replaced at a time: one until an updated agent is available, then a tenth of the nodes, and
-// one again as soon as an updated agent cannot run or all are updated. KubeVirt's numbers. Agents of lost nodes are unavailable anyway, and
+// maxUnavailable returns how many Pods may be replaced at a time: one until an updated one is available, then a tenth of the nodes, and
+// one again as soon as an updated one cannot run or all are updated. KubeVirt's numbers. The Pods of lost nodes are unavailable anyway, and
 // must not stop the others.
-func (w World) maxUnavailable() int {
+func (d Daemons) maxUnavailable() int {
 	switch {
-	case w.Agents.Current && w.Updated+w.Lost >= w.Nodes:
+	case d.Current && d.Updated+d.Lost >= d.Nodes:
 		return 1
-	case w.Agents.Crash != "" || w.Available == 0:
-		return 1 + w.Lost
+	case d.Crash != "" || d.Available == 0:
+		return 1 + d.Lost
 	}
-	return max(1, (w.Nodes+9)/10) + w.Lost
+	return max(1, (d.Nodes+9)/10) + d.Lost
 }
 
 // IsForward reports whether a target version is installed after the observed one was. As in KubeVirt, it is not if nothing was

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -19,42 +20,49 @@ var (
 
 func TestNext(t *testing.T) {
 	for _, c := range []struct {
-		name                    string
-		forward                 bool
-		agents, controller, api Component
-		want                    string
+		name                             string
+		forward                          bool
+		brokers, agents, controller, api Component
+		want                             string
 	}{
-		{"nothing changes", true, done, done, done, "done: is ready, is ready, is ready"},
-		{"first installation", false, missing, done, missing, "agents api"},
-		{"first installation, corrected", false, old, done, old, "agents api"},
-		{"first installation, while virt-controller is replaced", false, old, rolling, missing, "api"},
-		{"one is deleted while another is updated", true, rolling, done, missing, "api"},
+		{"nothing changes", true, done, done, done, done, "done: is ready, is ready, is ready, is ready"},
+		{"first installation", false, missing, missing, done, missing, "agents api brokers"},
+		{"first installation, corrected", false, old, old, done, old, "agents api brokers"},
+		{"first installation, while virt-controller is replaced", false, old, old, rolling, missing, "api"},
+		{"one is deleted while another is updated", true, rolling, old, done, missing, "api"},
 
-		{"forward: the agents first", true, old, old, old, "agents"},
-		{"forward: the agents are being updated", true, rolling, old, old, ""},
-		{"forward: an agent crashes", true, crashes, old, old, "crash"},
-		{"forward: then virt-controller", true, done, old, old, "controller"},
-		{"forward: virt-controller is being replaced", true, done, rolling, old, ""},
-		{"forward: virt-api last", true, done, done, old, "api"},
-		{"forward: virt-api is being replaced", true, done, done, rolling, ""},
+		{"forward: the brokers first", true, old, old, old, old, "brokers"},
+		{"forward: the brokers are being updated", true, rolling, old, old, old, ""},
+		{"forward: a broker crashes", true, crashes, old, old, old, "crash"},
+		{"forward: there was no broker before", true, missing, old, done, old, "brokers"},
+		{"forward: then the agents", true, done, old, old, old, "agents"},
+		{"forward: the agents are being updated", true, done, rolling, old, old, ""},
+		{"forward: an agent crashes", true, done, crashes, old, old, "crash"},
+		{"forward: then virt-controller", true, done, done, old, old, "controller"},
+		{"forward: virt-controller is being replaced", true, done, done, rolling, old, ""},
+		{"forward: virt-api last", true, done, done, done, old, "api"},
+		{"forward: virt-api is being replaced", true, done, done, done, rolling, ""},
 
-		{"back: virt-api first", false, old, old, old, "api"},
-		{"back: virt-api is being replaced", false, old, old, rolling, ""},
-		{"back: then virt-controller", false, old, old, done, "controller"},
-		{"back: the agents last", false, old, done, done, "agents"},
-		{"a new virt-controller waits until no old one runs", true, old, rolling, old, ""},
-		{"a virt-controller that crashes is replaced when the order allows it", false, old, Component{Name: "c", Exists: true, Crash: "y"}, done, "controller crash"},
+		{"back: virt-api first", false, old, old, old, old, "api"},
+		{"back: virt-api is being replaced", false, old, old, old, rolling, ""},
+		{"back: then virt-controller", false, old, old, old, done, "controller"},
+		{"back: then the agents", false, old, old, done, done, "agents"},
+		{"back: the agents are being replaced", false, old, rolling, done, done, ""},
+		{"back: the brokers last", false, old, done, done, done, "brokers"},
+		{"a new virt-controller waits until no old one runs", true, old, old, rolling, old, ""},
+		{"a virt-controller that crashes is replaced when the order allows it", false, old, old, Component{Name: "c", Exists: true, Crash: "y"}, done, "controller crash"},
 	} {
-		p := Next(World{First: strings.HasPrefix(c.name, "first"), Agents: c.agents, Controller: c.controller, API: c.api, Forward: c.forward, Nodes: 2, Updated: 1})
+		p := Next(World{
+			First: strings.HasPrefix(c.name, "first"), Forward: c.forward, Controller: c.controller, API: c.api,
+			Brokers: Daemons{Component: c.brokers, Nodes: 2, Updated: 1}, Agents: Daemons{Component: c.agents, Nodes: 2, Updated: 1},
+		})
 		var got []string
-		for name, applied := range map[string]bool{"agents": p.Agents, "controller": p.Controller, "api": p.API} {
+		for name, applied := range map[string]bool{"brokers": p.Brokers, "agents": p.Agents, "controller": p.Controller, "api": p.API} {
 			if applied {
 				got = append(got, name)
 			}
 		}
-		if len(got) == 2 && got[0] > got[1] {
-			got[0], got[1] = got[1], got[0]
-		}
+		slices.Sort(got)
 		if p.Crash != "" {
 			got = append(got, "crash")
 		}
@@ -71,29 +79,32 @@ func TestNext(t *testing.T) {
 }
 
 func TestMaxUnavailable(t *testing.T) {
-	agents := func(current bool, crash string) Component {
-		return Component{Exists: true, Current: current, Crash: crash}
-	}
+	updating := Component{Exists: true, Current: true}
+	crashing := Component{Exists: true, Current: true, Crash: "x"}
 	for _, c := range []struct {
-		name  string
-		world World
-		want  int
+		name   string
+		agents Daemons
+		want   int
 	}{
-		{"before the update", World{Agents: agents(false, ""), Nodes: 200, Updated: 200}, 1},
-		{"the canary starts", World{Agents: agents(true, ""), Nodes: 200, Updated: 1}, 1},
-		{"the canary is available", World{Agents: agents(true, ""), Nodes: 200, Updated: 1, Available: 1}, 20},
-		{"a few nodes", World{Agents: agents(true, ""), Nodes: 3, Updated: 1, Available: 1}, 1},
-		{"eleven nodes", World{Agents: agents(true, ""), Nodes: 11, Updated: 1, Available: 1}, 2},
-		{"a later agent crashes", World{Agents: agents(true, "x"), Nodes: 200, Updated: 40, Available: 39}, 1},
-		{"all are updated", World{Agents: agents(true, ""), Nodes: 200, Updated: 200, Available: 190}, 1},
-		{"two nodes are lost before the canary", World{Agents: agents(true, ""), Nodes: 200, Lost: 2}, 3},
-		{"two nodes are lost after it", World{Agents: agents(true, ""), Nodes: 200, Updated: 9, Available: 9, Lost: 2}, 22},
-		{"all but the lost ones are updated", World{Agents: agents(true, ""), Nodes: 200, Updated: 198, Available: 198, Lost: 2}, 1},
-		{"no nodes", World{Agents: agents(true, "")}, 1},
+		{"before the update", Daemons{Component: Component{Exists: true}, Nodes: 200, Updated: 200}, 1},
+		{"the canary starts", Daemons{Component: updating, Nodes: 200, Updated: 1}, 1},
+		{"the canary is available", Daemons{Component: updating, Nodes: 200, Updated: 1, Available: 1}, 20},
+		{"a few nodes", Daemons{Component: updating, Nodes: 3, Updated: 1, Available: 1}, 1},
+		{"eleven nodes", Daemons{Component: updating, Nodes: 11, Updated: 1, Available: 1}, 2},
+		{"a later agent crashes", Daemons{Component: crashing, Nodes: 200, Updated: 40, Available: 39}, 1},
+		{"all are updated", Daemons{Component: updating, Nodes: 200, Updated: 200, Available: 190}, 1},
+		{"two nodes are lost before the canary", Daemons{Component: updating, Nodes: 200, Lost: 2}, 3},
+		{"two nodes are lost after it", Daemons{Component: updating, Nodes: 200, Updated: 9, Available: 9, Lost: 2}, 22},
+		{"all but the lost ones are updated", Daemons{Component: updating, Nodes: 200, Updated: 198, Available: 198, Lost: 2}, 1},
+		{"no nodes", Daemons{Component: updating}, 1},
 	} {
-		if got := c.world.maxUnavailable(); got != c.want {
+		if got := c.agents.maxUnavailable(); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
+	}
+	p := Next(World{Brokers: Daemons{Component: updating, Nodes: 200, Updated: 1, Available: 1}, Agents: Daemons{Component: crashing, Nodes: 200}})
+	if p.BrokersUnavailable != 20 || p.AgentsUnavailable != 1 {
+		t.Errorf("the plan replaces %d brokers and %d agents at a time", p.BrokersUnavailable, p.AgentsUnavailable)
 	}
 }
 

@@ -36,8 +36,11 @@ const (
 	IdentifierAnnotation = "kubevirt.io/install-strategy-identifier"
 )
 
-// HandlerName is the name of the node agent's DaemonSet.
-const HandlerName = "virt-handler"
+// Names of the DaemonSets of the node agent: BrokerName is that of its privileged half.
+const (
+	HandlerName = "virt-handler"
+	BrokerName  = "virt-broker"
+)
 
 //go:embed manifests/*.yaml
 var manifests embed.FS
@@ -112,9 +115,9 @@ func Render(s Settings) ([]*unstructured.Unstructured, error) {
 }
 
 func renderAll(s Settings) ([]client.Object, error) {
-	if s.Config.Images.Handler == "" || s.Config.Images.Launcher == "" || s.Config.Images.API == "" {
-		return nil, fmt.Errorf("the images of virt-handler, virt-launcher and virt-api are not known: " +
-			"start virt-controller with --handler-image, --launcher-image and --api-image")
+	if images := s.Config.Images; images.Handler == "" || images.Broker == "" || images.Launcher == "" || images.API == "" {
+		return nil, fmt.Errorf("the images of virt-handler, virt-broker, virt-launcher and virt-api are not known: " +
+			"start virt-controller with --handler-image, --broker-image, --launcher-image and --api-image")
 	}
 	service, err := decode[corev1.Service]("metrics-service.yaml")
 	if err != nil {
@@ -125,6 +128,11 @@ func renderAll(s Settings) ([]client.Object, error) {
 		return nil, err
 	}
 	configureHandler(handler, s)
+	broker, err := decode[appsv1.DaemonSet]("virt-broker.yaml")
+	if err != nil {
+		return nil, err
+	}
+	configureBroker(broker, s)
 	api, err := apiObjects(s)
 	if err != nil {
 		return nil, err
@@ -134,7 +142,7 @@ func renderAll(s Settings) ([]client.Object, error) {
 		return nil, err
 	}
 	// The ConfigMap has to exist before the Pods that mount it.
-	objects := slices.Concat([]client.Object{bundles(s), service, handler}, api, proxy)
+	objects := slices.Concat([]client.Object{bundles(s), service, broker, handler}, api, proxy)
 	if s.ControllerReplicas > 1 {
 		objects = append(objects, budget(ControllerName, s.ControllerReplicas))
 	}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command virt-broker is the privileged half of the node agent. It does for virt-handler what needs privileges on the node, a few verbs,
+// and has neither a token nor a network.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/vireo-project/vireo/internal/broker"
+	"github.com/vireo-project/vireo/internal/broker/device"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/component/memorylimit"
+)
+
+// checkTimeout bounds the command check.
+const checkTimeout = 5 * time.Second
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "virt-broker:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	kubeletRoot, podLogsDir, devDir, pluginDir string
+	maxDevices, verbosity                      int
+}
+
+func (o *options) bind(fs *flag.FlagSet) {
+	fs.StringVar(&o.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node")
+	fs.StringVar(&o.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
+	fs.StringVar(&o.devDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
+	fs.StringVar(&o.pluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "directory of the kubelet's sockets for device plugins, which is the same for every kubelet root")
+	fs.IntVar(&o.maxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
+	fs.IntVar(&o.verbosity, "v", 0, "log verbosity")
+}
+
+// run serves, or checks whether another process does.
+func run(arguments []string) error {
+	check := len(arguments) > 0 && arguments[0] == "check"
+	if check {
+		arguments = arguments[1:]
+	}
+	o, fs := &options{}, flag.NewFlagSet("virt-broker", flag.ContinueOnError)
+	o.bind(fs)
+	if err := fs.Parse(arguments); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return fmt.Errorf("unknown argument %q: the only command is check", fs.Arg(0))
+	case o.maxDevices < 1:
+		return fmt.Errorf("--max-devices is %d: it must be at least 1", o.maxDevices)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if check {
+		return ping(ctx, brokerapi.Socket(o.kubeletRoot))
+	}
+	if err := memorylimit.Apply(memorylimit.PureGo); err != nil {
+		return err
+	}
+	return serve(ctx, o)
+}
+
+// serve serves the verbs and the device plugins until the context is done. Guests, and connections that were passed, remain.
+func serve(ctx context.Context, o *options) error {
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-o.verbosity)}))
+	ctx, cancel := context.WithCancel(logr.NewContext(ctx, log))
+	defer cancel()
+	devices := device.NewManager(device.Options{PluginDir: o.pluginDir, DevDir: o.devDir, Count: o.maxDevices})
+	server, err := broker.New(broker.Options{
+		PodsDir: filepath.Join(o.kubeletRoot, "pods"), PodLogsDir: o.podLogsDir,
+		PodResourcesDir: filepath.Join(o.kubeletRoot, "pod-resources"), DevDir: o.devDir,
+		Devices: devices, ClientUID: brokerapi.ClientUID, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	listener, err := broker.Listen(brokerapi.Socket(o.kubeletRoot), brokerapi.ClientUID)
+	if err != nil {
+		return err
+	}
+	log.Info("Starting virt-broker", "socket", brokerapi.Socket(o.kubeletRoot))
+	ended := make(chan error, 2)
+	go func() { ended <- server.Serve(ctx, listener) }()
+	go func() { ended <- devices.Start(ctx) }()
+	// If one of them fails, the process ends and is restarted.
+	err = <-ended
+	cancel()
+	return errors.Join(err, <-ended)
+}
+
+// ping returns nil if the broker responds at a socket.
+func ping(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(checkTimeout)); err != nil {
+		return err
+	}
+	if err := brokerapi.WriteRequest(conn, &brokerapi.Request{Verb: brokerapi.Ping}); err != nil {
+		return err
+	}
+	response, err := io.ReadAll(io.LimitReader(conn, brokerapi.MaxResponse))
+	if err == nil && !bytes.HasSuffix(response, []byte("{}")) {
+		err = fmt.Errorf("it responded %.256q", response)
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"go/scanner"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	module = "github.com/vireo-project/vireo/"
+	// maxLines is the limit for the lines of code of the process, without comments and tests: what has privileges on a node must be small
+	// enough to be read in a day.
+	maxLines = 4100
+)
+
+// ours are the packages of this module that the process may be built from. internal/brokerapi is the only one that it shares with
+// virt-handler, beside names of what is in a launcher Pod.
+var ours = []string{
+	"cmd/virt-broker", "internal/broker", "internal/broker/device", "internal/broker/network", "internal/broker/podprocess",
+	"internal/broker/podresources", "internal/broker/pods", "internal/brokerapi", "internal/component/memorylimit", "internal/launcherpod", "internal/launcherpod/podiface",
+}
+
+// forbidden are prefixes of packages that the process may not be built from: it has no client for the API server, no libvirt and no
+// programs to run.
+var forbidden = []string{"k8s.io/client-go/", "sigs.k8s.io/controller-runtime", "libvirt.org/", "os/exec"}
+
+func TestTheBrokerIsSmall(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "-f", `{{.ImportPath}}{{range .GoFiles}} {{$.Dir}}/{{.}}{{end}}`, ".")
+	list.Stderr = os.Stderr
+	output, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total, linked := 0, []string{}
+	lines := bufio.NewScanner(bytes.NewReader(output))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		name, isOurs := strings.CutPrefix(fields[0], module)
+		for _, prefix := range forbidden {
+			if strings.HasPrefix(fields[0], prefix) {
+				t.Errorf("it is built from %s", fields[0])
+			}
+		}
+		if !isOurs {
+			continue
+		}
+		linked = append(linked, name)
+		count := 0
+		for _, file := range fields[1:] {
+			count += codeLines(t, file)
+		}
+		t.Logf("%5d %s", count, name)
+		total += count
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(linked)
+	if !slices.Equal(linked, ours) {
+		t.Errorf("it is built from %v, want %v", linked, ours)
+	}
+	t.Logf("%5d in all", total)
+	if total > maxLines {
+		t.Errorf("it has %d lines of code, more than %d", total, maxLines)
+	}
+}
+
+// codeLines returns the number of lines of a file with code.
+func codeLines(t *testing.T, path string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Clean(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, s, lines := token.NewFileSet(), scanner.Scanner{}, map[int]bool{}
+	file := files.AddFile(path, -1, len(text))
+	s.Init(file, text, nil, 0)
+	for {
+		position, kind, literal := s.Scan()
+		if kind == token.EOF {
+			return len(lines)
+		}
+		if kind == token.SEMICOLON && literal == "\n" {
+			continue
+		}
+		first := file.Line(position)
+		for line := range strings.Count(literal, "\n") + 1 {
+			lines[first+line] = true
+		}
+	}
+}

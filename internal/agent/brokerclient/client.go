@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package brokerclient calls virt-broker, which has the privileges on the node that virt-handler lacks. Errors wrap
+// brokerapi.ErrUnreachable if the broker does not respond, for example while its Pod is restarted: then the caller retries.
+package brokerclient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+// patience is how much longer than the broker's own time limit the client waits for a response.
+const patience = brokerapi.VerbTimeout + 10*time.Second
+
+// Client calls the broker. Each call has a connection of its own.
+type Client struct{ socket string }
+
+// New returns a client for a socket of the broker.
+func New(socket string) *Client { return &Client{socket: socket} }
+
+// errNoDescriptor means that the broker responded without the descriptor that the verb returns.
+var errNoDescriptor = errors.New("virt-broker has returned no descriptor: it may be older than virt-handler")
+
+// Ping returns nil if the broker responds.
+func (c *Client) Ping(ctx context.Context) error {
+	_, err := c.call(ctx, brokerapi.Ping, "", nil, nil)
+	return err
+}
+
+// OpenSocket connects to a socket of a Pod that a process of the Pod serves. It waits until the socket exists if wait is set.
+func (c *Client) OpenSocket(ctx context.Context, pod types.UID, name string, wait bool) (*net.UnixConn, error) {
+	arguments := brokerapi.OpenSocketArguments{Name: name, Wait: wait}
+	do := c.call
+	if wait {
+		do = c.callPatiently
+	}
+	file, err := do(ctx, brokerapi.OpenSocket, pod, arguments, nil)
+	if err := needDescriptor(file, err); err != nil {
+		return nil, err
+	}
+	// The connection has a descriptor of its own.
+	defer func() { _ = file.Close() }()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("use the connection that virt-broker made: %w", err)
+	}
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		_ = conn.Close()
+		return nil, errors.New("virt-broker has returned another kind of connection")
+	}
+	return unixConn, nil
+}
+
+// WatchGuest returns a pidfd of a Pod's QEMU, which becomes readable when the process has exited.
+func (c *Client) WatchGuest(ctx context.Context, pod types.UID) (*os.File, error) {
+	file, err := c.call(ctx, brokerapi.WatchGuest, pod, nil, nil)
+	return file, needDescriptor(file, err)
+}
+
+// OpenFile opens a regular file of an image or of the persistent state for reading, by its path in the directory where that is mounted
+// in the Pod.
+func (c *Client) OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error) {
+	file, err := c.call(ctx, brokerapi.OpenFile, pod, brokerapi.OpenFileArguments{Mount: mount, Name: name}, nil)
+	return file, needDescriptor(file, err)
+}
+
+// SyncState returns when a Pod's persistent state is on its disk. tpm is the directory with the TPM's state, or empty.
+func (c *Client) SyncState(ctx context.Context, pod types.UID, tpm string) error {
+	_, err := c.call(ctx, brokerapi.SyncState, pod, brokerapi.SyncStateArguments{TPM: tpm}, nil)
+	return err
+}
+
+// GiveHostDir makes QEMU's user the owner of a directory of the node, if the kubelet created it for the Pod.
+func (c *Client) GiveHostDir(ctx context.Context, pod types.UID, dir string) error {
+	_, err := c.call(ctx, brokerapi.GiveHostDir, pod, brokerapi.GiveHostDirArguments{Directory: dir}, nil)
+	return err
+}
+
+// ConnectNetwork connects a guest to its Pod's network. It returns the guest's interfaces by their name in the VMI.
+func (c *Client) ConnectNetwork(
+	ctx context.Context, pod types.UID, plan brokerapi.Plan,
+) (map[string]brokerapi.ConnectedInterface, error) {
+	result := brokerapi.ConnectNetworkResult{}
+	_, err := c.call(ctx, brokerapi.ConnectNetwork, pod, brokerapi.NetworkArguments{Plan: plan}, &result)
+	return result.Interfaces, err
+}
+
+// ForwardPorts forwards the ports of a migration to the guest after it.
+func (c *Client) ForwardPorts(ctx context.Context, pod types.UID, plan brokerapi.Plan) error {
+	_, err := c.call(ctx, brokerapi.ForwardPorts, pod, brokerapi.NetworkArguments{Plan: plan}, nil)
+	return err
+}
+
+// OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if the Pod has no IPv6.
+func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, brokerapi.OpenRouterResult, error) {
+	result := brokerapi.OpenRouterResult{}
+	file, err := c.call(ctx, brokerapi.OpenRouter, pod, brokerapi.OpenRouterArguments{PodInterface: podInterface}, &result)
+	if err != nil || file == nil {
+		return nil, result, err
+	}
+	defer func() { _ = file.Close() }()
+	conn, err := net.FilePacketConn(file)
+	if err != nil {
+		return nil, result, fmt.Errorf("use the socket that virt-broker opened: %w", err)
+	}
+	return conn, result, nil
+}
+
+// HasStaticCPUPolicy reports whether the kubelet assigns exclusive CPUs to Guaranteed containers.
+func (c *Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
+	result := brokerapi.CPUPolicyResult{}
+	_, err := c.call(ctx, brokerapi.CPUPolicy, "", nil, &result)
+	return result.Static, err
+}
+
+// needDescriptor returns an error unless there is a descriptor.
+func needDescriptor(file *os.File, err error) error {
+	if err == nil && file == nil {
+		return errNoDescriptor
+	}
+	return err
+}
+
+// call makes a request that does not wait.
+func (c *Client) call(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return c.callPatiently(ctx, verb, pod, arguments, result)
+}
+
+// callPatiently makes a request without a time limit. It decodes the result unless that is nil, and returns the descriptor or nil.
+func (c *Client) callPatiently(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any) (*os.File, error) {
+	conn, err := c.send(ctx, verb, pod, arguments)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	return receive(ctx, conn, result)
+}
+
+// send connects to the broker and sends a request.
+func (c *Client) send(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments any) (*net.UnixConn, error) {
+	request := &brokerapi.Request{Verb: verb, Pod: string(pod)}
+	if arguments != nil {
+		var err error
+		if request.Arguments, err = json.Marshal(arguments); err != nil {
+			return nil, fmt.Errorf("write a request to virt-broker: %w", err)
+		}
+	}
+	var dialer net.Dialer
+	dialed, err := dialer.DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return nil, unreachable(ctx, err)
+	}
+	conn, ok := dialed.(*net.UnixConn)
+	if !ok {
+		_ = dialed.Close()
+		return nil, unreachable(ctx, errors.New("it is no unix socket"))
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(brokerapi.RequestTimeout)); err != nil {
+		_ = conn.Close()
+		return nil, unreachable(ctx, err)
+	}
+	if err := brokerapi.WriteRequest(conn, request); err != nil {
+		_ = conn.Close()
+		return nil, unreachable(ctx, err)
+	}
+	return conn, nil
+}
+
+// receive receives a response.
+func receive(ctx context.Context, conn *net.UnixConn, result any) (*os.File, error) {
+	response, file, err := readResponse(conn)
+	if err != nil {
+		return nil, unreachable(ctx, err)
+	}
+	switch {
+	case response.Error != nil:
+		err = response.Error
+	case result != nil:
+		err = json.Unmarshal(response.Result, result)
+	}
+	if err != nil && file != nil {
+		_ = file.Close()
+		file = nil
+	}
+	return file, err
+}
+
+// unreachable wraps an error about the connection. The cause must not match the errors that the broker responds with, such as
+// fs.ErrNotExist.
+func unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("request to virt-broker: %w", context.Cause(ctx))
+	}
+	return fmt.Errorf("%w: %s", brokerapi.ErrUnreachable, err.Error())
+}

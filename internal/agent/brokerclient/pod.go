@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package brokerclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+// Files inspects the files of a launcher Pod.
+type Files struct {
+	client *Client
+	pod    types.UID
+}
+
+// Files returns access to the files of a Pod.
+func (c *Client) Files(pod types.UID) Files { return Files{client: c, pod: pod} }
+
+// inspectTimeout bounds the inspection of a file, which may be on network storage that hangs.
+const inspectTimeout = 5 * time.Second
+
+// HasDevice reports whether the Pod has a character device at a path.
+func (f Files) HasDevice(ctx context.Context, path string) (bool, error) {
+	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path})
+	return result.CharacterDevice, err
+}
+
+// DirectIO reports whether a regular file of the Pod can be opened with O_DIRECT.
+func (f Files) DirectIO(ctx context.Context, path string) (bool, error) {
+	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path, DirectIO: true})
+	return result.DirectIO, err
+}
+
+// BlockSizes returns the block sizes of a disk.
+func (f Files) BlockSizes(ctx context.Context, path string) (facts.BlockSizes, error) {
+	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path})
+	return facts.BlockSizes{Logical: result.Logical, Physical: result.Physical, Discard: result.Discard}, err
+}
+
+// inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond.
+func (f Files) inspect(ctx context.Context, arguments brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
+	bounded, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	result := brokerapi.InspectResult{}
+	_, err := f.client.call(bounded, brokerapi.Inspect, f.pod, arguments, &result)
+	if errors.Is(err, brokerapi.ErrUnreachable) || brokerapi.CodeOf(err) == brokerapi.CodeNoLauncher {
+		return brokerapi.InspectResult{}, err
+	}
+	if err != nil {
+		return brokerapi.InspectResult{}, ctx.Err()
+	}
+	return result, nil
+}
+
+// CPUs returns the CPUs on which the Pod may run.
+func (f Files) CPUs(ctx context.Context) ([]uint, error) {
+	result := brokerapi.CPUsResult{}
+	_, err := f.client.call(ctx, brokerapi.CPUs, f.pod, nil, &result)
+	return result.CPUs, err
+}
+
+// OwnDevices makes QEMU's user the owner of the devices in the Pod's /dev.
+func (f Files) OwnDevices(ctx context.Context) error {
+	_, err := f.client.call(ctx, brokerapi.OwnDevices, f.pod, nil, nil)
+	return err
+}
+
+// SetRealtime sets the realtime priority of vCPUs of the Pod's guest, on CPUs that the kubelet has assigned to it exclusively.
+func (f Files) SetRealtime(ctx context.Context, vcpus []uint) error {
+	_, err := f.client.call(ctx, brokerapi.SetRealtime, f.pod, brokerapi.SetRealtimeArguments{VCPUs: vcpus}, nil)
+	return err
+}
+
+// Content reads the files that the kubelet wrote to a launcher Pod's volumes, so that virt-handler needs no permission to read Secrets.
+type Content struct {
+	client *Client
+	pod    types.UID
+}
+
+// Content returns access to the volumes of a Pod.
+func (c *Client) Content(pod types.UID) Content { return Content{client: c, pod: pod} }
+
+// Secret returns the value of the first key that a Secret's volume has. The error wraps fs.ErrNotExist if it has none of them.
+func (c Content) Secret(volume string, keys ...string) ([]byte, error) {
+	files, err := c.read(media.SecretVolume, volume, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		if data, found := files[key]; found {
+			return data, nil
+		}
+	}
+	return nil, fs.ErrNotExist
+}
+
+// Files returns all files of a volume by their path in it, of one version. The error wraps media.ErrTooMuch if they are too large.
+func (c Content) Files(kind media.VolumeKind, volume string) (map[string][]byte, error) {
+	return c.read(kind, volume, nil)
+}
+
+func (c Content) read(kind media.VolumeKind, volume string, keys []string) (map[string][]byte, error) {
+	// The files are in memory or on the node's disk, and the broker responds at once.
+	result := brokerapi.ReadVolumeResult{}
+	_, err := c.client.call(context.Background(), brokerapi.ReadVolume, c.pod,
+		brokerapi.ReadVolumeArguments{Kind: string(kind), Volume: volume, Keys: keys}, &result)
+	if brokerapi.CodeOf(err) == brokerapi.CodeTooMuch {
+		err = fmt.Errorf("%w: %w", media.ErrTooMuch, err)
+	}
+	return result.Files, err
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+// sysBlock has a directory per block device, by its number.
+const sysBlock = "/sys/dev/block"
+
+// blockSizes returns the block sizes of a disk without opening it: a device's from sysfs, a file's from its file system, which
+// has one size.
+func blockSizes(f *os.File, stat *unix.Stat_t) brokerapi.InspectResult {
+	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
+		return deviceSizes(sysBlock, unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil || fs.Bsize <= 0 {
+		return brokerapi.InspectResult{}
+	}
+	size := uint(fs.Bsize)
+	return brokerapi.InspectResult{Logical: size, Physical: size, Discard: size}
+}
+
+// deviceSizes reads the limits of a device's queue. A partition uses the queue of its disk, one directory above.
+// Source: Linux Documentation/ABI/stable/sysfs-block.
+func deviceSizes(sys string, major, minor uint32) brokerapi.InspectResult {
+	device := filepath.Join(sys, fmt.Sprintf("%d:%d", major, minor))
+	read := func(limit string) uint {
+		for _, dir := range []string{device, device + "/.."} {
+			// Not filepath.Join: ".." is relative to the target of the symlink.
+			text, err := os.ReadFile(dir + "/queue/" + limit) //nolint:gosec // of the kernel, by a device's number
+			if err != nil {
+				continue
+			}
+			if size, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32); err == nil {
+				return uint(size)
+			}
+		}
+		return 0
+	}
+	return brokerapi.InspectResult{Logical: read("logical_block_size"), Physical: read("physical_block_size"), Discard: read("discard_granularity")}
+}

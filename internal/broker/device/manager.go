@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// Names of the devices: the last part of their resource names.
+const (
+	KVM        = "kvm"
+	TUN        = "tun"
+	VhostNet   = "vhost-net"
+	VhostVSOCK = "vhost-vsock"
+	// Userfaultfd is needed by the target of a post-copy migration. A node without the device advertises it too, but allocates
+	// nothing, so that guests can migrate there nevertheless.
+	Userfaultfd = "userfaultfd"
+)
+
+// restartDelay is the delay after a plugin failed, or after the kubelet has left it: the kubelet may be stopping.
+const restartDelay = 2 * time.Second
+
+// Options configures a Manager.
+type Options struct {
+	// PluginDir is the kubelet's directory of plugin sockets.
+	PluginDir string
+	// DevDir is the broker's path of the node's /dev. The Manager opens no file in it.
+	DevDir string
+	// Count is how many guests the node may have.
+	Count int
+}
+
+// Manager advertises the devices that the node has, and again after each restart of the kubelet.
+type Manager struct {
+	options Options
+	plugins []*plugin
+
+	mu sync.Mutex
+	// changed is closed and replaced when the result of Usable may have changed.
+	changed chan struct{}
+}
+
+// NewManager returns a Manager.
+func NewManager(o Options) *Manager {
+	m := &Manager{options: o, changed: make(chan struct{})}
+	for _, d := range []struct{ name, path string }{
+		{KVM, "/dev/kvm"}, {TUN, "/dev/net/tun"}, {VhostNet, "/dev/vhost-net"}, {VhostVSOCK, "/dev/vhost-vsock"},
+		{Userfaultfd, launcherpod.PostCopyDevice},
+	} {
+		p := &plugin{
+			name: d.name, path: d.path, count: o.Count, dir: o.PluginDir, optional: d.name == Userfaultfd,
+			present: func() bool { return m.present(d.path) }, changed: make(chan struct{}), notify: m.notify,
+		}
+		p.healthy = p.offered()
+		m.plugins = append(m.plugins, p)
+	}
+	return m
+}
+
+// Changed returns a channel that is closed when the result of Usable may have changed. It must be called before Usable.
+func (m *Manager) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+// Usable reports whether the device that every guest needs (tun) is available, and whether KVM is. Neither is known until the kubelet
+// has accepted those of them that the node has. A restart of the kubelet changes nothing: the Node's label
+// kubevirt.io/schedulable depends on the result, and a kubelet that finds another value when it admits its Pods again rejects
+// those of running guests (ADR 18). Meanwhile the kubelet itself allows no new ones.
+func (m *Manager) Usable() (usable, kvm, known bool) {
+	known = true
+	for _, p := range m.plugins {
+		available, isKnown := p.usable()
+		switch p.name {
+		case TUN:
+			usable, known = available, known && isKnown
+		case KVM:
+			kvm, known = available, known && isKnown
+		}
+	}
+	return usable, kvm, known
+}
+
+func (m *Manager) notify() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// present reports whether the node has a device file.
+func (m *Manager) present(path string) bool {
+	info, err := os.Stat(m.ownPath(path))
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func (m *Manager) ownPath(path string) string {
+	rel, err := filepath.Rel("/dev", path)
+	if err != nil {
+		return path
+	}
+	return filepath.Join(m.options.DevDir, rel)
+}
+
+// Start advertises the devices until the context is done.
+func (m *Manager) Start(ctx context.Context) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch devices: %w", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	for _, dir := range []string{m.options.PluginDir, m.options.DevDir, filepath.Join(m.options.DevDir, "net")} {
+		if err := watcher.Add(dir); err != nil && dir == m.options.PluginDir {
+			return fmt.Errorf("watch for the kubelet: %w", err)
+		}
+	}
+	for ctx.Err() == nil {
+		m.serveKubelet(ctx, watcher)
+	}
+	return nil
+}
+
+// serveKubelet serves the devices until the kubelet is restarted.
+func (m *Manager) serveKubelet(ctx context.Context, watcher *fsnotify.Watcher) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	started := map[string]bool{}
+	m.startPresent(ctx, &wg, started)
+	kubelet := filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-watcher.Errors:
+			logr.FromContextOrDiscard(ctx).Error(err, "Cannot watch devices, continuing")
+		case e := <-watcher.Events:
+			if e.Name == kubelet && e.Has(fsnotify.Create) {
+				// A kubelet that starts has no registrations and removes the sockets.
+				logr.FromContextOrDiscard(ctx).Info("The kubelet was started, registering devices again")
+				return
+			}
+			m.checkHealth()
+			m.startPresent(ctx, &wg, started)
+		}
+	}
+}
+
+// startPresent serves each present device that is not served yet. A device that the node does not have is not advertised.
+func (m *Manager) startPresent(ctx context.Context, wg *sync.WaitGroup, started map[string]bool) {
+	for _, p := range m.plugins {
+		if started[p.name] || !p.offered() {
+			continue
+		}
+		started[p.name] = true
+		wg.Go(func() { m.serve(ctx, p) })
+	}
+}
+
+// serve keeps a plugin registered until the context is done.
+func (m *Manager) serve(ctx context.Context, p *plugin) {
+	for ctx.Err() == nil {
+		err := p.serve(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		logr.FromContextOrDiscard(ctx).Error(err, "Cannot advertise a device, retrying", "resource", p.resource())
+		select {
+		case <-ctx.Done():
+		case <-time.After(restartDelay):
+		}
+		if errors.Is(err, errLeft) && !m.kubeletListens(ctx) {
+			// It was stopped. When it is started, the device is registered at once, and not by this loop too: a kubelet rejects a
+			// second registration of a socket for good.
+			<-ctx.Done()
+		}
+	}
+}
+
+func (m *Manager) kubeletListens(ctx context.Context) bool {
+	conn, err := (&net.Dialer{Timeout: registerTimeout}).DialContext(ctx, "unix", filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket)))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+func (m *Manager) checkHealth() {
+	for _, p := range m.plugins {
+		p.setHealthy(p.offered())
+	}
+}

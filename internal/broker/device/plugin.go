@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// resourcePrefix starts the names of the resources. Source: kubevirt/kubevirt pkg/virt-handler/device-manager
+const resourcePrefix = "devices.kubevirt.io/"
+
+// registerTimeout bounds a registration. If the kubelet does not respond, the next registration follows when its socket is
+// recreated.
+const registerTimeout = 10 * time.Second
+
+// plugin serves one device to the kubelet.
+type plugin struct {
+	pluginapi.UnimplementedDevicePluginServer
+
+	// name is the last part of the resource's name.
+	name string
+	// path is the device's path on the node and in a Pod.
+	path string
+	// count is how many guests may have the device.
+	count int
+	// dir is the kubelet's directory of plugin sockets.
+	dir string
+	// present reports whether the node has the device. An optional device is always advertised.
+	present  func() bool
+	optional bool
+
+	// notify is called when the device becomes usable or unusable.
+	notify func()
+
+	mu      sync.Mutex
+	healthy bool
+	// registered reports whether a kubelet has accepted the device since the broker started. A kubelet that restarts does not
+	// reset it: see Manager.Usable.
+	registered bool
+	// changed is closed and replaced when healthy changes.
+	changed chan struct{}
+}
+
+// offered reports whether to advertise the device.
+func (p *plugin) offered() bool { return p.optional || p.present() }
+
+// usable reports whether the kubelet can allocate the device. That is not known while the node has a device that no kubelet has
+// accepted yet.
+func (p *plugin) usable() (usable, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.healthy && p.registered, p.registered || !p.healthy
+}
+
+func (p *plugin) setRegistered() {
+	p.mu.Lock()
+	first := !p.registered
+	p.registered = true
+	p.mu.Unlock()
+	if first {
+		p.notify()
+	}
+}
+
+func (p *plugin) resource() string { return resourcePrefix + p.name }
+
+// endpoint returns the name of the plugin's socket. It is not that of virt-handler of earlier versions (kubevirt-kvm.sock and the like),
+// which may run meanwhile, and removes its own socket when it ends. The kubelet tells plugins of a resource apart by their sockets.
+func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock" }
+
+// errLeft means that the kubelet no longer follows a device. A kubelet of Kubernetes 1.35 or earlier leaves the plugin that has registered
+// last when another one of the resource ends: that of an earlier version of virt-handler.
+var errLeft = errors.New("the kubelet no longer follows the device")
+
+// session serves a plugin on one socket.
+type session struct {
+	*plugin
+	// left receives a value when the kubelet no longer follows the device.
+	left chan struct{}
+}
+
+// ListAndWatch sends the devices now and after each change.
+func (s *session) ListAndWatch(request *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	defer func() {
+		select {
+		case s.left <- struct{}{}:
+		default:
+		}
+	}()
+	return s.plugin.ListAndWatch(request, stream)
+}
+
+// setHealthy sets whether the device is present, for ListAndWatch.
+func (p *plugin) setHealthy(healthy bool) {
+	p.mu.Lock()
+	differs := p.healthy != healthy
+	if differs {
+		p.healthy = healthy
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+	p.mu.Unlock()
+	if differs {
+		p.notify()
+	}
+}
+
+// state returns the devices for the kubelet, and a channel that is closed when they change.
+func (p *plugin) state() ([]*pluginapi.Device, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	health := pluginapi.Unhealthy
+	if p.healthy {
+		health = pluginapi.Healthy
+	}
+	devices := make([]*pluginapi.Device, p.count)
+	for i := range devices {
+		devices[i] = &pluginapi.Device{ID: p.name + strconv.Itoa(i), Health: health}
+	}
+	return devices, p.changed
+}
+
+// serve serves the device on its own socket and registers it with the kubelet. It returns when the context is done, or when the kubelet
+// does not follow the device any more.
+func (p *plugin) serve(ctx context.Context) error {
+	path := filepath.Join(p.dir, p.endpoint())
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove an old plugin socket: %w", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("offer %s to the kubelet: %w", p.resource(), err)
+	}
+	server := grpc.NewServer()
+	current := &session{plugin: p, left: make(chan struct{}, 1)}
+	pluginapi.RegisterDevicePluginServer(server, current)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer server.Stop()
+	if err := p.register(ctx); err != nil {
+		return err
+	}
+	p.setRegistered()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-served:
+		return fmt.Errorf("serve %s to the kubelet: %w", p.resource(), err)
+	case <-current.left:
+		return errLeft
+	}
+}
+
+// connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and the node gets no guests
+// until the devices are registered. A late registration can also stop guests: see ADR 18.
+var connectParams = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: time.Second,
+}
+
+func (p *plugin) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	socket := filepath.Join(p.dir, filepath.Base(pluginapi.KubeletSocket))
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithConnectParams(connectParams))
+	if err != nil {
+		return fmt.Errorf("connect to the kubelet: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
+		Version: pluginapi.Version, Endpoint: p.endpoint(), ResourceName: p.resource(),
+		Options: &pluginapi.DevicePluginOptions{},
+	})
+	if err != nil {
+		return fmt.Errorf("register %s with the kubelet: %w", p.resource(), err)
+	}
+	return nil
+}
+
+// GetDevicePluginOptions returns no options: the kubelet only calls Allocate.
+func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+// ListAndWatch sends the devices now and after each change.
+func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	for {
+		devices, changed := p.state()
+		if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: devices}); err != nil {
+			return err
+		}
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// Allocate adds the device file to a container, once for any number of devices. An optional device that the node does not have is
+// left out. The container runtime creates the file in the Pod.
+func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	response := &pluginapi.AllocateResponse{}
+	for range r.ContainerRequests {
+		container := &pluginapi.ContainerAllocateResponse{}
+		if !p.optional || p.present() {
+			container.Devices = []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "rw"}}
+		}
+		response.ContainerResponses = append(response.ContainerResponses, container)
+	}
+	return response, nil
+}

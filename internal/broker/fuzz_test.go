@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/test/kubelet"
+)
+
+// FuzzRequest checks that whatever a client sends, a request that is accepted has a known verb and names a Pod that is one entry of a
+// directory, and that the memory for it has the size of what was received.
+func FuzzRequest(f *testing.F) {
+	for verb, arguments := range valid {
+		pod := podUID
+		if verb.OfNode() {
+			pod = ""
+		}
+		text, err := json.Marshal(requestOf(f, verb, pod, arguments))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
+	}
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, '{'})
+	f.Add([]byte{0, 0, 0, 2, '{', '}'})
+	w := newWorld(f, nil)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		request, err := brokerapi.ReadRequest(bytes.NewReader(data), func(uint32) error { return nil })
+		if err != nil {
+			return
+		}
+		if len(request.Pod)+len(request.Verb)+len(request.Arguments) > len(data) {
+			t.Errorf("%+v has more than %d bytes", request, len(data))
+		}
+		accepted, err := w.server.task(request)
+		if err != nil {
+			if code := brokerapi.CodeOf(err); code != brokerapi.CodeInvalid && code != brokerapi.CodeRefused {
+				t.Errorf("%+v: %v", request, err)
+			}
+			return
+		}
+		if accepted.limit == nil || (accepted.run == nil) == (accepted.watch == nil) {
+			t.Errorf("%+v has the task %+v", request, accepted)
+		}
+		if _, known := verbs[request.Verb]; !known || request.Verb.OfNode() != (request.Pod == "") {
+			t.Errorf("%+v was accepted", request)
+		}
+		if request.Pod != "" && (pods.CheckUID(request.Pod) != nil || filepath.Join("/a", request.Pod) != "/a/"+request.Pod || strings.ContainsAny(request.Pod, "/\x00")) {
+			t.Errorf("Pod %q was accepted", request.Pod)
+		}
+	})
+}
+
+// fuzzVerb calls check with the arguments of requests that are accepted.
+func fuzzVerb[A any](f *testing.F, verb brokerapi.Verb, more []A, check func(t *testing.T, a A, accepted task)) {
+	f.Helper()
+	for _, seed := range append([]any{valid[verb]}, anyOf(more)...) {
+		text, err := json.Marshal(seed)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	w := newWorld(f, nil)
+	w.addPod(podUID)
+	w.write("secret", "secret")
+	w.write(filepath.Dir(launcherpod.StateDir)+"/secret", "secret")
+	w.write(launcherpod.ContainerDiskDir("disk")+"/disk.img", "open")
+	w.write(launcherpod.StateDir+"/nvram/vm_VARS.fd", "open")
+	if err := kubelet.WriteVolume(w.pods, podUID, secrets, "disk-udata", map[string]string{"userdata": "its own"}); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		accepted, err := w.server.task(&brokerapi.Request{Verb: verb, Pod: podUID, Arguments: text})
+		if err != nil {
+			return
+		}
+		var a A
+		if err := json.Unmarshal(text, &a); err != nil {
+			t.Fatalf("%q was accepted: %v", text, err)
+		}
+		check(t, a, accepted)
+	})
+}
+
+func anyOf[A any](list []A) []any {
+	var all []any
+	for _, one := range list {
+		all = append(all, one)
+	}
+	return all
+}
+
+// FuzzOpenSocket checks that only the sockets of libvirtd and of USB redirection are connected to.
+func FuzzOpenSocket(f *testing.F) {
+	more := []brokerapi.OpenSocketArguments{{Name: "../x"}, {Name: "virt-usbredir-0"}, {Name: "virt-usbredir-9"}}
+	fuzzVerb(f, brokerapi.OpenSocket, more, func(t *testing.T, a brokerapi.OpenSocketArguments, accepted task) {
+		if a.Wait {
+			return
+		}
+		got, err := accepted.run(t.Context())
+		defer got.close()
+		if err == nil && a.Name != launcherpod.LibvirtSocketName {
+			t.Errorf("connected to %q", a.Name)
+		}
+	})
+}
+
+// FuzzReadVolume checks that only files of the volume are read.
+func FuzzReadVolume(f *testing.F) {
+	more := []brokerapi.ReadVolumeArguments{
+		{Kind: secrets, Volume: "disk-udata", Keys: []string{"../../../secret"}}, {Kind: secrets, Volume: "disk-udata", Keys: []string{"userdata"}},
+		{Kind: configMaps, Volume: "../disk-files"},
+	}
+	fuzzVerb(f, brokerapi.ReadVolume, more, func(t *testing.T, a brokerapi.ReadVolumeArguments, accepted task) {
+		got, err := accepted.run(t.Context())
+		if err != nil {
+			return
+		}
+		result, ok := got.result.(brokerapi.ReadVolumeResult)
+		for name, data := range result.Files {
+			if !ok || string(data) != "its own" || a.Volume != "disk-udata" || a.Kind != secrets {
+				t.Errorf("%+v: read %q from %q", a, data, name)
+			}
+		}
+	})
+}
+
+// FuzzOpenFile checks that only files of images and of the persistent state are opened.
+func FuzzOpenFile(f *testing.F) {
+	more := []brokerapi.OpenFileArguments{
+		{Mount: launcherpod.ContainerDiskDir("disk"), Name: "disk.img"}, {Mount: launcherpod.ContainerDisksDir + "/..", Name: "secret"},
+		{Mount: launcherpod.StateDir, Name: "../secret"}, {Mount: launcherpod.KernelBootDir, Name: "vmlinuz"},
+	}
+	fuzzVerb(f, brokerapi.OpenFile, more, func(t *testing.T, a brokerapi.OpenFileArguments, accepted task) {
+		got, err := accepted.run(t.Context())
+		if err != nil {
+			return
+		}
+		defer got.close()
+		if content, err := io.ReadAll(got.file); err != nil || string(content) != "open" {
+			t.Errorf("%+v: read %q, %v", a, content, err)
+		}
+	})
+}
+
+// FuzzSyncState checks that the directory of the TPM is in the persistent state.
+func FuzzSyncState(f *testing.F) {
+	fuzzVerb(f, brokerapi.SyncState, nil, func(t *testing.T, a brokerapi.SyncStateArguments, _ task) {
+		if a.TPM != "" && (!strings.HasPrefix(a.TPM, launcherpod.StateDir+"/") || path.Clean(a.TPM) != a.TPM) {
+			t.Errorf("%q was accepted", a.TPM)
+		}
+	})
+}
+
+// FuzzGiveHostDir checks that only directories for disks are given away.
+func FuzzGiveHostDir(f *testing.F) {
+	fuzzVerb(f, brokerapi.GiveHostDir, nil, func(t *testing.T, a brokerapi.GiveHostDirArguments, _ task) {
+		if path.Dir(a.Directory) != launcherpod.DisksDir || path.Clean(a.Directory) != a.Directory {
+			t.Errorf("%q was accepted", a.Directory)
+		}
+	})
+}
+
+// FuzzInspect checks that nothing outside the Pod is described: its root directory has no device.
+func FuzzInspect(f *testing.F) {
+	more := []brokerapi.InspectArguments{{Path: "/../../dev/null"}, {Path: "/proc/self/root/dev/null", DirectIO: true}}
+	fuzzVerb(f, brokerapi.Inspect, more, func(t *testing.T, a brokerapi.InspectArguments, accepted task) {
+		got, err := accepted.run(t.Context())
+		if result, ok := got.result.(brokerapi.InspectResult); err == nil && (!ok || result.CharacterDevice) {
+			t.Errorf("%q is %+v", a.Path, got.result)
+		}
+	})
+}
+
+// FuzzSetRealtime checks that the number of vCPUs is limited. A priority needs exclusive CPUs, which no Pod has here.
+func FuzzSetRealtime(f *testing.F) {
+	fuzzVerb(f, brokerapi.SetRealtime, nil, func(t *testing.T, a brokerapi.SetRealtimeArguments, accepted task) {
+		if _, err := accepted.run(t.Context()); err == nil || len(a.VCPUs) > maxVCPUs {
+			t.Errorf("%d vCPUs were accepted", len(a.VCPUs))
+		}
+	})
+}
+
+// FuzzConnectNetwork checks that a plan that is accepted leads to names of interfaces that the kernel accepts and that are in no other
+// directory of its settings.
+func FuzzConnectNetwork(f *testing.F) {
+	fuzzVerb(f, brokerapi.ConnectNetwork, nil, func(t *testing.T, a brokerapi.NetworkArguments, _ task) { checkPlan(t, a.Plan) })
+}
+
+// FuzzForwardPorts is FuzzConnectNetwork for the other verb with a plan.
+func FuzzForwardPorts(f *testing.F) {
+	fuzzVerb(f, brokerapi.ForwardPorts, nil, func(t *testing.T, a brokerapi.NetworkArguments, _ task) { checkPlan(t, a.Plan) })
+}
+
+func checkPlan(t *testing.T, plan brokerapi.Plan) {
+	t.Helper()
+	for i := range plan.Interfaces {
+		planned := &plan.Interfaces[i]
+		checkName(t, planned.PodInterface)
+		if planned.Binding != brokerapi.Masquerade {
+			continue
+		}
+		for _, network := range []interface {
+			IsValid() bool
+			Bits() int
+		}{planned.IPv4, planned.IPv6} {
+			if !network.IsValid() {
+				t.Errorf("the networks %s and %s", planned.IPv4, planned.IPv6)
+			}
+		}
+		for _, ports := range planned.Ports {
+			if ports.First == 0 || ports.Last < ports.First || !slices.Contains([]string{"TCP", "UDP"}, ports.Protocol) {
+				t.Errorf("ports %+v", ports)
+			}
+		}
+	}
+}
+
+func checkName(t *testing.T, name string) {
+	t.Helper()
+	const longest = 15
+	for _, derived := range []string{name, podiface.Bridge(name), podiface.Tap(name), podiface.Displaced(name), podiface.Placeholder(name)} {
+		if len(derived) > longest || strings.ContainsAny(derived, "/. \x00\n") || derived == "lo" {
+			t.Errorf("%q leads to the name %q", name, derived)
+		}
+	}
+}
+
+// FuzzOpenRouter checks the same for the verb that opens a socket.
+func FuzzOpenRouter(f *testing.F) {
+	fuzzVerb(f, brokerapi.OpenRouter, nil, func(t *testing.T, a brokerapi.OpenRouterArguments, _ task) { checkName(t, a.PodInterface) })
+}

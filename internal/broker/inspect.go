@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+// inspect describes a file of the Pod.
+func (s *Server) inspect(pod string, arguments json.RawMessage) (task, error) {
+	var a brokerapi.InspectArguments
+	if err := decode(arguments, &a); err != nil {
+		return task{}, err
+	}
+	if !path.IsAbs(a.Path) || len(a.Path) >= unix.PathMax || strings.ContainsRune(a.Path, 0) {
+		return task{}, brokerapi.Invalid("%.256q is no path", a.Path)
+	}
+	return task{limit: s.storage, run: func(context.Context) (answer, error) {
+		root, err := s.pods.Root(pod)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = root.Close() }()
+		f, err := root.Open(a.Path, unix.O_PATH)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = f.Close() }()
+		result, err := describe(f, a.DirectIO)
+		return answer{result: result}, err
+	}}, nil
+}
+
+// describe describes a file without opening it, unless it is a regular one and withDirectIO is set: opening a device can have side
+// effects.
+func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return brokerapi.InspectResult{}, err
+	}
+	result := blockSizes(f, &stat)
+	result.CharacterDevice = stat.Mode&unix.S_IFMT == unix.S_IFCHR
+	if withDirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG {
+		fd, err := unix.Open(procFD(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		result.DirectIO = err == nil && unix.Close(fd) == nil
+	}
+	return result, nil
+}
+
+// procFD returns a path that reopens a descriptor's inode.
+func procFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

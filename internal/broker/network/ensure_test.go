@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	plans "github.com/vireo-project/vireo/internal/agent/network"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+func masqueradePlan(t *testing.T, ports ...v1.Port) Plan {
+	t.Helper()
+	return planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.Ports = ports
+		addInterface(vmi, i, podNetwork())
+	})
+}
+
+func bridgePlan(t *testing.T) Plan {
+	t.Helper()
+	return planFor(t, func(vmi *v1.VirtualMachineInstance) { addInterface(vmi, bridged("default"), podNetwork()) })
+}
+
+func planFor(t *testing.T, change func(*v1.VirtualMachineInstance)) Plan {
+	t.Helper()
+	plan, err := plans.NewPlan(vmiWith(change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func ensure(t *testing.T, w world, plan Plan) map[string]brokerapi.ConnectedInterface {
+	t.Helper()
+	results, err := Ensure(context.Background(), w.pod, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// expectStable checks that another Ensure changes nothing and returns the same results.
+func expectStable(t *testing.T, w world, plan Plan, first map[string]brokerapi.ConnectedInterface) {
+	t.Helper()
+	before := dump(t, w.pod)
+	second := ensure(t, w, plan)
+	if diff := cmp.Diff(before, dump(t, w.pod)); diff != "" {
+		t.Errorf("a second Ensure changed something:\n%s", diff)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("a second Ensure returned other results:\n%s", diff)
+	}
+}
+
+// expectReach connects from one namespace to a listener in another and checks the client's address.
+func expectReach(t *testing.T, from *Namespace, target string, to *Namespace, listen, clientIP string) {
+	t.Helper()
+	route{from: from, to: to}.expect(t, target, listen, clientIP)
+}
+
+// route is the way from one namespace to another, with a dialer.
+type route struct {
+	by       net.Dialer
+	from, to *Namespace
+}
+
+// expect is expectReach for the route.
+func (r route) expect(t *testing.T, target, listen, clientIP string) {
+	t.Helper()
+	var listener net.Listener
+	inside(t, r.to, func() (err error) {
+		listener, err = net.Listen("tcp", listen)
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	client := make(chan string, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			client <- err.Error()
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "hello")
+		client <- conn.RemoteAddr().(*net.TCPAddr).IP.String()
+	}()
+	inside(t, r.from, func() error {
+		r.by.Timeout = 5 * time.Second
+		conn, err := r.by.Dial("tcp", target)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		content, err := io.ReadAll(conn)
+		if err == nil && string(content) != "hello" {
+			err = fmt.Errorf("read %q", content)
+		}
+		return err
+	})
+	if got := <-client; got != clientIP {
+		t.Errorf("the client's address is %s, want %s", got, clientIP)
+	}
+}
+
+func expectNoReach(t *testing.T, from *Namespace, target string) {
+	t.Helper()
+	inside(t, from, func() error {
+		conn, err := net.DialTimeout("tcp", target, time.Second)
+		if err == nil {
+			_ = conn.Close()
+			return errors.New("connected to " + target)
+		}
+		return nil
+	})
+}
+
+func TestBridge(t *testing.T) {
+	w := newWorld(t)
+	plan := bridgePlan(t)
+	results := ensure(t, w, plan)
+	want := map[string]brokerapi.ConnectedInterface{"default": {
+		Tap: "tap0", MAC: podMAC.String(), MTU: podMTU,
+	}}
+	if diff := cmp.Diff(want, results); diff != "" {
+		t.Error(diff)
+	}
+	w.connectGuest(t, podMAC)
+	expectStable(t, w, plan, results)
+	address(t, w.guest, "nic0", "10.1.0.5/24")
+	expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.1.0.5:8080", "10.1.0.1")
+	expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081", "10.1.0.5")
+	inside(t, w.pod, func() error {
+		nic, err := mustFind("eth0-nic")
+		if err != nil {
+			return err
+		}
+		if nic.Attrs().HardwareAddr.String() == podMAC.String() {
+			return errors.New("the displaced interface still has the guest's hardware address")
+		}
+		remaining, err := addresses(nic)
+		if err == nil && len(remaining) > 0 {
+			err = fmt.Errorf("the displaced interface still has %v", remaining)
+		}
+		return err
+	})
+}
+
+// Each case is a state that a broker may leave when it is killed.
+func TestEnsureCompletesPartialStates(t *testing.T) {
+	link := func(name string, do func(netlink.Link) error) func() error {
+		return func() error {
+			found, err := mustFind(name)
+			if err != nil {
+				return err
+			}
+			return do(found)
+		}
+	}
+	placeholder := func() error {
+		original, err := readInterface("eth0")
+		if err != nil {
+			return err
+		}
+		return ensurePlaceholder("eth0-pod", original)
+	}
+	cases := map[string]struct {
+		plan  func(*testing.T) Plan
+		after bool // The steps undo something after an Ensure.
+		steps []func() error
+	}{
+		"placeholder without addresses": {bridgePlan, false, []func() error{func() error {
+			_, err := ensureBridge("eth0-pod", podMAC, podMTU)
+			return err
+		}}},
+		"placeholder":  {bridgePlan, false, []func() error{placeholder}},
+		"down":         {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown)}},
+		"displaced":    {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic")}},
+		"replaced":     {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic"), rename("eth0-pod", "eth0")}},
+		"bridged":      {bridgePlan, false, []func() error{func() error { return displace("eth0") }}},
+		"no tap":       {bridgePlan, true, []func() error{link("tap0", netlink.LinkDel)}},
+		"detached tap": {bridgePlan, true, []func() error{link("tap0", netlink.LinkSetNoMaster), link("tap0", netlink.LinkSetDown)}},
+		"no bridge":    {bridgePlan, true, []func() error{link("k6t-eth0", netlink.LinkDel)}},
+		"detached nic": {bridgePlan, true, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
+		"nothing":      {func(t *testing.T) Plan { return masqueradePlan(t) }, false, nil},
+		"plain bridge": {func(t *testing.T) Plan { return masqueradePlan(t) }, false, []func() error{func() error { _, err := ensureBridge("k6t-eth0", gatewayMAC, podMTU); return err }}},
+		"no rules":     {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{deleteRules}},
+		"bridge down":  {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
+		"tap missing":  {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("tap0", netlink.LinkDel)}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			plan := c.plan(t)
+			if c.after {
+				ensure(t, w, plan)
+			}
+			for _, step := range c.steps {
+				inside(t, w.pod, step)
+			}
+			results := ensure(t, w, plan)
+			expectComplete(t, w, plan, results)
+			expectStable(t, w, plan, results)
+		})
+	}
+}
+
+// expectComplete checks the guest's connection.
+func expectComplete(t *testing.T, w world, plan Plan, results map[string]brokerapi.ConnectedInterface) {
+	t.Helper()
+	if plan.Interfaces[0].Binding == brokerapi.Bridge {
+		if got := results["default"]; got.MAC != podMAC.String() {
+			t.Errorf("the result is %+v", got)
+		}
+		w.connectGuest(t, podMAC)
+		address(t, w.guest, "nic0", "10.1.0.5/24")
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.1.0.5:8080", "10.1.0.1")
+	} else {
+		w.connectGuest(t, plan.Interfaces[0].MAC)
+		address(t, w.guest, "nic0", "10.0.2.2/24")
+		defaultRoute(t, w.guest, "10.0.2.1")
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1")
+	}
+	inside(t, w.pod, func() error {
+		tap, err := mustFind("tap0")
+		if err != nil {
+			return err
+		}
+		bridge, err := mustFind("k6t-eth0")
+		if err != nil {
+			return err
+		}
+		a := tap.Attrs()
+		if a.MasterIndex != bridge.Attrs().Index || a.MTU != podMTU || a.Flags&net.FlagUp == 0 {
+			return fmt.Errorf("the tap is not set up: %+v", a)
+		}
+		return nil
+	})
+}
+
+func rename(from, to string) func() error {
+	return func() error {
+		link, err := mustFind(from)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetName(link, to)
+	}
+}
+
+// The node's namespace is that of its first process. The broker's Pod may have another one.
+func TestNodesNamespaceIsRejected(t *testing.T) {
+	path := func(n *Namespace) string { return fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()) }
+	process := func(n *Namespace) string {
+		dir := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "ns"), 0o700), os.Symlink(path(n), filepath.Join(dir, "ns", "net"))); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	nodes, agents, pods := newNamespace(t), newNamespace(t), newNamespace(t)
+	others := []string{process(nodes), process(agents)}
+	for what, n := range map[string]*Namespace{"the node's": nodes, "the broker's": agents} {
+		if _, err := openNamespace(path(n), others); !errors.Is(err, ErrNodesNamespace) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	opened, err := openNamespace(path(pods), append(others, nodeProcesses...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = opened.Close()
+	if _, err := openNamespace(path(pods), []string{t.TempDir()}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with a process that cannot be read: %v", err)
+	}
+	if _, err := OpenNamespaceFile("/proc/self/ns/net"); !errors.Is(err, ErrNodesNamespace) {
+		t.Errorf("the broker's own: got %v", err)
+	}
+}
+
+// A security module may deny access to the namespaces of the node's processes.
+func TestCompareNamespacesByInterfaceTable(t *testing.T) {
+	pods := newNamespace(t)
+	file, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := &Namespace{file: file}
+	defer func() { _ = agents.Close() }()
+	for _, c := range []struct {
+		namespace *Namespace
+		want      bool
+	}{{agents, true}, {pods, false}} {
+		byTable, err := c.namespace.hasTableOf("/proc/self")
+		if err != nil || byTable != c.want {
+			t.Errorf("by the table: %t, %v", byTable, err)
+		}
+		if is, err := c.namespace.isOf("/proc/self"); err != nil || is != c.want {
+			t.Errorf("by the namespace: %t, %v", is, err)
+		}
+	}
+	if _, err := pods.hasTableOf(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a process that does not exist: %v", err)
+	}
+}
+
+func TestTapBelongsToQEMU(t *testing.T) {
+	for name, many := range map[string]bool{"one queue": false, "many queues": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.Devices.NetworkInterfaceMultiQueue = &many
+				vmi.Spec.Domain.CPU = &v1.CPU{Cores: 4}
+				i := masqueraded()
+				i.Model = v1.VirtIO
+				addInterface(vmi, i, podNetwork())
+			})
+			ensure(t, w, plan)
+			inside(t, w.pod, func() error {
+				link, err := mustFind("tap0")
+				if err != nil {
+					return err
+				}
+				tap, ok := link.(*netlink.Tuntap)
+				if !ok || tap.Owner != launcherpod.QEMUUser || tap.Group != launcherpod.QEMUUser || tap.NonPersist {
+					return fmt.Errorf("the tap is %+v", link)
+				}
+				if got := tap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0; got != many {
+					return fmt.Errorf("the tap's flags are %#x", uint16(tap.Flags))
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+)
+
+const (
+	// routerSolicitation is the type of ICMPv6 message that a guest sends to find its gateway (RFC 4861, 4.1).
+	routerSolicitation = 133
+	// ndHops is the only hop limit with which a neighbor accepts a message of router discovery.
+	ndHops = 255
+)
+
+var allRouters = net.ParseIP("ff02::2")
+
+// OpenRouter opens a socket for router discovery on the bridge of a Pod's interface, and describes the bridge. It returns no socket if
+// the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after Ensure; it needs
+// CAP_NET_RAW.
+func OpenRouter(ctx context.Context, namespace *Namespace, podInterface string) (*os.File, brokerapi.OpenRouterResult, error) {
+	var socket *os.File
+	var result brokerapi.OpenRouterResult
+	err := namespace.Do(func() error {
+		bridge, err := mustFind(podiface.Bridge(podInterface))
+		if err != nil {
+			return err
+		}
+		list, err := addresses(bridge)
+		if err != nil || !(podState{addresses: list}).hasIPv6() {
+			return err
+		}
+		result.MAC, result.MTU = bridge.Attrs().HardwareAddr, bridge.Attrs().MTU
+		socket, err = listenRouter(ctx, bridge.Attrs())
+		return err
+	})
+	if err != nil {
+		return nil, brokerapi.OpenRouterResult{}, fmt.Errorf("open a socket to advertise the guest's IPv6 gateway: %w", err)
+	}
+	return socket, result, nil
+}
+
+// listenRouter opens a socket for router discovery on a bridge. The kernel sets the checksum.
+func listenRouter(ctx context.Context, bridge *netlink.LinkAttrs) (*os.File, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) {
+			group := &unix.IPv6Mreq{Interface: uint32(bridge.Index)}
+			copy(group.Multiaddr[:], allRouters)
+			// The kernel passes on solicitations only: set bits block (RFC 3542, 3.2).
+			filter := &unix.ICMPv6Filter{}
+			for i := range filter.Data {
+				filter.Data[i] = math.MaxUint32
+			}
+			filter.Data[routerSolicitation/32] &^= 1 << (routerSolicitation % 32)
+			failed = errors.Join(
+				unix.SetsockoptICMPv6Filter(int(fd), unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, filter),
+				unix.BindToDevice(int(fd), bridge.Name),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, ndHops),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ndHops),
+				unix.SetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group))
+		})
+		return errors.Join(err, failed)
+	}}
+	conn, err := config.ListenPacket(ctx, "ip6:ipv6-icmp", "::")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	raw, ok := conn.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, errors.New("the socket has no descriptor")
+	}
+	return raw.File()
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podprocess
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pod runs a process by a name in a process namespace of its own, and returns its directory.
+func pod(t *testing.T, name string) (*exec.Cmd, *os.File) {
+	t.Helper()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	program := filepath.Join(t.TempDir(), name)
+	if err := os.Symlink(sleep, program); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(program, "600")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	if err := c.Start(); errors.Is(err, fs.ErrPermission) {
+		t.Skip("needs to be allowed to make namespaces")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+	dir, err := os.Open(fmt.Sprintf("/proc/%d", c.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dir.Close() })
+	return c, dir
+}
+
+// exited waits until a process has exited, and reports whether it has.
+func exited(t *testing.T, watch *os.File, limit time.Duration) bool {
+	t.Helper()
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(watch.Fd()), Events: unix.POLLIN}}, int(limit.Milliseconds()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n > 0
+}
+
+func TestWatchGuest(t *testing.T) {
+	qemu, dir := pod(t, QEMU)
+	watch, err := WatchGuest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watch.Close() }()
+	if exited(t, watch, 10*time.Millisecond) {
+		t.Error("a process that runs has exited")
+	}
+	if err := qemu.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if !exited(t, watch, time.Minute) {
+		t.Error("a process that was killed has not exited")
+	}
+	if err := qemu.Wait(); err == nil {
+		t.Error("it exited by itself")
+	}
+	if !exited(t, watch, 0) {
+		t.Error("a process that was reaped has not exited")
+	}
+}
+
+func TestWatchGuestWithoutQEMU(t *testing.T) {
+	_, dir := pod(t, "another")
+	if _, err := WatchGuest(dir); !errors.Is(err, errNoSingleQEMU) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWatchGuestStaysInThePod(t *testing.T) {
+	// The process is in the broker's own namespace, which has all processes of the node.
+	self, err := os.Open("/proc/self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = self.Close() }()
+	if _, err := WatchGuest(self); err == nil || !strings.Contains(err.Error(), "namespace of its own") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWatchOfReusedPID(t *testing.T) {
+	qemu, dir := pod(t, QEMU)
+	_ = qemu.Process.Kill()
+	_ = qemu.Wait()
+	// Another process's pid, as if the kernel had reused the number.
+	if watch, err := watchProcess(dir, os.Getpid()); err == nil {
+		_ = watch.Close()
+		t.Error("another process is watched")
+	}
+}

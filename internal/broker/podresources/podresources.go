@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package podresources calls the kubelet's pod resources API.
+package podresources
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// kubeletTimeout bounds a call of the kubelet, which may be starting.
+const kubeletTimeout = 5 * time.Second
+
+// socket is the kubelet's socket in its pod-resources directory. Source: kubernetes
+// pkg/kubelet/apis/podresources/constants.go.
+const socket = "kubelet.sock"
+
+// Client calls the API.
+type Client struct {
+	// Dir is the kubelet's pod-resources directory.
+	Dir string
+}
+
+// HasStaticCPUPolicy reports whether the kubelet assigns exclusive CPUs to Guaranteed containers: only then it has allocatable CPUs.
+// KubeVirt reads the policy from the file cpu_manager_state, which is in the directory of the kubelet's credentials.
+// Source: kubernetes pkg/kubelet/cm/cpumanager/policy_none.go (GetAllocatableCPUs).
+func (c Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
+	var response *podresources.AllocatableResourcesResponse
+	err := c.call(ctx, func(ctx context.Context, kubelet podresources.PodResourcesListerClient) (err error) {
+		response, err = kubelet.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("get the allocatable CPUs from the kubelet: %w", err)
+	}
+	return len(response.GetCpuIds()) > 0, nil
+}
+
+// ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container of a Pod exclusively. There are none if the
+// container has shared CPUs only, or if the kubelet has no such container.
+// Source: kubernetes pkg/kubelet/apis/podresources/server_v1.go, where CpuIds are the CPU manager's GetExclusiveCPUs.
+func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container string) ([]uint, error) {
+	var response *podresources.ListPodResourcesResponse
+	err := c.call(ctx, func(ctx context.Context, kubelet podresources.PodResourcesListerClient) (err error) {
+		response, err = kubelet.List(ctx, &podresources.ListPodResourcesRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("get the CPUs of Pod %s/%s from the kubelet: %w", namespace, name, err)
+	}
+	var cpus []uint
+	for _, pod := range response.GetPodResources() {
+		if pod.GetNamespace() != namespace || pod.GetName() != name {
+			continue
+		}
+		for _, assigned := range pod.GetContainers() {
+			if assigned.GetName() != container {
+				continue
+			}
+			for _, cpu := range assigned.GetCpuIds() {
+				cpus = append(cpus, uint(max(cpu, 0)))
+			}
+		}
+	}
+	return cpus, nil
+}
+
+// call connects to the kubelet and calls fn with a client.
+func (c Client) call(ctx context.Context, fn func(context.Context, podresources.PodResourcesListerClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, kubeletTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to the kubelet: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	return fn(ctx, podresources.NewPodResourcesListerClient(conn))
+}

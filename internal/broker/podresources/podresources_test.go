@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podresources
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// kubelet is a fake of the kubelet's pod resources API.
+type kubelet struct {
+	podresources.UnimplementedPodResourcesListerServer
+
+	cpus []int64
+	pods []*podresources.PodResources
+}
+
+func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, nil
+}
+
+func (k *kubelet) GetAllocatableResources(
+	context.Context, *podresources.AllocatableResourcesRequest,
+) (*podresources.AllocatableResourcesResponse, error) {
+	return &podresources.AllocatableResourcesResponse{CpuIds: k.cpus}, nil
+}
+
+func (k *kubelet) serve(t *testing.T) Client {
+	t.Helper()
+	dir := t.TempDir()
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(dir, socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, k)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return Client{Dir: dir}
+}
+
+func TestGivesWholeCPUs(t *testing.T) {
+	for _, cpus := range [][]int64{nil, {2, 3}} {
+		got, err := (&kubelet{cpus: cpus}).serve(t).HasStaticCPUPolicy(context.Background())
+		if err != nil || got != (cpus != nil) {
+			t.Errorf("with the allocatable CPUs %v: %t, %v", cpus, got, err)
+		}
+	}
+	if _, err := (Client{Dir: t.TempDir()}).HasStaticCPUPolicy(context.Background()); err == nil {
+		t.Error("no error without a kubelet")
+	}
+}
+
+func TestExclusiveCPUs(t *testing.T) {
+	pod := func(namespace, name, container string, cpus ...int64) *podresources.PodResources {
+		return &podresources.PodResources{Namespace: namespace, Name: name, Containers: []*podresources.ContainerResources{
+			{Name: "sidecar", CpuIds: []int64{15}}, {Name: container, CpuIds: cpus},
+		}}
+	}
+	k := &kubelet{pods: []*podresources.PodResources{
+		pod("ns", "whole", "compute", 2, 3), pod("ns", "shares", "compute"), pod("other", "alone", "compute", 4), pod("ns", "without", "main", 5),
+	}}
+	p := k.serve(t)
+	for name, want := range map[string][]uint{"whole": {2, 3}, "shares": nil, "alone": nil, "without": nil, "gone": nil} {
+		got, err := p.ExclusiveCPUs(t.Context(), "ns", name, "compute")
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+	if _, err := (Client{Dir: t.TempDir()}).ExclusiveCPUs(t.Context(), "", "", "compute"); err == nil {
+		t.Error("no error without a kubelet")
+	}
+}

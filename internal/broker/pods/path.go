@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package pods
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// beneath restricts the resolution of a path to the directory that it starts in, without symlinks, so that no entry that a Pod
+// creates in its volumes can redirect the broker.
+const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// uid matches the UID of a Pod, which names its directory. The API server generates UUIDs.
+var uid = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z-]{0,62})$`)
+
+// CheckUID returns an error if a text cannot be the UID of a Pod.
+func CheckUID(text string) error {
+	if !uid.MatchString(text) {
+		return brokerapi.Invalid("%.64q is no Pod UID", text)
+	}
+	return nil
+}
+
+// socketsDir returns the path of a Pod's sockets volume below the kubelet's pods directory.
+// Source: kubernetes pkg/kubelet/config/defaults.go and pkg/volume/emptydir.
+func socketsDir(pod string) string {
+	return filepath.Join(pod, "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+}
+
+// checkSocketName returns an error unless a name is that of a socket to which virt-handler connects.
+func checkSocketName(name string) error {
+	if name == launcherpod.LibvirtSocketName {
+		return nil
+	}
+	for port := range launcherpod.USBPorts {
+		if name == launcherpod.USBSocketName(port) {
+			return nil
+		}
+	}
+	return brokerapi.Refused("%.64q is no socket of a launcher Pod", name)
+}
+
+// openBeneath opens a path below dir as a reference to the inode (O_PATH).
+func openBeneath(dir *os.File, path string) (*os.File, error) {
+	return openAt(dir, path, unix.O_PATH|unix.O_NOFOLLOW)
+}
+
+func openAt(dir *os.File, path string, flags int) (*os.File, error) {
+	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: beneath})
+	if err != nil {
+		return nil, &os.PathError{Op: "openat2", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openDir opens a directory that the broker trusts, for example the kubelet's.
+func openDir(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// throughFD returns a path to the inode of an open descriptor, even if it was renamed. The path fits into the 108 bytes of a
+// socket address.
+func throughFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// openSocket opens the inode of one of the sockets in a Pod's sockets volume.
+func openSocket(podsDir, pod, name string) (*os.File, error) {
+	pods, err := openDir(podsDir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = pods.Close() }()
+	socket, err := openBeneath(pods, filepath.Join(socketsDir(pod), name))
+	if err != nil {
+		return nil, err
+	}
+	info, err := socket.Stat()
+	if err == nil && info.Mode().Type() != os.ModeSocket {
+		err = brokerapi.Refused("%s of Pod %s is no socket but %s", name, pod, info.Mode())
+	}
+	if err != nil {
+		_ = socket.Close()
+		return nil, err
+	}
+	return socket, nil
+}

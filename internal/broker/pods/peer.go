@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package pods
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// maxCgroupFile is the limit for /proc/<pid>/cgroup in bytes. It has about 15 lines with a path each.
+	maxCgroupFile = 64 << 10
+	// terminationLog is where the kubelet mounts a file of its own in each container.
+	// Source: kubernetes pkg/apis/core/v1/defaults.go (TerminationMessagePathDefault).
+	terminationLog = "/dev/termination-log"
+	// maxStarts is the limit for the files of a container: the kubelet creates one for each start, and a launcher is started once.
+	maxStarts = 64
+)
+
+// checkPeer verifies that the process that listens behind conn runs as QEMU's user in the container compute of the Pod, and returns
+// its directory in /proc. For a connected socket the kernel reports the process that called listen.
+func (p *Pods) checkPeer(conn *net.UnixConn, pod string) (*os.File, error) {
+	cred, err := PeerCredentials(conn)
+	if err != nil {
+		return nil, err
+	}
+	if cred.Uid != launcherpod.QEMUUser {
+		return nil, brokerapi.Refused("the socket of Pod %s is served by user %d, not %d", pod, cred.Uid, launcherpod.QEMUUser)
+	}
+	// From here on the process is identified by this descriptor, because its PID could be reused.
+	dir, err := openDir(fmt.Sprintf("/proc/%d", cred.Pid))
+	if err != nil {
+		return nil, fmt.Errorf("find the process behind the socket of Pod %s (virt-broker needs hostPID): %w", pod, err)
+	}
+	if err := errors.Join(checkCgroup(dir, pod), p.checkContainer(dir, pod)); err != nil {
+		_ = dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// PeerCredentials returns the credentials of the process behind a connection, according to the kernel.
+func PeerCredentials(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, err
+	}
+	return cred, credErr
+}
+
+func checkCgroup(process *os.File, pod string) error {
+	f, err := podprocess.OpenIn(process, "cgroup")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	in, err := cgroupInPod(io.LimitReader(f, maxCgroupFile), pod)
+	if err != nil {
+		return fmt.Errorf("read the cgroup of the process behind the socket of Pod %s: %w", pod, err)
+	}
+	if !in {
+		return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
+	}
+	return nil
+}
+
+// cgroupInPod reports whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup, which the
+// kubelet calls pod<UID> with cgroupfs and …-pod<UID with underscores>.slice with systemd.
+// Source: kubernetes pkg/kubelet/cm/{pod_container_manager_linux,cgroup_manager_linux}.go.
+func cgroupInPod(r io.Reader, pod string) (bool, error) {
+	cgroupfs := "pod" + pod
+	systemd := "-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
+	scanner := bufio.NewScanner(r)
+	for scanner.Scan() {
+		// <hierarchy>:<controllers>:<path>
+		parts := strings.SplitN(scanner.Text(), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for element := range strings.SplitSeq(parts[2], "/") {
+			if element == cgroupfs || (strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)) {
+				return true, nil
+			}
+		}
+	}
+	return false, scanner.Err()
+}
+
+// checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the kubelet created
+// for that container. The inodes are compared, because a process may choose the names that it has for them.
+// Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go (makeMounts) and pkg/kubelet/kubelet_getters.go.
+func (p *Pods) checkContainer(process *os.File, pod string) error {
+	root, err := podprocess.OpenRoot(process)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	log, err := root.Open(terminationLog, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		return fmt.Errorf("find the container of the process behind the socket of Pod %s: %w", pod, err)
+	}
+	defer func() { _ = log.Close() }()
+	var has unix.Stat_t
+	if err := unix.Fstat(int(log.Fd()), &has); err != nil {
+		return err
+	}
+	pods, err := openDir(p.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pods.Close() }()
+	starts, err := openAt(pods, filepath.Join(pod, "containers", launcherpod.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("find the container %s of Pod %s: %w", launcherpod.ComputeContainer, pod, err)
+	}
+	defer func() { _ = starts.Close() }()
+	names, err := starts.Readdirnames(maxStarts)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for _, name := range names {
+		var made unix.Stat_t
+		err := unix.Fstatat(int(starts.Fd()), name, &made, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && made.Dev == has.Dev && made.Ino == has.Ino {
+			return nil
+		}
+	}
+	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod, launcherpod.ComputeContainer)
+}
+
+// connectSocket connects to a socket by its inode.
+func connectSocket(socket *os.File) (*net.UnixConn, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: throughFD(socket)})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", socket.Name(), err)
+	}
+	return conn, nil
+}

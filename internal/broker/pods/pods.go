@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// CheckPeer verifies that the process behind a connection belongs to a Pod, and returns its directory in /proc.
+type CheckPeer func(conn *net.UnixConn, pod string) (*os.File, error)
+
+// Pods finds the launcher Pods of the node.
+type Pods struct {
+	dir     string
+	check   CheckPeer
+	watches *dirWatches
+
+	mu sync.Mutex
+	// libvirtds are the directories in /proc of the libvirtds that were found. They spare libvirtd a connection for each request.
+	libvirtds map[string]*os.File
+}
+
+// New returns Pods for the kubelet's directory of Pods. A check replaces the one that the documentation of the package describes; tests
+// need that.
+func New(dir string, check CheckPeer) (*Pods, error) {
+	watches, err := newDirWatches()
+	if err != nil {
+		return nil, err
+	}
+	p := &Pods{dir: dir, check: check, watches: watches, libvirtds: map[string]*os.File{}}
+	if p.check == nil {
+		p.check = p.checkPeer
+	}
+	return p, nil
+}
+
+// Close ends all watches and forgets all processes.
+func (p *Pods) Close() {
+	p.watches.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for pod, dir := range p.libvirtds {
+		_ = dir.Close()
+		delete(p.libvirtds, pod)
+	}
+}
+
+// Dir returns the kubelet's directory of Pods.
+func (p *Pods) Dir() string { return p.dir }
+
+// Connect connects to one of the sockets of a launcher Pod, after verifying that a process of the Pod serves it.
+func (p *Pods) Connect(pod, name string) (*net.UnixConn, error) {
+	if err := checkSocketName(name); err != nil {
+		return nil, err
+	}
+	conn, process, err := p.dial(pod, name)
+	if err != nil {
+		return nil, err
+	}
+	_ = process.Close()
+	return conn, nil
+}
+
+// Wait returns when one of the sockets of a Pod exists.
+func (p *Pods) Wait(ctx context.Context, pod, name string) error {
+	if err := checkSocketName(name); err != nil {
+		return err
+	}
+	return waitForSocket(ctx, p.watches, p.dir, pod, name)
+}
+
+// dial connects to a socket and returns the directory of the process that serves it.
+func (p *Pods) dial(pod, name string) (*net.UnixConn, *os.File, error) {
+	if err := CheckUID(pod); err != nil {
+		return nil, nil, err
+	}
+	socket, err := openSocket(p.dir, pod, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = socket.Close() }()
+	conn, err := connectSocket(socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := p.check(conn, pod)
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return conn, process, nil
+}
+
+// Libvirtd returns the directory in /proc of a launcher Pod's libvirtd. The caller closes it. Unlike a PID it never refers to another
+// process: after the process has ended, it is of no use.
+func (p *Pods) Libvirtd(pod string) (*os.File, error) {
+	if found := p.known(pod); found != nil {
+		return found, nil
+	}
+	conn, process, err := p.dial(pod, launcherpod.LibvirtSocketName)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, &brokerapi.Error{
+			Code: brokerapi.CodeNoLauncher, Message: fmt.Sprintf("no libvirtd runs in launcher Pod %s on this node: %v", pod, err),
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the processes of launcher Pod %s: %w", pod, err)
+	}
+	_ = conn.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgetEnded()
+	if copied, err := duplicate(process); err == nil {
+		if before := p.libvirtds[pod]; before != nil {
+			_ = before.Close()
+		}
+		p.libvirtds[pod] = copied
+	}
+	return process, nil
+}
+
+// known returns the libvirtd that was found earlier, if it still runs, or nil.
+func (p *Pods) known(pod string) *os.File {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	dir, found := p.libvirtds[pod]
+	if !found {
+		return nil
+	}
+	if copied, err := duplicate(dir); err == nil && runs(dir) {
+		return copied
+	} else if err == nil {
+		_ = copied.Close()
+	}
+	_ = dir.Close()
+	delete(p.libvirtds, pod)
+	return nil
+}
+
+// forgetEnded forgets the processes that have ended. There are never more than launcher Pods on the node.
+func (p *Pods) forgetEnded() {
+	for pod, dir := range p.libvirtds {
+		if !runs(dir) {
+			_ = dir.Close()
+			delete(p.libvirtds, pod)
+		}
+	}
+}
+
+// runs reports whether a process has a root directory, which it loses when it ends.
+func runs(process *os.File) bool {
+	root, err := podprocess.OpenRoot(process)
+	if err != nil {
+		return false
+	}
+	return root.Close() == nil
+}
+
+func duplicate(file *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), file.Name()), nil
+}
+
+// Root opens the root directory of a launcher Pod's libvirtd. The caller closes it.
+func (p *Pods) Root(pod string) (*podprocess.Root, error) {
+	process, err := p.Libvirtd(pod)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = process.Close() }()
+	root, err := podprocess.OpenRoot(process)
+	if err != nil {
+		return nil, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
+	}
+	return root, nil
+}
+
+// Created returns when the kubelet created a Pod's directory, or zero if its file system does not record that.
+func (p *Pods) Created(pod string) (time.Time, error) {
+	if err := CheckUID(pod); err != nil {
+		return time.Time{}, err
+	}
+	pods, err := openDir(p.dir)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer func() { _ = pods.Close() }()
+	dir, err := openBeneath(pods, pod)
+	if err != nil {
+		return time.Time{}, err
+	}
+	created, err := podprocess.CreationTime(dir)
+	return created, errors.Join(err, dir.Close())
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/cpuset"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/podresources"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// maxProcFile bounds what is read from a file of /proc. A status has about 60 lines.
+const maxProcFile = 64 << 10
+
+// cpus returns the CPUs that the kernel lets the Pod's libvirtd run on, in ascending order. This is the Pod's cpuset with any
+// version of cgroups: the kubelet sets it before the container starts, and the process cannot extend it. It returns none
+// if the list cannot be read.
+func (s *Server) cpus(pod string, arguments json.RawMessage) (task, error) {
+	return task{limit: s.quick, run: func(context.Context) (answer, error) {
+		libvirtd, err := s.pods.Libvirtd(pod)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = libvirtd.Close() }()
+		return answer{result: brokerapi.CPUsResult{CPUs: allowedCPUs(libvirtd)}}, nil
+	}}, none(arguments)
+}
+
+// allowedCPUs returns the CPUs that the kernel lets a process or a thread run on, given its directory in /proc.
+func allowedCPUs(dir *os.File) []uint {
+	f, err := podprocess.OpenIn(dir, "status")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(io.LimitReader(f, maxProcFile))
+	for lines.Scan() {
+		if list, ok := strings.CutPrefix(lines.Text(), "Cpus_allowed_list:"); ok {
+			set, err := cpuset.Parse(strings.TrimSpace(list))
+			if err != nil {
+				return nil
+			}
+			cpus := make([]uint, 0, set.Size())
+			for _, cpu := range set.List() {
+				cpus = append(cpus, uint(cpu))
+			}
+			return cpus
+		}
+	}
+	return nil
+}
+
+// vcpuComm matches the names of vCPU threads.
+// Source: qemu accel/kvm/kvm-accel-ops.c, accel/tcg/tcg-accel-ops-mttcg.c; libvirt starts QEMU with debug-threads=on.
+var vcpuComm = regexp.MustCompile(`^CPU (\d{1,5})/(KVM|TCG)$`)
+
+// realtimePriority is the realtime priority of vCPUs: the lowest, as in KubeVirt.
+const realtimePriority = 1
+
+// maxVCPUs is the limit for the vCPUs of a guest.
+const maxVCPUs = 4096
+
+// setRealtime sets the priority of vCPUs of the Pod's guest.
+func (s *Server) setRealtime(pod string, arguments json.RawMessage) (task, error) {
+	var a brokerapi.SetRealtimeArguments
+	if err := decode(arguments, &a); err != nil {
+		return task{}, err
+	}
+	if len(a.VCPUs) > maxVCPUs {
+		return task{}, brokerapi.Invalid("%d vCPUs are more than a guest has", len(a.VCPUs))
+	}
+	return task{limit: s.quick, run: func(ctx context.Context) (answer, error) {
+		libvirtd, err := s.pods.Libvirtd(pod)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = libvirtd.Close() }()
+		namespace, name, err := podName(s.PodLogsDir, pod)
+		if err != nil {
+			return answer{}, err
+		}
+		exclusive, err := podresources.Client{Dir: s.PodResourcesDir}.ExclusiveCPUs(ctx, namespace, name, launcherpod.ComputeContainer)
+		if err != nil {
+			return answer{}, err
+		}
+		return answer{}, prioritize(libvirtd, a.VCPUs, exclusive)
+	}}, nil
+}
+
+// podName returns the namespace and the name of a Pod. The kubelet's pod resources API has no UIDs, and the kubelet has the three
+// together only in the name of the directory with the Pod's logs.
+// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory).
+func podName(logs, pod string) (namespace, name string, err error) {
+	entries, err := os.ReadDir(logs)
+	if err != nil {
+		return "", "", fmt.Errorf("find the name of Pod %s: %w", pod, err)
+	}
+	for _, entry := range entries {
+		// No name or namespace contains an underscore.
+		if parts := strings.Split(entry.Name(), "_"); len(parts) == 3 && parts[2] == pod {
+			return parts[0], parts[1], nil
+		}
+	}
+	return "", "", fmt.Errorf("the kubelet has no directory for the logs of Pod %s in %s (see --pod-logs-dir of virt-broker): %w",
+		pod, logs, fs.ErrNotExist)
+}
+
+// prioritize sets the scheduling policy SCHED_FIFO for vCPUs of the Pod's guest. QEMU has no permission to do so itself.
+// exclusive are the CPUs that the kubelet has assigned to the guest's container exclusively. Any process in the Pod's process
+// namespace can take QEMU's names, so that prioritize only changes threads that the kernel confines to these CPUs, where they
+// can disturb their own Pod only. Other containers of the Pod, ephemeral ones included, may not run there.
+func prioritize(libvirtd *os.File, vcpus, exclusive []uint) error {
+	if len(exclusive) == 0 {
+		return errors.New("the launcher Pod has no exclusive CPUs of the kubelet, and on shared ones no vCPU gets a realtime priority")
+	}
+	done, failed := map[uint]bool{}, []error{}
+	err := podprocess.EachQEMU(libvirtd, func(process *os.File, _ int) {
+		failed = append(failed, setVCPUs(process, vcpus, exclusive, done))
+	})
+	if err := errors.Join(append(failed, err)...); err != nil {
+		return err
+	}
+	for _, vcpu := range vcpus {
+		if !done[vcpu] {
+			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that is confined to its exclusive CPUs (%v)", vcpu, exclusive)
+		}
+	}
+	return nil
+}
+
+// setVCPUs sets the priority of those of a process's threads that have the name of one of the vCPUs.
+func setVCPUs(process *os.File, vcpus, exclusive []uint, done map[uint]bool) error {
+	dir, err := podprocess.OpenIn(process, "task")
+	if err != nil {
+		return nil // The process has exited.
+	}
+	defer func() { _ = dir.Close() }()
+	const maxThreads = 4096
+	names, _ := dir.Readdirnames(maxThreads) // On an error it also returns the names that it has read.
+	for _, name := range names {
+		tid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if err := setVCPU(dir, tid, vcpus, exclusive, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setVCPU sets the priority of a thread if it is that of one of the vCPUs.
+func setVCPU(tasks *os.File, tid int, vcpus, exclusive []uint, done map[uint]bool) error {
+	// The directory always refers to one thread of this process, even if the tid is reused.
+	thread, err := podprocess.OpenIn(tasks, strconv.Itoa(tid))
+	if err != nil {
+		return nil // The thread has exited.
+	}
+	defer func() { _ = thread.Close() }()
+	parts := vcpuComm.FindStringSubmatch(podprocess.Comm(thread, "."))
+	if parts == nil {
+		return nil
+	}
+	number, err := strconv.ParseUint(parts[1], 10, 32)
+	if vcpu := uint(number); err != nil || !slices.Contains(vcpus, vcpu) || !within(allowedCPUs(thread), exclusive) {
+		return nil // It is another thread.
+	}
+	if err := makeRealtime(tid); err != nil {
+		return fmt.Errorf("set the realtime priority of vCPU %d (virt-broker needs SYS_NICE, and the node's cgroup time for realtime threads): %w",
+			number, err)
+	}
+	// If the thread has exited meanwhile, the kernel may have reused the tid, and the call changed another thread of the node.
+	if podprocess.Comm(thread, ".") == "" {
+		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", number), unsetRealtime(tid))
+	}
+	done[uint(number)] = true
+	return nil
+}
+
+// within reports whether cpus is not empty and a subset of others.
+func within(cpus, others []uint) bool {
+	return len(cpus) > 0 && !slices.ContainsFunc(cpus, func(cpu uint) bool { return !slices.Contains(others, cpu) })
+}
+
+// makeRealtime sets the priority of a thread. Its children do not inherit it.
+func makeRealtime(tid int) error {
+	return unix.SchedSetAttr(tid, &unix.SchedAttr{
+		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: realtimePriority,
+	}, 0)
+}
+
+// unsetRealtime resets a priority that makeRealtime set. It does not change a thread that has another one.
+func unsetRealtime(tid int) error {
+	attr, err := unix.SchedGetAttr(tid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil || attr.Policy != unix.SCHED_FIFO || attr.Priority != realtimePriority || attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 {
+		return err
+	}
+	return unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0)
+}

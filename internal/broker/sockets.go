@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+// openSocket connects to a socket of the Pod.
+func (s *Server) openSocket(pod string, arguments json.RawMessage) (task, error) {
+	var a brokerapi.OpenSocketArguments
+	if err := decode(arguments, &a); err != nil {
+		return task{}, err
+	}
+	t := task{limit: s.quick, run: func(context.Context) (answer, error) {
+		conn, err := s.pods.Connect(pod, a.Name)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = conn.Close() }()
+		file, err := conn.File()
+		return answer{file: file}, err
+	}}
+	if a.Wait {
+		t.wait = func(ctx context.Context) error { return s.pods.Wait(ctx, pod, a.Name) }
+	}
+	return t, nil
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// tpmStateFile is the permanent state of a TPM 2.0. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
+	tpmStateFile = "tpm2-00.permall"
+	// maxStateEntries is the limit for the entries of a claim. There are about ten files and directories.
+	maxStateEntries = 256
+)
+
+// syncState writes the Pod's persistent state to the disk.
+func (s *Server) syncState(pod string, arguments json.RawMessage) (task, error) {
+	var a brokerapi.SyncStateArguments
+	if err := decode(arguments, &a); err != nil {
+		return task{}, err
+	}
+	tpm := ""
+	if a.TPM != "" {
+		var err error
+		if tpm, err = below(a.TPM, launcherpod.StateDir); err != nil {
+			return task{}, err
+		}
+	}
+	return task{limit: s.storage, run: func(context.Context) (answer, error) {
+		root, err := s.pods.Root(pod)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = root.Close() }()
+		return answer{}, syncState(root, tpm)
+	}}, nil
+}
+
+// below returns the rest of a path of the Pod that is below a directory. It accepts clean paths only.
+func below(name, dir string) (string, error) {
+	rest, found := strings.CutPrefix(name, dir+"/")
+	if !found || path.Clean(name) != name || strings.ContainsRune(name, 0) {
+		return "", brokerapi.Refused("%.256q is not below %s", name, dir)
+	}
+	return rest, nil
+}
+
+// syncState returns when all files of the claim are on its disk. It opens nothing but the claim, whatever links the Pod has
+// created.
+func syncState(root *podprocess.Root, tpm string) error {
+	dir, err := root.OpenWithin(launcherpod.StateDir, ".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	if tpm != "" {
+		if err := findTPMState(root, tpm); err != nil {
+			return fmt.Errorf("the TPM's state is not complete in %s: %w", tpm, err)
+		}
+	}
+	claim, err := os.OpenRoot(procFD(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = claim.Close() }()
+	entries := 0
+	return fs.WalkDir(claim.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if entries++; err != nil || entries > maxStateEntries {
+			return errors.Join(err, fmt.Errorf("%d entries were read", entries))
+		}
+		if !entry.IsDir() && !entry.Type().IsRegular() {
+			return nil
+		}
+		return syncFile(root, name)
+	})
+}
+
+// findTPMState returns an error unless a directory of the claim has the state of a TPM.
+func findTPMState(root *podprocess.Root, dir string) error {
+	f, err := openStateFile(root, path.Join(dir, tpmStateFile))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err == nil && info.Size() == 0 {
+		err = errors.New("it is empty")
+	}
+	return err
+}
+
+// openStateFile opens a regular file of the claim by its path in it.
+func openStateFile(root *podprocess.Root, name string) (*os.File, error) {
+	f, err := root.OpenWithin(launcherpod.StateDir, name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, brokerapi.Refused("it is not a regular file"), f.Close())
+	}
+	return f, nil
+}
+
+func syncFile(root *podprocess.Root, name string) error {
+	f, err := root.OpenWithin(launcherpod.StateDir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // swtpm replaces its files.
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	// Some file systems do not support fsync on directories, because they write entries synchronously.
+	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}

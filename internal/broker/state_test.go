@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// podRoot returns a Pod's root directory, and the broker's open reference to it.
+func podRoot(t *testing.T) (string, *podprocess.Root) {
+	t.Helper()
+	pod, process := t.TempDir(), t.TempDir()
+	if err := os.Symlink(pod, filepath.Join(process, "root")); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	root, err := podprocess.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	return pod, root
+}
+
+func writeFile(t *testing.T, name string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte("state"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSyncStateStaysInTheClaim(t *testing.T) {
+	const tpm = launcherpod.StateDir + "/swtpm/uuid/tpm2"
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, pod string)
+		want    error
+	}{
+		"as it should be": {func(t *testing.T, pod string) { writeFile(t, filepath.Join(pod, tpm, tpmStateFile)) }, nil},
+		"no state":        {func(t *testing.T, pod string) { writeFile(t, filepath.Join(pod, tpm, "else")) }, unix.ENOENT},
+		"a link in the claim": {func(t *testing.T, pod string) {
+			writeFile(t, filepath.Join(pod, tpm, "else"))
+			if err := os.Symlink("else", filepath.Join(pod, tpm, tpmStateFile)); err != nil {
+				t.Fatal(err)
+			}
+		}, unix.ELOOP},
+		"a link in the claim's place": {func(t *testing.T, pod string) {
+			writeFile(t, filepath.Join(pod, "elsewhere/swtpm/uuid/tpm2", tpmStateFile))
+			if err := os.MkdirAll(filepath.Join(pod, filepath.Dir(launcherpod.StateDir)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("/elsewhere", filepath.Join(pod, launcherpod.StateDir)); err != nil {
+				t.Fatal(err)
+			}
+		}, unix.ELOOP},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, root := podRoot(t)
+			c.prepare(t, pod)
+			if err := syncState(root, "swtpm/uuid/tpm2"); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/agent/brokerclient"
+	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	podUID   = "0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
+	otherUID = "1b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
+	// patience is the timeout for what must end by itself.
+	patience = 20 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+// devices are a node's devices.
+type devices struct {
+	mu      sync.Mutex
+	usable  bool
+	changed chan struct{}
+}
+
+func (d *devices) Usable() (usable, kvm, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.usable, false, true
+}
+
+func (d *devices) Changed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changed
+}
+
+func (d *devices) set(usable bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.usable = usable
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// world is a node with a broker and with Pods, whose root directory and files are in directories of the test.
+type world struct {
+	t       testing.TB
+	server  *Server
+	devices *devices
+	socket  string
+	// pods is the kubelet's directory of Pods.
+	pods string
+	// root is the root directory of every Pod, and processes are directories like those in /proc.
+	root, process string
+	stop          func()
+}
+
+// newWorld starts a broker. Without a check, every process is that of every Pod.
+func newWorld(t testing.TB, check pods.CheckPeer) *world {
+	t.Helper()
+	short, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(short) })
+	w := &world{
+		t: t, devices: &devices{changed: make(chan struct{})}, socket: filepath.Join(short, "s"), pods: t.TempDir(), root: t.TempDir(), process: t.TempDir(),
+	}
+	if err := os.Symlink(w.root, filepath.Join(w.process, "root")); err != nil {
+		t.Fatal(err)
+	}
+	if check == nil {
+		check = func(*net.UnixConn, string) (*os.File, error) { return os.Open(w.process) }
+	}
+	w.start(check)
+	return w
+}
+
+func (w *world) start(check pods.CheckPeer) {
+	w.t.Helper()
+	server, err := New(Options{
+		PodsDir: w.pods, PodLogsDir: w.pods, PodResourcesDir: w.pods, DevDir: "/dev", Devices: w.devices,
+		ClientUID: uint32(os.Geteuid()), CheckPeer: check, Log: logr.Discard(),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	listener, err := Listen(w.socket, os.Geteuid())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.server = server
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, listener) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+		server.Close()
+	})
+	w.t.Cleanup(w.stop)
+}
+
+// client returns a client of the broker.
+func (w *world) client() *brokerclient.Client { return brokerclient.New(w.socket) }
+
+// addPod adds a Pod with a libvirtd that sends a greeting.
+func (w *world) addPod(pod string) {
+	w.t.Helper()
+	dir := filepath.Join(w.pods, pod, "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	// Bound to a short name and moved: a socket's address has at most 108 bytes.
+	short := filepath.Join(filepath.Dir(w.socket), "l-"+pod[:8])
+	listener, err := net.Listen("unix", short)
+	if err == nil {
+		err = os.Rename(short, filepath.Join(dir, launcherpod.LibvirtSocketName))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("hello"))
+		}
+	}()
+}
+
+// write writes a file in the root directory of the Pods.
+func (w *world) write(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// dial connects to the broker as a client that does not keep to the protocol.
+func (w *world) dial() *net.UnixConn {
+	w.t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: w.socket})
+	if err == nil {
+		err = conn.SetDeadline(time.Now().Add(patience))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// expectAlive checks that the broker still responds.
+func (w *world) expectAlive() {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := w.client().Ping(ctx); err != nil {
+		w.t.Errorf("the broker does not respond any more: %v", err)
+	}
+}
+
+// expectCode checks the code of an error.
+func expectCode(t testing.TB, err error, want brokerapi.Code) {
+	t.Helper()
+	if got := brokerapi.CodeOf(err); got != want {
+		t.Errorf("got %v with code %q, want %q", err, got, want)
+	}
+}

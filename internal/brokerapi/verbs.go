@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package brokerapi
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// ClientUID is the user that virt-handler runs as, and the only one whose requests the broker accepts, except its own.
+	ClientUID = 65527
+	// SocketDir is the directory of the socket below the kubelet's root directory. The kubelet keeps data of plugins there.
+	SocketDir = "plugins/kubevirt.io.broker"
+	// SocketName is the name of the socket in SocketDir.
+	SocketName = "broker.sock"
+)
+
+// Socket returns the path of the broker's socket, given the kubelet's root directory.
+func Socket(kubeletRoot string) string { return filepath.Join(kubeletRoot, SocketDir, SocketName) }
+
+// Verb is what a request wants.
+type Verb string
+
+// The verbs. All are idempotent. Those marked "node" have no Pod.
+const (
+	// Ping does nothing (node).
+	Ping Verb = "ping"
+	// OpenSocket connects to one of a Pod's sockets, and checks that a process of the Pod serves it. It returns the connection.
+	OpenSocket Verb = "open-socket"
+	// WatchGuest returns a pidfd of the Pod's QEMU, which becomes readable when the process has exited.
+	WatchGuest Verb = "watch-guest"
+	// ReadVolume returns files that the kubelet has written to a volume of the Pod.
+	ReadVolume Verb = "read-volume"
+	// OpenFile opens a regular file of an image or of the persistent state in the Pod for reading, and returns its descriptor.
+	OpenFile Verb = "open-file"
+	// SyncState returns when the Pod's persistent state is on the disk of its claim.
+	SyncState Verb = "sync-state"
+	// GiveHostDir makes QEMU's user the owner of a directory of the node, if the kubelet created it for the Pod.
+	GiveHostDir Verb = "give-host-dir"
+	// OwnDevices makes QEMU's user the owner of the Pod's device files.
+	OwnDevices Verb = "own-devices"
+	// Inspect describes a file of the Pod without reading it.
+	Inspect Verb = "inspect"
+	// CPUs returns the CPUs on which the Pod may run.
+	CPUs Verb = "cpus"
+	// SetRealtime sets the realtime priority of vCPUs of the Pod's guest.
+	SetRealtime Verb = "set-realtime"
+	// ConnectNetwork connects the guest to the Pod's network.
+	ConnectNetwork Verb = "connect-network"
+	// ForwardPorts forwards the ports of a migration to the guest after it.
+	ForwardPorts Verb = "forward-ports"
+	// OpenRouter opens a socket for router advertisements to the guest, and returns its descriptor.
+	OpenRouter Verb = "open-router"
+	// WatchDevices returns the state of the node's devices now and after each change (node).
+	WatchDevices Verb = "watch-devices"
+	// CPUPolicy reports whether the kubelet assigns exclusive CPUs (node).
+	CPUPolicy Verb = "cpu-policy"
+)
+
+// OfNode reports whether a verb is about the node and not about a Pod.
+func (v Verb) OfNode() bool { return v == Ping || v == WatchDevices || v == CPUPolicy }
+
+// The limits of the protocol.
+const (
+	// MaxRequest is the limit for a request in bytes: a plan of a network with thousands of forwarded ports is the longest. Few are longer
+	// than SmallRequest.
+	MaxRequest   = 256 << 10
+	SmallRequest = 4 << 10
+	// MaxResponse is the limit for a response in bytes: the files of a volume, of which MaxFileBytes are sent as base64.
+	MaxResponse = 4 << 20
+	// MaxFiles and MaxFileBytes are the limits for the files of a volume. A ConfigMap or a Secret cannot be larger; downward API fields
+	// that repeat long annotations could.
+	MaxFiles     = 1000
+	MaxFileBytes = 2 << 20
+	// RequestTimeout is how long a client may take to send its request, and to receive a response.
+	RequestTimeout = 5 * time.Second
+	// VerbTimeout is how long a verb that does not wait may take. The client waits a little longer.
+	VerbTimeout = 30 * time.Second
+)
+
+// Request is what a client sends. A broker rejects a request with a verb or an argument that it does not know, so that nothing a newer
+// client asks for is ignored.
+type Request struct {
+	// Verb is what to do.
+	Verb Verb `json:"verb"`
+	// Pod is the Pod's UID; empty for a verb that is about the node.
+	Pod string `json:"pod,omitempty"`
+	// Arguments is the JSON of the verb's arguments, if it has some.
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+}
+
+// Response is what the broker sends.
+type Response struct {
+	// Error is why the request failed; nil after a success.
+	Error *Error `json:"error,omitempty"`
+	// Result is the JSON of the verb's result, if it has one.
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// OpenSocketArguments are the arguments of OpenSocket.
+type OpenSocketArguments struct {
+	// Name is the name of a socket in the Pod's volume for sockets.
+	Name string `json:"name"`
+	// Wait means to wait until the socket exists, until the client closes its connection.
+	Wait bool `json:"wait,omitempty"`
+}
+
+// ReadVolumeArguments are the arguments of ReadVolume. Only volumes that virt-controller adds for files of a guest can be read.
+type ReadVolumeArguments struct {
+	// Kind is the kubelet's name of the kind of volume.
+	Kind string `json:"kind"`
+	// Volume is its name in the Pod.
+	Volume string `json:"volume"`
+	// Keys are files of which the first that exists is returned; without any, all files are.
+	Keys []string `json:"keys,omitempty"`
+}
+
+// ReadVolumeResult is the result of ReadVolume.
+type ReadVolumeResult struct {
+	// Files are the files' contents by their path in the volume.
+	Files map[string][]byte `json:"files"`
+}
+
+// OpenFileArguments are the arguments of OpenFile.
+type OpenFileArguments struct {
+	// Mount is where an image or the persistent state is mounted in the Pod.
+	Mount string `json:"mount"`
+	// Name is the file's path in it.
+	Name string `json:"name"`
+}
+
+// SyncStateArguments are the arguments of SyncState.
+type SyncStateArguments struct {
+	// TPM is the directory with the TPM's state, which must be complete; empty if the guest has no TPM.
+	TPM string `json:"tpm,omitempty"`
+}
+
+// GiveHostDirArguments are the arguments of GiveHostDir.
+type GiveHostDirArguments struct {
+	// Directory is where a directory of the node is mounted in the Pod.
+	Directory string `json:"directory"`
+}
+
+// InspectArguments are the arguments of Inspect.
+type InspectArguments struct {
+	// Path is the file's path in the Pod.
+	Path string `json:"path"`
+	// DirectIO means to try whether the file can be opened with O_DIRECT.
+	DirectIO bool `json:"directIO,omitempty"`
+}
+
+// InspectResult is the result of Inspect.
+type InspectResult struct {
+	// CharacterDevice reports whether the file is a character device.
+	CharacterDevice bool `json:"characterDevice,omitempty"`
+	// DirectIO reports whether it is a regular file that can be opened with O_DIRECT.
+	DirectIO bool `json:"directIO,omitempty"`
+	// Logical, Physical and Discard are the block sizes of the device, or of the file's file system, in bytes; 0 if not known.
+	Logical  uint `json:"logical,omitempty"`
+	Physical uint `json:"physical,omitempty"`
+	Discard  uint `json:"discard,omitempty"`
+}
+
+// CPUsResult is the result of CPUs.
+type CPUsResult struct {
+	// CPUs are in ascending order. There are none if they are not known.
+	CPUs []uint `json:"cpus,omitempty"`
+}
+
+// SetRealtimeArguments are the arguments of SetRealtime.
+type SetRealtimeArguments struct {
+	// VCPUs are the numbers of the vCPUs.
+	VCPUs []uint `json:"vcpus"`
+}
+
+// NetworkArguments are the arguments of ConnectNetwork and ForwardPorts.
+type NetworkArguments struct {
+	// Plan is the desired state of the Pod's network.
+	Plan Plan `json:"plan"`
+}
+
+// ConnectNetworkResult is the result of ConnectNetwork.
+type ConnectNetworkResult struct {
+	// Interfaces are the guest's interfaces by their name in the VMI.
+	Interfaces map[string]ConnectedInterface `json:"interfaces,omitempty"`
+}
+
+// ConnectedInterface is an interface of the guest.
+type ConnectedInterface struct {
+	// Tap is the name of its tap.
+	Tap string `json:"tap"`
+	// MAC is its hardware address.
+	MAC string `json:"mac"`
+	// MTU is the MTU of the Pod's interface.
+	MTU uint `json:"mtu"`
+}
+
+// OpenRouterArguments are the arguments of OpenRouter.
+type OpenRouterArguments struct {
+	// PodInterface is the name of the Pod's interface that the guest is connected to with masquerade.
+	PodInterface string `json:"podInterface"`
+}
+
+// OpenRouterResult is the result of OpenRouter. If the Pod has no IPv6, it is empty and comes without a descriptor.
+type OpenRouterResult struct {
+	// MAC is the hardware address of the guest's gateway.
+	MAC []byte `json:"mac,omitempty"`
+	// MTU is its MTU.
+	MTU int `json:"mtu,omitempty"`
+}
+
+// DevicesResult is a result of WatchDevices.
+type DevicesResult struct {
+	// Known reports whether the other fields are known: whether the kubelet has accepted the devices.
+	Known bool `json:"known"`
+	// Usable reports whether the devices that every guest needs are available, and KVM whether KVM is.
+	Usable bool `json:"usable"`
+	KVM    bool `json:"kvm"`
+}
+
+// CPUPolicyResult is the result of CPUPolicy.
+type CPUPolicyResult struct {
+	// Static reports whether the kubelet assigns exclusive CPUs.
+	Static bool `json:"static"`
+}
