@@ -356,7 +356,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Skip("needs root to be another user")
 	}
 	w := newWorld(t, nil)
-	if err := errors.Join(os.Chmod(filepath.Dir(w.socket), 0o755), os.Chmod(w.socket, 0o666)); err != nil { //nolint:gosec // that is the test
+	if err := errors.Join(os.Chmod(filepath.Dir(w.socket), 0o755), os.Chmod(w.socket, 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	for uid, served := range map[int]bool{0: true, 65534: false, launcherpod.QEMUUser: false} {

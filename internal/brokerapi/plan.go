@@ -104,13 +104,8 @@ func (i *Interface) check() error {
 	if err := CheckPodInterface(i.PodInterface); err != nil {
 		return err
 	}
-	if len(i.Ports) > maxPorts {
-		return Invalid("%d ranges of ports are forwarded, and at most %d are allowed", len(i.Ports), maxPorts)
-	}
-	for _, ports := range i.Ports {
-		if ports.Protocol != "TCP" && ports.Protocol != "UDP" || ports.First < 1 || ports.Last < ports.First {
-			return Invalid("%.16q %d to %d is no range of ports", ports.Protocol, ports.First, ports.Last)
-		}
+	if err := checkPorts(i.Ports); err != nil {
+		return err
 	}
 	if len(i.MAC) != 0 && (len(i.MAC) != 6 || i.MAC[0]&1 != 0) {
 		return Invalid("%.32s is no hardware address of a guest", i.MAC)
@@ -131,4 +126,16 @@ func (i *Interface) check() error {
 	default:
 		return Invalid("%.32q is no binding", fmt.Sprint(i.Binding))
 	}
+}
+
+func checkPorts(list []PortRange) error {
+	if len(list) > maxPorts {
+		return Invalid("%d ranges of ports are forwarded, and at most %d are allowed", len(list), maxPorts)
+	}
+	for _, ports := range list {
+		if ports.Protocol != "TCP" && ports.Protocol != "UDP" || ports.First < 1 || ports.Last < ports.First {
+			return Invalid("%.16q %d to %d is no range of ports", ports.Protocol, ports.First, ports.Last)
+		}
+	}
+	return nil
 }

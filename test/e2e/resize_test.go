@@ -18,10 +18,11 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// sizes prints the number of the guest's CPUs and its memory in MiB.
+// sizes prints the number of the guest's CPUs according to its ACPI tables, and its memory in MiB. A Linux that runs in software
+// emulation takes itself to be on bare hardware, and then uses no CPUs that were plugged after its start.
 const sizes = `#!/bin/sh
 while sleep 2; do
-	echo "VIREO-GUEST-SIZE $(nproc) CPU $(awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo) MiB" >/dev/console
+	echo "VIREO-GUEST-SIZE $(cat /sys/bus/acpi/devices/LNXCPU:*/status | grep -cx 15) CPU $(awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo) MiB" >/dev/console
 done &
 `
 

@@ -135,6 +135,7 @@ var configurationConsumers = map[string]consumer{
 
 	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller/virtualmachineinstance", "AutoCPULimitNamespaces"},
 	"configuration.instancetype.referencePolicy":       {"internal/controller/virtualmachine", "InstancetypeReferencePolicy"},
+	"configuration.vmRolloutStrategy":                  {"internal/controller/virtualmachine", "RolloutStrategy"},
 	// It has an effect on VMIs of VMs only.
 	"configuration.liveUpdateConfiguration":       {"internal/webhook/v1", "LiveUpdate"},
 	"configuration.commonInstancetypesDeployment": {"internal/controller/kubevirt", "CommonInstancetypes"},

@@ -272,12 +272,14 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 	}
 	return &guests{
 		collectors: append(r.Metrics(), GuestMetrics(o.Node, r, connections, labels), &guestmetrics.PanicCollector{Counts: connections.Panics}),
-		incoming:   moves.incoming,
-		brokerResponds: func() {
-			connections.RetryBroker()
-			r.EnqueueAll()
-		},
+		incoming:   moves.incoming, brokerResponds: func() { brokerResponds(connections, r) },
 	}, r.SetupWithManager(mgr, triggers)
+}
+
+// brokerResponds continues what has failed while the broker did not respond.
+func brokerResponds(connections *rpc.Manager, guests *reconciler.Reconciler) {
+	connections.RetryBroker()
+	guests.EnqueueAll()
 }
 
 // addConnections adds the connections to the libvirtds of this node's launchers to the manager.

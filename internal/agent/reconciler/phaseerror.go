@@ -75,7 +75,8 @@ func fromBroker(phaseErr error) error {
 	if !errors.Is(phaseErr, brokerapi.ErrUnreachable) || errors.As(phaseErr, &connecting) {
 		return phaseErr
 	}
-	return &Retry{Reason: reasonSynchronizing, After: brokerRetry, Err: fmt.Errorf("%s", phaseErr.Error())} //nolint:errorlint // no Wait
+	// Only the message: the error may be a Wait too.
+	return &Retry{Reason: reasonSynchronizing, After: brokerRetry, Err: errors.New(phaseErr.Error())}
 }
 
 // isFailure reports whether the error of a phase means that the spec could not be satisfied.

@@ -19,10 +19,12 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
-// Plan, Interface and PortRange are those of the protocol.
 type (
-	Plan      = brokerapi.Plan
+	// Plan is the protocol's.
+	Plan = brokerapi.Plan
+	// Interface is the protocol's.
 	Interface = brokerapi.Interface
+	// PortRange is the protocol's.
 	PortRange = brokerapi.PortRange
 )
 
