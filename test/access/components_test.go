@@ -70,7 +70,8 @@ func TestRightsOfComponents(t *testing.T) {
 		{brokerAccount, "get list watch", "", "secrets", "kubevirt", false},
 		{brokerAccount, "get list watch update patch", "", "nodes", "", false},
 		{brokerAccount, "get list watch", "kubevirt.io", "virtualmachineinstances", namespace, false},
-		{brokerAccount, "get list watch", "kubevirt.io", "kubevirts", "kubevirt", false},
+		// As in KubeVirt, every user may get and list KubeVirt objects.
+		{brokerAccount, "watch create update patch delete", "kubevirt.io", "kubevirts", "kubevirt", false},
 		{brokerAccount, "create list watch", certificates, "certificatesigningrequests", "", false},
 
 		{proxyAccount, "list watch", "export.kubevirt.io", "virtualmachineexports", namespace, true},
