@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -72,21 +73,56 @@ func syncState(root *podprocess.Root, tpm string) error {
 			return fmt.Errorf("the TPM's state is not complete in %s: %w", tpm, err)
 		}
 	}
-	claim, err := os.OpenRoot(procFD(dir))
+	left := maxStateEntries
+	return syncTree(root, dir, ".", &left)
+}
+
+// syncTree writes what is open, the entry of a name in the claim, to the disk after everything below it. left is how many more entries
+// may be read: the launcher can create as many as it likes.
+func syncTree(root *podprocess.Root, open *os.File, name string, left *int) error {
+	info, err := open.Stat()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = claim.Close() }()
-	entries := 0
-	return fs.WalkDir(claim.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
-		if entries++; err != nil || entries > maxStateEntries {
-			return errors.Join(err, fmt.Errorf("%d entries were read", entries))
+	if info.IsDir() {
+		entries, err := open.Readdirnames(*left + 1)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
 		}
-		if !entry.IsDir() && !entry.Type().IsRegular() {
-			return nil
+		if *left -= len(entries); *left < 0 {
+			return fmt.Errorf("the persistent state has more than %d files and directories: delete those that are not of the guest", maxStateEntries)
 		}
-		return syncFile(root, name)
-	})
+		for _, entry := range entries {
+			if err := syncEntry(root, open, name, entry, left); err != nil {
+				return err
+			}
+		}
+	}
+	// Some file systems do not support fsync on directories, because they write entries synchronously.
+	if err := open.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}
+
+// syncEntry writes an entry of a directory to the disk, if it is a regular file or a directory. Opening others could have side effects.
+func syncEntry(root *podprocess.Root, dir *os.File, parent, name string, left *int) error {
+	var stat unix.Stat_t
+	err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	if kind := stat.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		return nil
+	}
+	if err == nil {
+		var f *os.File
+		if f, err = root.OpenWithin(launcherpod.StateDir, path.Join(parent, name)); err == nil {
+			defer func() { _ = f.Close() }()
+			return syncTree(root, f, path.Join(parent, name), left)
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // swtpm replaces its files.
+	}
+	return err
 }
 
 // findTPMState returns an error unless a directory of the claim has the state of a TPM.
@@ -114,20 +150,4 @@ func openStateFile(root *podprocess.Root, name string) (*os.File, error) {
 		return nil, errors.Join(err, brokerapi.Refused("it is not a regular file"), f.Close())
 	}
 	return f, nil
-}
-
-func syncFile(root *podprocess.Root, name string) error {
-	f, err := root.OpenWithin(launcherpod.StateDir, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // swtpm replaces its files.
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	// Some file systems do not support fsync on directories, because they write entries synchronously.
-	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
-		return err
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -73,5 +74,41 @@ func TestSyncStateStaysInTheClaim(t *testing.T) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// A launcher can create any number of files in its claim: a directory is not read as a whole.
+func TestSyncStateReadsFewEntries(t *testing.T) {
+	const many = 10000
+	pod, root := podRoot(t)
+	dir := filepath.Join(pod, launcherpod.StateDir, "swtpm")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range many {
+		if err := unix.Mknod(filepath.Join(dir, strconv.Itoa(i)), unix.S_IFREG|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allocated := testing.AllocsPerRun(1, func() {
+		if err := syncState(root, ""); err == nil {
+			t.Error("a claim with too many entries was accepted")
+		}
+	})
+	if allocated > many/4 {
+		t.Errorf("%.0f objects were allocated for a directory with %d entries", allocated, many)
+	}
+}
+
+// What is neither a file nor a directory is left alone, wherever it is.
+func TestSyncStateOpensFilesOnly(t *testing.T) {
+	pod, root := podRoot(t)
+	dir := filepath.Join(pod, launcherpod.StateDir, "nvram")
+	writeFile(t, filepath.Join(dir, "vm_VARS.fd"))
+	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.Symlink("/etc", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "empty"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syncState(root, ""); err != nil {
+		t.Error(err)
 	}
 }
