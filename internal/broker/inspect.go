@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
@@ -50,7 +51,7 @@ func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
 	}
 	result := blockSizes(f, &stat)
 	result.CharacterDevice = stat.Mode&unix.S_IFMT == unix.S_IFCHR
-	if withDirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG {
+	if withDirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG && podprocess.ExpectNoKernelFile(f) == nil {
 		fd, err := unix.Open(procFD(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		result.DirectIO = err == nil && unix.Close(fd) == nil
 	}

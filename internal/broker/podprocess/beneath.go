@@ -45,7 +45,8 @@ func (r *Root) OpenRegular(mount, name string) (*os.File, error) {
 // runtimeDir is the one directory above a launcher Pod's mounts that may be a symlink: in images it points to /run.
 const runtimeDir = "/var/run"
 
-// openMount opens a mount point with O_PATH. It follows no symlink but the one at runtimeDir.
+// openMount opens a mount point with O_PATH. It follows no symlink but the one at runtimeDir, and opens none of a file system of the
+// kernel.
 func (r *Root) openMount(mount string) (*os.File, error) {
 	base, rest := "/", strings.TrimPrefix(mount, "/")
 	if below, found := strings.CutPrefix(mount, runtimeDir+"/"); found {
@@ -56,8 +57,16 @@ func (r *Root) openMount(mount string) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	return openAt(dir, rest, &unix.OpenHow{
+	opened, err := openAt(dir, rest, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
+	if err != nil {
+		return nil, err
+	}
+	if err := ExpectNoKernelFile(opened); err != nil {
+		_ = opened.Close()
+		return nil, err
+	}
+	return opened, nil
 }
