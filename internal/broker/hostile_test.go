@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -454,6 +455,31 @@ func TestManyConnections(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the broker does not respond again: %v", err)
+		}
+	}
+}
+
+// Whatever a client sends, a line of the log stays short.
+func TestLinesOfTheLogAreShort(t *testing.T) {
+	w := newWorld(t, nil)
+	lines := make(chan string, 16)
+	w.stop()
+	w.log = funcr.NewJSON(func(line string) { lines <- line }, funcr.Options{})
+	w.start(func(*net.UnixConn, string) (*os.File, error) { return os.Open(w.process) })
+	w.addPod(podUID)
+	long := strings.Repeat("x", 100<<10)
+	for what, request := range map[string]*brokerapi.Request{
+		"a verb":    {Verb: brokerapi.Verb(long)},
+		"a Pod":     {Verb: brokerapi.Ping, Pod: long},
+		"a file":    requestOf(t, brokerapi.OpenFile, podUID, brokerapi.OpenFileArguments{Mount: launcherpod.StateDir, Name: long}),
+		"a mount":   requestOf(t, brokerapi.OpenFile, podUID, brokerapi.OpenFileArguments{Mount: long, Name: "x"}),
+		"an unused": {Verb: brokerapi.CPUs, Pod: long},
+	} {
+		if err := w.ask(request); err == nil {
+			t.Errorf("%s was accepted", what)
+		}
+		if line := <-lines; len(line) > 8<<10 {
+			t.Errorf("%s: a line has %d bytes", what, len(line))
 		}
 	}
 }

@@ -21,10 +21,13 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// logRate and logBurst limit the lines of the log in a second, so that a client cannot fill the node's disk.
+// The log is limited, so that a client cannot fill the node's disk.
 const (
+	// logRate and logBurst are the limit for the lines in a second.
 	logRate  = 50
 	logBurst = 1000
+	// maxLogged is the limit for a text in a line, in bytes.
+	maxLogged = 1024
 )
 
 // Devices are the node's devices for guests.
@@ -145,11 +148,17 @@ func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
 	}
 }
 
-// log writes a line, unless there are too many.
+// log writes a line, unless there are too many. A client determines the texts among the values, which are cut.
 func (s *Server) log(message string, values ...any) {
-	if s.lines.Allow() {
-		s.Log.Info(message, values...)
+	if !s.lines.Allow() {
+		return
 	}
+	for i := range values {
+		if text, ok := values[i].(string); ok {
+			values[i] = text[:min(len(text), maxLogged)]
+		}
+	}
+	s.Log.Info(message, values...)
 }
 
 // serve serves the one request of a connection. It reads without room for descriptors, so that the kernel closes those that a client
@@ -176,7 +185,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		err = errors.Join(err, s.send(conn, answer{}, err))
 		request = &brokerapi.Request{}
 	}
-	values := []any{"verb", request.Verb, "pod", request.Pod, "took", time.Since(start).String()}
+	values := []any{"verb", string(request.Verb), "pod", request.Pod, "took", time.Since(start).String()}
 	if err != nil {
 		values = append(values, "error", err.Error())
 	}

@@ -71,7 +71,9 @@ type world struct {
 	pods string
 	// root is the root directory of every Pod, and processes are directories like those in /proc.
 	root, process string
-	stop          func()
+	// log is the log of a broker that is started later. By default it is discarded.
+	log  logr.Logger
+	stop func()
 }
 
 // newWorld starts a broker. Without a check, every process is that of every Pod.
@@ -99,7 +101,7 @@ func (w *world) start(check pods.CheckPeer) {
 	w.t.Helper()
 	server, err := New(Options{
 		PodsDir: w.pods, PodLogsDir: w.pods, PodResourcesDir: w.pods, DevDir: "/dev", Devices: w.devices,
-		ClientUID: uint32(os.Geteuid()), CheckPeer: check, Log: logr.Discard(),
+		ClientUID: uint32(os.Geteuid()), CheckPeer: check, Log: w.log,
 	})
 	if err != nil {
 		w.t.Fatal(err)
