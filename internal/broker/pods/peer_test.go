@@ -278,6 +278,22 @@ func TestLibvirtdIsRemembered(t *testing.T) {
 	_ = found.Close()
 }
 
+// Whether a process still runs is found out without its root directory, which may be on storage that hangs.
+func TestRunningWithoutTheRootDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/nothing/responds/here", filepath.Join(dir, "root")); err != nil {
+		t.Fatal(err)
+	}
+	process, err := openDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = process.Close() }()
+	if !runs(process) {
+		t.Error("its root directory was opened")
+	}
+}
+
 // A process is in the container compute if its termination log is one of that container.
 func TestContainerOfAProcess(t *testing.T) {
 	p, _ := newPods(t, nil)

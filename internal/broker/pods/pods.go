@@ -161,13 +161,11 @@ func (p *Pods) forgetEnded() {
 	}
 }
 
-// runs reports whether a process has a root directory, which it loses when it ends.
+// runs reports whether a process has a root directory, which it loses when it ends. It only reads the kernel's name of that directory:
+// opening it could block, as a process may have changed its root to storage that hangs, and all Pods wait for mu.
 func runs(process *os.File) bool {
-	root, err := podprocess.OpenRoot(process)
-	if err != nil {
-		return false
-	}
-	return root.Close() == nil
+	_, err := unix.Readlinkat(int(process.Fd()), "root", make([]byte, 1))
+	return err == nil
 }
 
 func duplicate(file *os.File) (*os.File, error) {
