@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/resize"
 )
 
 // Users that write Pods.
@@ -77,6 +78,16 @@ func requestDevice(name corev1.ResourceName, first bool) func(*corev1.Pod) {
 func launcher(pod *corev1.Pod) {
 	pod.Labels = map[string]string{"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vm-uid", "kubevirt.io/migrationJobUID": "m"}
 	pod.OwnerReferences = []metav1.OwnerReference{ownedBy("vm", true)}
+}
+
+// resized is a launcher Pod with the size of its guest.
+func resized(pod *corev1.Pod) {
+	launcher(pod)
+	podAnnotation(resize.MemoryAnnotation, "1073741824")(pod)
+}
+
+func podAnnotation(key, value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value) }
 }
 
 // withoutRBAC returns a client that impersonates a user with all rights, so that only the policies decide.
@@ -255,6 +266,10 @@ func TestLabelsAndOwnersOfPodsAreProtected(t *testing.T) {
 		"migration removed":             {launcher, unlabel("kubevirt.io/migrationJobUID")},
 		"created-by changed":            {launcher, podLabel("kubevirt.io/created-by", "other")},
 		"created-by removed":            {launcher, unlabel("kubevirt.io/created-by")},
+		"a larger guest":                {launcher, podAnnotation(resize.MemoryAnnotation, "8589934592")},
+		"more sockets":                  {launcher, podAnnotation(resize.SocketsAnnotation, "64")},
+		"a resized guest":               {resized, podAnnotation(resize.MemoryAnnotation, "8589934592")},
+		"no size of the guest":          {resized, func(pod *corev1.Pod) { pod.Annotations = nil }},
 		"controller added":              {none, podOwner(ownedBy("vm", true))},
 		"owner becomes controller":      {podOwner(ownedBy("vm", false)), podOwner(ownedBy("vm", true))},
 		"controller changed":            {launcher, podOwner(ownedBy("vm2", true))},
@@ -292,7 +307,8 @@ func livePod(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 }
 
 func sameMarks(a, b *corev1.Pod) bool {
-	return fmt.Sprint(a.Labels) == fmt.Sprint(b.Labels) && fmt.Sprint(metav1.GetControllerOf(a)) == fmt.Sprint(metav1.GetControllerOf(b))
+	return fmt.Sprint(a.Labels, a.Annotations) == fmt.Sprint(b.Labels, b.Annotations) &&
+		fmt.Sprint(metav1.GetControllerOf(a)) == fmt.Sprint(metav1.GetControllerOf(b))
 }
 
 // TestLabelsOfBindings: the API server copies the labels of a Binding to its Pod.
@@ -341,7 +357,7 @@ func TestOtherChangesOfLauncherPods(t *testing.T) {
 		}
 	}
 	change("kubectl label", tenant, patch(podLabel("team", "a")))
-	change("kubectl annotate", tenant, patch(func(pod *corev1.Pod) { metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "backup", "yes") }))
+	change("kubectl annotate", tenant, patch(podAnnotation("backup", "yes")))
 	change("kubectl debug", tenant, patch(func(pod *corev1.Pod) {
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debug", Image: "none", ImagePullPolicy: corev1.PullIfNotPresent, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
@@ -384,7 +400,8 @@ func TestOtherChangesOfLauncherPods(t *testing.T) {
 // TestNamesInLauncherPolicies checks that the policy contains the names of the constants in the code.
 func TestNamesInLauncherPolicies(t *testing.T) {
 	policy := readConfig(t, "admission", "launcher-pods.yaml")
-	for _, name := range []string{v1.AppLabel, v1.MigrationJobLabel, v1.CreatedByLabel, v1.VirtualMachineInstanceGroupVersionKind.Kind} {
+	for _, name := range []string{v1.AppLabel, v1.MigrationJobLabel, v1.CreatedByLabel, v1.VirtualMachineInstanceGroupVersionKind.Kind,
+		resize.SocketsAnnotation, resize.MemoryAnnotation} {
 		if !strings.Contains(policy, "'"+name+"'") {
 			t.Errorf("the policy does not contain %s", name)
 		}
