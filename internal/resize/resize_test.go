@@ -380,3 +380,32 @@ func TestSockets(t *testing.T) {
 		}
 	}
 }
+
+// A guest may get more while the target Pod of its migration starts.
+func TestOutgrown(t *testing.T) {
+	pod := func(size resize.Size) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
+		resize.Annotate(pod.Annotations, size)
+		return pod
+	}
+	for name, c := range map[string]struct {
+		current, own, target resize.Size
+		want                 bool
+	}{
+		"the same":                       {size(2, gib), size(2, gib), size(2, gib), false},
+		"the target is for more":         {size(1, gib), size(1, gib), size(2, 2*gib), false},
+		"more memory":                    {size(1, 2*gib), size(1, 2*gib), size(1, gib), true},
+		"more CPUs":                      {size(2, gib), size(2, gib), size(1, gib), true},
+		"a report of more than it may":   {size(4, 8*gib), size(1, gib), size(1, gib), false},
+		"a target of an earlier version": {size(2, 2*gib), size(2, 2*gib), size(0, 0), false},
+	} {
+		vmi := &v1.VirtualMachineInstance{}
+		vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1, MaxSockets: 8}
+		vmi.Spec.Domain.Memory = &v1.Memory{Guest: resource.NewQuantity(gib, resource.BinarySI), MaxGuest: resource.NewQuantity(16*gib, resource.BinarySI)}
+		vmi.Status.CurrentCPUTopology = &v1.CPUTopology{Sockets: c.current.Sockets}
+		vmi.Status.Memory = &v1.MemoryStatus{GuestCurrent: resource.NewQuantity(c.current.Memory, resource.BinarySI)}
+		if got := resize.Outgrown(vmi, pod(c.own), pod(c.target)); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -141,6 +141,32 @@ func ForPod(desired, granted, pod Size) Size {
 	}
 }
 
+// ForTarget returns the guest that the target Pod of a migration has to be for. The guest arrives with what it has, also with memory that
+// it is to return. own is the Pod that it is in; one of an earlier version has no annotations, and its guest was never resized.
+func ForTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod) Size {
+	desired := Desired(vmi)
+	return ForPod(desired, grantedIn(vmi, own, desired), OfPod(own, desired))
+}
+
+// Outgrown reports whether the guest was granted more since the target Pod of its migration was created than that Pod is for.
+func Outgrown(vmi *v1.VirtualMachineInstance, own, target *corev1.Pod) bool {
+	granted := grantedIn(vmi, own, Desired(vmi))
+	pod := OfPod(target, granted)
+	return granted.Sockets > pod.Sockets || granted.Memory > pod.Memory
+}
+
+// grantedIn returns what the guest may have according to the agent's last report, and not more than its Pod is for. Without a report and
+// without annotations it is the desired size.
+func grantedIn(vmi *v1.VirtualMachineInstance, own *corev1.Pod, desired Size) Size {
+	pod := OfPod(own, desired)
+	current, known := Current(vmi)
+	if !known {
+		return pod
+	}
+	granted := Granted(vmi, current)
+	return Size{Sockets: min(granted.Sockets, pod.Sockets), Memory: min(granted.Memory, pod.Memory)}
+}
+
 // ForGuest returns what the guest is granted next. It shrinks at once, and grows once its Pod has the resources. CPUs are never
 // removed: guests seldom support it, and KubeVirt requires a restart.
 func ForGuest(desired, granted Size, pod *corev1.Pod) Size {

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/migration/policy"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -69,7 +70,7 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 		MigrationPolicyName:      name,
 		VMIMConfigurationOptions: configuration,
 		MigrationNetworkType:     s.network(),
-		TargetMemoryOverhead:     ptr.To(podspec.MemoryOverhead(s.VMI, s.Config)),
+		TargetMemoryOverhead:     ptr.To(podspec.MemoryOverhead(resize.With(s.VMI, resize.ForTarget(s.VMI, s.Own)), s.Config)),
 	}, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/specsupport"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -29,6 +30,8 @@ const (
 	failedPodEnded = "Migration failed because target pod shutdown during migration"
 	failedPodGone  = "Migration target pod was removed during active migration."
 	failedTaken    = "VMI's migration state was taken over by another migration job during active migration."
+	// failedOutgrown is not KubeVirt's. With a limit, the guest could be killed for its memory when it arrives.
+	failedOutgrown = "Migration failed because the guest got more CPUs or memory than its target pod was created for. Migrate it again."
 	// failedVolumes is not KubeVirt's: KubeVirt would continue, with claims that the VMI does not have any more.
 	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"
 	failedSource  = "source node reported migration failed"
@@ -107,6 +110,8 @@ func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
 		return failedPodGone, nil
 	case s.Target != nil && !sameClaims(s.VMI, s.Target):
 		return failedVolumes, nil
+	case s.Target != nil && s.Own != nil && resize.Outgrown(s.VMI, s.Own, s.Target):
+		return failedOutgrown, nil
 	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && isPreceded(s.Migration, s.Siblings):
 		return failedBusy, nil
 	case s.Target == nil:

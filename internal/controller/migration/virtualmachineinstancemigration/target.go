@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/resize"
 )
 
 // How long a target's Pod may be unschedulable, and how long it may be pending for any reason. KubeVirt's values.
@@ -72,10 +73,24 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	if *s.Migrations.MatchSELinuxLevelOnMigration {
 		target.SELinuxLevel = seLinuxLevel(s.VMI.Status.SelinuxContext)
 	}
-	pod, err := podspec.BuildTarget(s.VMI, config, target)
+	pod, err := buildTarget(s.VMI, s.Own, config, target)
 	if err != nil {
 		s.Failure = fmt.Sprintf("The target's Pod cannot be made: %v", err)
 		return nil, nil // a retry would fail as well
+	}
+	return pod, nil
+}
+
+// buildTarget builds the target's Pod for the guest as it will arrive: a guest that is to return memory may still have it. own is its Pod.
+func buildTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod, config podspec.Config, target podspec.Target) (*corev1.Pod, error) {
+	arrives := resize.ForTarget(vmi, own)
+	pod, err := podspec.BuildTarget(resize.With(vmi, arrives), config, target)
+	if err != nil {
+		return nil, err
+	}
+	// The requests and limits of the VMI are for the desired size already.
+	if to, from := resize.ComputeOf(pod), resize.ComputeOf(own); to != nil && from != nil {
+		to.Resources = resize.Target(to.Resources, from.Resources, resize.Desired(vmi), arrives)
 	}
 	return pod, nil
 }
