@@ -65,12 +65,11 @@ func TestRightsOfComponents(t *testing.T) {
 		{agentAccount, "get list watch", "", "secrets", namespace, false},
 		{agentAccount, "get", subresource.GroupName, "virtualmachineinstances/console", namespace, false},
 
-		// Its Pods have no token, and its account nothing to gain with one.
+		// Its Pods have no token, and its account has only what every account has.
 		{brokerAccount, "get list watch create update patch delete", "", "pods", "kubevirt", false},
 		{brokerAccount, "get list watch", "", "secrets", "kubevirt", false},
 		{brokerAccount, "get list watch update patch", "", "nodes", "", false},
 		{brokerAccount, "get list watch", "kubevirt.io", "virtualmachineinstances", namespace, false},
-		{brokerAccount, "get list watch", "kubevirt.io", "kubevirts", "kubevirt", false},
 		{brokerAccount, "create list watch", certificates, "certificatesigningrequests", "", false},
 
 		{proxyAccount, "list watch", "export.kubevirt.io", "virtualmachineexports", namespace, true},
