@@ -75,6 +75,10 @@ type Config struct {
 	EvictionStrategy v1.EvictionStrategy
 	// RolloutStrategy is whether changes of a VM are applied to its running VMI.
 	RolloutStrategy v1.VMRolloutStrategy
+	// LiveUpdate limits how far a running guest can grow.
+	LiveUpdate LiveUpdate
+	// MigratesWorkloads reports whether guests that need another launcher Pod are migrated: workloadUpdateMethods contains LiveMigrate.
+	MigratesWorkloads bool
 	// MigrationNetwork is the NetworkAttachmentDefinition of the network of migrations, in the KubeVirt object's namespace unless it
 	// names another. An empty name means the Pod network.
 	MigrationNetwork types.NamespacedName
@@ -125,6 +129,16 @@ type Config struct {
 	LauncherSeccomp *corev1.SeccompProfile
 	// RateLimits limit the components' requests to the API server.
 	RateLimits RateLimits
+}
+
+// LiveUpdate limits how far a running guest can grow, unless its VM sets the limits itself.
+type LiveUpdate struct {
+	// MaxRatio is how many times its size a guest can grow to.
+	MaxRatio uint32
+	// MaxSockets is the number of CPU sockets that a guest can grow to. 0 means MaxRatio.
+	MaxSockets uint32
+	// MaxGuest is the memory that a guest can grow to. Nil means MaxRatio.
+	MaxGuest *resource.Quantity
 }
 
 // Network is the configuration of VMIs' networks.
@@ -188,6 +202,7 @@ func Default() Config {
 		SMBIOS:                             SMBIOS{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"},
 		EvictionStrategy:                   v1.EvictionStrategyNone,
 		RolloutStrategy:                    v1.VMRolloutStrategyLiveUpdate,
+		LiveUpdate:                         LiveUpdate{MaxRatio: 4},
 		Migrations:                         defaultMigrations(),
 		MemBalloonStatsPeriod:              10,
 		ObsoleteCPUModels:                  defaultObsoleteCPUModels(),

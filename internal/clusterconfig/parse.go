@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -80,6 +81,7 @@ func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.Exporter = imageRef(p.config.Images.Exporter, s.ImageRegistry, s.ImageTag)
 	p.config.Images.ExportProxy = imageRef(p.config.Images.ExportProxy, s.ImageRegistry, s.ImageTag)
 	p.config.ImagePullSecrets = s.ImagePullSecrets
+	p.config.MigratesWorkloads = slices.Contains(s.WorkloadUpdateStrategy.WorkloadUpdateMethods, v1.WorkloadUpdateMethodLiveMigrate)
 	p.pullPolicy(&p.config.ImagePullPolicy, s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {
 		p.certificates(self, path.Child("certificateRotateStrategy", "selfSigned"))
@@ -104,6 +106,7 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 	c.DefaultRuntimeClass = s.DefaultRuntimeClass
 	c.VMStateStorageClass = s.VMStateStorageClass
 	p.rolloutStrategy(s.VMRolloutStrategy, path.Child("vmRolloutStrategy"))
+	p.liveUpdate(s.LiveUpdateConfiguration, path.Child("liveUpdateConfiguration"))
 	p.tls(s.TLSConfiguration, path.Child("tlsConfiguration"))
 	p.seccomp(s.SeccompConfiguration, path.Child("seccompConfiguration"))
 	p.rateLimits(s, path)
@@ -246,6 +249,20 @@ func (p *parser) rolloutStrategy(strategy *v1.VMRolloutStrategy, path *field.Pat
 		return
 	}
 	p.config.RolloutStrategy = *strategy
+}
+
+// liveUpdate sets what the configuration has; 0 is the default of the ratio, as in KubeVirt.
+func (p *parser) liveUpdate(l *v1.LiveUpdateConfiguration, path *field.Path) {
+	if l == nil {
+		return
+	}
+	c := &p.config.LiveUpdate
+	c.MaxRatio, c.MaxSockets = cmp.Or(l.MaxHotplugRatio, c.MaxRatio), ptr.Deref(l.MaxCpuSockets, 0)
+	if l.MaxGuest != nil && l.MaxGuest.Sign() <= 0 {
+		p.errs = append(p.errs, field.Invalid(path.Child("maxGuest"), l.MaxGuest.String(), "must be greater than 0"))
+		return
+	}
+	c.MaxGuest = l.MaxGuest
 }
 
 func (p *parser) evictionStrategy(strategy *v1.EvictionStrategy, path *field.Path) {

@@ -223,7 +223,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(metav1.IsControlledBy(ExpectExists(revision), vm)).To(BeTrue())
 	})
 
-	It("needs a restart for another instance type, and deletes the stored one that nothing uses any more", func() {
+	It("needs a restart for an instance type with more CPUs than the guest can get, and deletes the stored one that nothing uses any more", func() {
 		ExpectCreated(anInstancetype(m.ns, "small", 2), anInstancetype(m.ns, "big", 4))
 		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
 		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
@@ -235,7 +235,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
 		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
-			"a non-live-updatable field was changed in the template spec: domain.cpu.sockets"))
+			"CPU sockets updated in template spec to a value higher than what's available"))
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
 		ExpectExists(first)
 		m.events.take()

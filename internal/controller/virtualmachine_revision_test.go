@@ -56,7 +56,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		return vm, vmi
 	}
 	more := func(t *v1.VirtualMachineInstanceTemplateSpec) {
-		t.Spec.Domain.CPU = &v1.CPU{Sockets: 3}
+		t.Spec.Domain.CPU = &v1.CPU{Cores: 3}
 	}
 	const specChanged = "a non-live-updatable field was changed in the template spec"
 

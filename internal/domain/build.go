@@ -36,6 +36,7 @@ var configurators = []configurator{
 	configureIOThreads,
 	configureDedicatedCPUs,
 	configureNUMA,
+	configureMemoryHotplug,
 	configureRealtime,
 	configureDisks,
 	configureInterfaces,

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -73,6 +74,11 @@ var goldenGuests = map[string]func() *guest{
 	"windows":     windows,
 	"cpu-named":   namedCPU,
 	"cpu-hotplug": func() *guest { return makeGuest().domainSpec(hotplugTopology) },
+	"memory-hotplug": func() *guest {
+		return makeGuest().domainSpec(hotplugTopology).domainSpec(func(d *v1.DomainSpec) {
+			d.Memory.MaxGuest = ptr.To(resource.MustParse("256Mi"))
+		})
+	},
 	"cpu-dedicated": func() *guest {
 		return dedicated(1, 1, 0, 1).cpu(func(c *v1.CPU) { c.IsolateEmulatorThread = true }).emptyDisk(diskOn("a", v1.DiskBusVirtio)).
 			domainSpec(func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicyAuto) })

@@ -14,8 +14,8 @@ import (
 
 const kib = 1024
 
-// configureMemory sets the guest's memory and its page size. memory.maxGuest has no effect here: it is the limit for hotplug,
-// and a guest starts with memory.guest.
+// configureMemory sets the guest's memory and its page size. A guest starts with memory.guest; memory.maxGuest is the limit for what
+// is added while it runs.
 func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	path := domainPath.Child("memory")
 	guest := quantity.GuestMemory(&vmi.Spec.Domain)

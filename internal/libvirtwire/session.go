@@ -45,6 +45,7 @@ var eventMessages = map[int32]int32{
 	13:               331, // the size of the balloon
 	18:               348, // the guest agent connects and disconnects
 	23:               379, // the domain's metadata, which contains freezes
+	26:               438, // how much memory the guest has taken from a memory device
 }
 
 // Session tracks the calls of a client of libvirt, so that only their responses and the events that the client has registered for

@@ -55,6 +55,7 @@ func TestSessionForwardsOnlyResponsesAndEvents(t *testing.T) {
 		"an event":                         {[][]byte{registering(3, eventIDLifecycle)}, [][]byte{lifecycle, lifecycle}, false},
 		"the guest agent's event":          {[][]byte{registering(3, 18)}, [][]byte{packet(programRemote, 348, typeMessage, 0, statusOK, 60)}, false},
 		"the metadata's event":             {[][]byte{registering(3, 23)}, [][]byte{packet(programRemote, 379, typeMessage, 0, statusOK, 60)}, false},
+		"the memory device's event":        {[][]byte{registering(3, 26)}, [][]byte{packet(programRemote, 438, typeMessage, 0, statusOK, 60)}, false},
 		"an event without a registration":  {[][]byte{registering(3, 13)}, [][]byte{lifecycle}, true},
 		"an event of the largest size":     {[][]byte{registering(3, eventIDLifecycle)}, [][]byte{packet(programRemote, procEventLifecycleMessage, typeMessage, 0, statusOK, MaxEvent)}, true},
 		"the end of an upload":             {[][]byte{upload}, [][]byte{uploading, uploaded}, false},

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/resize"
 )
 
 // Annotations for other programs.
@@ -110,6 +111,7 @@ func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	setBackupHooks(out, vmi, cfg)
 	overhead := MemoryOverhead(vmi, cfg)
 	out[v1.MemoryOverheadAnnotationBytes] = strconv.FormatInt(overhead.Value(), 10)
+	resize.Annotate(out, resize.Desired(vmi))
 	out[v1.DomainAnnotation] = vmi.Name
 	out[v1.MigrationTransportUnixAnnotation] = yes
 	out[defaultContainerAnnotation] = launcherpod.ComputeContainer

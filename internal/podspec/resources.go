@@ -49,7 +49,12 @@ func checkReserved(vmi *v1.VirtualMachineInstance, cfg Config) error {
 // milliPerCPU is the number of thousandths in one CPU.
 const milliPerCPU = 1000
 
-// resources returns the VMI's requests and limits, plus those for the guest, the overhead and the devices.
+// Resources returns the requests and limits of the launcher's container: the VMI's, plus those for the guest, the overhead and the
+// devices.
+func Resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequirements {
+	return resources(vmi.DeepCopy(), cfg)
+}
+
 func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	maps.Copy(out.Requests, vmi.Spec.Domain.Resources.Requests)

@@ -65,11 +65,13 @@ func TestRightsOfComponents(t *testing.T) {
 		{agentAccount, "get list watch", "", "secrets", namespace, false},
 		{agentAccount, "get", subresource.GroupName, "virtualmachineinstances/console", namespace, false},
 
-		// Its Pods have no token, and its account has only what every account has.
+		// Its Pods have no token, and its account nothing to gain with one.
 		{brokerAccount, "get list watch create update patch delete", "", "pods", "kubevirt", false},
 		{brokerAccount, "get list watch", "", "secrets", "kubevirt", false},
 		{brokerAccount, "get list watch update patch", "", "nodes", "", false},
 		{brokerAccount, "get list watch", "kubevirt.io", "virtualmachineinstances", namespace, false},
+		// As in KubeVirt, every user may get and list KubeVirt objects.
+		{brokerAccount, "watch create update patch delete", "kubevirt.io", "kubevirts", "kubevirt", false},
 		{brokerAccount, "create list watch", certificates, "certificatesigningrequests", "", false},
 
 		{proxyAccount, "list watch", "export.kubevirt.io", "virtualmachineexports", namespace, true},

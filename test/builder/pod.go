@@ -36,7 +36,10 @@ func (b *PodStatus) Waiting(reason, message string) *PodStatus {
 // Running sets a running compute container.
 func (b *PodStatus) Running() *PodStatus {
 	b.status.Phase = corev1.PodRunning
-	return b.compute(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	b.compute(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	// The API server takes a kubelet that reports none for one that cannot resize Pods.
+	b.status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{}
+	return b
 }
 
 // Terminated sets a terminated compute container.

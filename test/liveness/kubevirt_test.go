@@ -135,9 +135,12 @@ var configurationConsumers = map[string]consumer{
 
 	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller/virtualmachineinstance", "AutoCPULimitNamespaces"},
 	"configuration.instancetype.referencePolicy":       {"internal/controller/virtualmachine", "InstancetypeReferencePolicy"},
-	"configuration.commonInstancetypesDeployment":      {"internal/controller/kubevirt", "CommonInstancetypes"},
-	"configuration.obsoleteCPUModels":                  {"internal/controller/node", "ObsoleteCPUModels"},
-	"configuration.vmStateStorageClass":                {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},
+	"configuration.vmRolloutStrategy":                  {"internal/controller/virtualmachine", "RolloutStrategy"},
+	// It has an effect on VMIs of VMs only.
+	"configuration.liveUpdateConfiguration":       {"internal/webhook/v1", "LiveUpdate"},
+	"configuration.commonInstancetypesDeployment": {"internal/controller/kubevirt", "CommonInstancetypes"},
+	"configuration.obsoleteCPUModels":             {"internal/controller/node", "ObsoleteCPUModels"},
+	"configuration.vmStateStorageClass":           {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},
 
 	"configuration.developerConfiguration.minimumReservePVCBytes":          {"internal/agent/reconciler", "MinimumReservePVCBytes"},
 	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent": {"internal/agent/reconciler", "PVCTolerateLessSpaceUpToPercent"},

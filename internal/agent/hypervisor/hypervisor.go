@@ -82,6 +82,8 @@ type Domain struct {
 	Reason string
 	// XML is the live definition while QEMU runs, the stored one otherwise.
 	XML *libvirtxml.Domain
+	// Plugged is how many bytes of memory the running guest has taken beyond those that it had at its start.
+	Plugged uint64
 }
 
 // Active reports whether QEMU runs.

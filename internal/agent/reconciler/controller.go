@@ -235,9 +235,11 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"forward ports", func() error { return r.forwardPorts(ctx, s) }},
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
 		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
-		// 11. Last, and each even if the other fails: if libvirt refuses to change a link or the node refuses the priority, that
-		// must prevent no other phase. Both also apply to a guest that an earlier agent started.
-		{"set links and realtime priority", func() error { return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s)) }},
+		// 11. Last, and each even if another one fails: if libvirt refuses to change a link or the guest's size, or the node the
+		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
+		{"set links, realtime priority and size", func() error {
+			return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c))
+		}},
 	} {
 		if err := p.run(); err != nil {
 			return r.endReconciliation(ctx, s, p.name, err)

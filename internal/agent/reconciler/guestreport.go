@@ -42,7 +42,7 @@ type guestReport struct {
 	info *hypervisor.GuestInfo
 	// credentials is the result of setting the access credentials, or nil.
 	credentials *hypervisor.CredentialsState
-	// memory is the size of the guest's memory according to its balloon; nil if that is not known.
+	// memory is the size of the guest's memory according to its balloon or its memory device; nil if that is not known.
 	memory *resource.Quantity
 }
 

@@ -6,6 +6,7 @@ package reconciler
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,7 @@ func computeStatus(s *scope, phaseErr error) {
 	if s.domain.Active() {
 		setMachine(status, s.domain.XML)
 		setTopology(status, s.domain.XML)
-		setMemory(status, s.vmi, s.domain.XML, s.report())
+		setMemory(status, s.vmi, s.domain, s.report())
 		s.setMemoryOverhead()
 		setInterfaces(s)
 		setVolumes(s)
@@ -196,33 +197,36 @@ func setMachine(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
 }
 
 func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
-	if d.CPU == nil || d.CPU.Topology == nil {
-		return
-	}
-	t := d.CPU.Topology
-	status.CurrentCPUTopology = &v1.CPUTopology{
-		Cores: uint32(t.Cores), Sockets: uint32(t.Sockets), Threads: uint32(t.Threads),
+	if t := topologyOf(d); t != nil {
+		status.CurrentCPUTopology = t
 	}
 }
 
-// currentMemory returns the guest's current memory according to its balloon, or nil if libvirt does not report it.
+// currentMemory returns the guest's current memory: what it has taken from its memory device beside what it had at its start, or,
+// for a guest whose memory cannot grow, what its balloon leaves. It returns nil if libvirt does not report it.
 func currentMemory(d *hypervisor.Domain) *resource.Quantity {
-	if !d.Active() || d.XML.CurrentMemory == nil {
+	switch {
+	case !d.Active():
 		return nil
+	case d.XML.MaximumMemory != nil:
+		return bytesOf(d.AtBoot() + d.Plugged)
+	case d.XML.CurrentMemory == nil:
+		return nil
+	default:
+		return bytesOf(hypervisor.Bytes(uint64(d.XML.CurrentMemory.Value), d.XML.CurrentMemory.Unit))
 	}
-	return binarySize(uint64(d.XML.CurrentMemory.Value), d.XML.CurrentMemory.Unit)
 }
 
-// setMemory sets how much memory the guest had at boot, has now, and requests.
-func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain, report guestReport) {
-	if d.Memory == nil {
+// setMemory sets how much memory the guest had at boot, has now, and may have.
+func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *hypervisor.Domain, report guestReport) {
+	if d.XML.Memory == nil {
 		return
 	}
 	memory := &v1.MemoryStatus{}
 	if status.Memory != nil {
 		memory = status.Memory.DeepCopy()
 	}
-	atBoot := binarySize(uint64(d.Memory.Value), d.Memory.Unit)
+	atBoot := bytesOf(d.AtBoot())
 	current := atBoot
 	if report.memory != nil {
 		current = report.memory
@@ -231,7 +235,11 @@ func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineIn
 		memory.GuestAtBoot = atBoot
 	}
 	memory.GuestCurrent = current
-	memory.GuestRequested = requestedMemory(vmi, atBoot)
+	if d.XML.MaximumMemory != nil {
+		memory.GuestRequested = bytesOf(d.Granted())
+	} else {
+		memory.GuestRequested = requestedMemory(vmi, atBoot)
+	}
 	status.Memory = memory
 }
 
@@ -263,18 +271,9 @@ func requestedMemory(vmi *v1.VirtualMachineInstance, otherwise *resource.Quantit
 	return otherwise
 }
 
-// binarySize returns a size in a domain's XML as a quantity. libvirt's default unit is KiB.
-func binarySize(value uint64, unit string) *resource.Quantity {
-	factor := uint64(1) << 10
-	switch unit {
-	case "b", "bytes":
-		factor = 1
-	case "M", "MiB":
-		factor = 1 << 20
-	case "G", "GiB":
-		factor = 1 << 30
-	}
-	return canonical(resource.NewQuantity(int64(value*factor), resource.BinarySI))
+// bytesOf returns a size as a quantity.
+func bytesOf(bytes uint64) *resource.Quantity {
+	return canonical(resource.NewQuantity(int64(min(bytes, math.MaxInt64)), resource.BinarySI))
 }
 
 // canonical returns a quantity as the API server returns it, so that equal quantities compare as equal.

@@ -49,12 +49,12 @@ type execution struct {
 	changed, thawed bool
 }
 
-// execute carries out the agent's decisions, one after the other, and reports whether it changed the record. It can end anywhere:
-// the next call continues from the domain's metadata and the guest.
-func execute(ctx context.Context, clock clock.PassiveClock, guest Guest, s *State) (changed bool, err error) {
+// execute carries out the agent's decisions, one after the other, and returns the record that it has written, if any. It can end
+// anywhere: the next call continues from the domain's metadata and the guest.
+func execute(ctx context.Context, clock clock.PassiveClock, guest Guest, s *State) (written *freeze.Record, err error) {
 	noted, err := guest.SnapshotFreeze(ctx, s.Domain)
 	if err != nil && !errors.Is(err, hypervisor.ErrFreezeRecord) {
-		return false, err
+		return nil, err
 	}
 	e := &execution{guest: guest, domain: s.Domain, view: freeze.AgentView{Intent: s.Intent, Record: current(noted, err, s)}}
 	if err != nil {
@@ -64,13 +64,13 @@ func execute(ctx context.Context, clock clock.PassiveClock, guest Guest, s *Stat
 		// A guest agent that does not respond is queried again after this run. Until then, the guest is unknown.
 		silent := e.observe(ctx)
 		if silent != nil && !errors.Is(silent, hypervisor.ErrGuestSilent) {
-			return e.changed, silent
+			return e.written(), silent
 		}
 		e.view.Now = clock.Now()
 		action, next := freeze.DecideAgent(e.view)
 		switch action {
 		case freeze.Wait:
-			return e.changed, silent
+			return e.written(), silent
 		case freeze.Write:
 			err = e.write(ctx, explain(next))
 		case freeze.Freeze:
@@ -79,10 +79,18 @@ func execute(ctx context.Context, clock clock.PassiveClock, guest Guest, s *Stat
 			err = e.thaw(ctx, explain(next))
 		}
 		if err != nil {
-			return e.changed, err
+			return e.written(), err
 		}
 	}
-	return e.changed, nil
+	return e.written(), nil
+}
+
+// written returns the record that was written last, or nil.
+func (e *execution) written() *freeze.Record {
+	if !e.changed {
+		return nil
+	}
+	return &e.view.Record
 }
 
 // observe queries the guest agent, unless the result is known or does not matter.

@@ -71,6 +71,8 @@ type Keeper struct {
 	mu sync.Mutex
 	// running reports whether a run is in progress, and again whether the VMI is to be enqueued after it.
 	running, again bool
+	// written is the last record that a run has written.
+	written freeze.Record
 	// The last run was for intent. failed is its input if it failed, and replaced the record that it found if it wrote another one.
 	intent   freeze.Intent
 	failed   *input
@@ -108,16 +110,24 @@ func inputOf(s *State, late bool) input {
 // Sync starts what is to be done for a guest, and returns after which time to call it again even if nothing changes; zero means
 // never. The VMI is enqueued when something was done.
 func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	now := f.clock.Now()
 	noted, err := s.Observed.SnapshotFreeze()
-	record := current(noted, err, s)
+	// What was read from the launcher must not be kept beyond the reconciliation.
+	kept := *s
+	kept.Observed = nil
+	if s.Intent != nil && k.written.ID == s.Intent.ID && s.Reported.ID != s.Intent.ID {
+		// The status was read before it had the record. Without the record, a launcher that removes it from the metadata at once would
+		// have its guest frozen again.
+		kept.Reported = k.written
+	}
+	record := current(noted, err, &kept)
 	if action, _ := freeze.DecideAgent(freeze.AgentView{Now: now, Intent: s.Intent, Record: record}); action == freeze.Wait && record.Ended() {
 		return 0
 	}
 	// The guest is thawed at the deadline, even if nothing happens until then.
 	delay := max(record.Deadline.Sub(now), 0)
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	in := inputOf(s, delay == 0)
 	switch {
 	case k.running:
@@ -133,9 +143,6 @@ func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
 		k.spent = 0
 	}
 	k.running, k.again, k.intent, k.failed, k.replaced = true, false, in.intent, nil, nil
-	// What was read from the launcher must not be kept beyond the reconciliation.
-	kept := *s
-	kept.Observed = nil
 	f.wg.Go(func() { k.run(f, guest, &kept, in, record) })
 	return delay
 }
@@ -144,7 +151,7 @@ func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
 func (k *Keeper) run(f *Freezes, guest Guest, s *State, in input, record freeze.Record) {
 	ctx, cancel := context.WithTimeout(f.ctx, runTimeout)
 	defer cancel()
-	changed, err := execute(ctx, f.clock, guest, s)
+	written, err := execute(ctx, f.clock, guest, s)
 	if err != nil && f.ctx.Err() == nil {
 		log.Log.WithName("snapshot-freeze").Info("Cannot freeze or thaw a guest for a snapshot", "vmi", s.VMI, "error", err.Error(),
 			"retryIn", retryPause.String())
@@ -155,13 +162,13 @@ func (k *Keeper) run(f *Freezes, guest Guest, s *State, in input, record freeze.
 	if err != nil {
 		k.failed = &in
 	}
-	if changed {
-		k.replaced = &record
+	if written != nil {
+		k.replaced, k.written = &record, *written
 	}
-	if changed || err != nil {
+	if written != nil || err != nil {
 		k.spent, k.retryAt = k.spent+1, f.clock.Now().Add(retryPause)
 	}
-	if changed || err != nil || k.again {
+	if written != nil || err != nil || k.again {
 		f.enqueue(s.VMI)
 	}
 }

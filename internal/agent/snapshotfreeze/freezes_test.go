@@ -160,6 +160,14 @@ func (g *forgetfulGuest) RecordSnapshotFreeze(ctx context.Context, domain string
 	return nil
 }
 
+func (g *forgetfulGuest) ThawAfterSnapshot(ctx context.Context, domain string, record freeze.Record) (bool, error) {
+	ended, err := g.world.ThawAfterSnapshot(ctx, domain, record)
+	if !g.stores {
+		g.record = nil
+	}
+	return ended, err
+}
+
 // loop reconciles as often as the VMI is enqueued, but not forever.
 func (n *node) loop(g *forgetfulGuest) {
 	for range 50 {
@@ -172,31 +180,24 @@ func (n *node) loop(g *forgetfulGuest) {
 	}
 }
 
-func TestLauncherThatForgetsDoesNotKeepTheAgentBusy(t *testing.T) {
-	for name, tc := range map[string]struct {
-		stores bool
-		runs   int32
-	}{
-		"it stores nothing":      {false, 1},
-		"it returns another one": {true, maxRuns},
-	} {
+// A guest is frozen once for an intent, also if the status does not have the record yet.
+func TestLauncherThatForgetsIsNotFrozenAgain(t *testing.T) {
+	for name, stores := range map[string]bool{"it stores nothing": false, "it does not return what it stored": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
-				g := &forgetfulGuest{world: n.world, stores: tc.stores}
-				n.loop(g)
-				if got := g.runs.Swap(0); got != tc.runs {
-					t.Errorf("%d runs without a pause, want %d", got, tc.runs)
-				}
-				n.clock.SetTime(n.clock.Now().Add(retryPause))
-				n.loop(g)
-				if got := g.runs.Swap(0); got != tc.runs {
-					t.Errorf("%d runs after the pause, want %d", got, tc.runs)
-				}
-				n.intent = &freeze.Intent{ID: "b", Deadline: deadline}
-				n.loop(g)
-				if got := g.runs.Load(); got != tc.runs {
-					t.Errorf("%d runs for another intent, want %d", got, tc.runs)
+				g := &forgetfulGuest{world: n.world, stores: stores}
+				for _, id := range []string{"a", "b"} {
+					n.intent = &freeze.Intent{ID: id, Deadline: deadline}
+					n.loop(g)
+					if got := g.runs.Swap(0); got != 2 || n.frozen {
+						t.Errorf("intent %s: %d runs, want one that freezes and one that thaws; frozen: %t", id, got, n.frozen)
+					}
+					n.clock.SetTime(n.clock.Now().Add(retryPause))
+					n.loop(g)
+					if got := g.runs.Swap(0); got != 0 || n.frozen {
+						t.Errorf("intent %s: %d runs after the pause, frozen: %t", id, got, n.frozen)
+					}
 				}
 			})
 		})

@@ -95,7 +95,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
 		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
-		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy,
+		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy, CPUAllocationRatio: config.CPUAllocationRatio,
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

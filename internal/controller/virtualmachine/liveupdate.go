@@ -41,6 +41,8 @@ type templateDiff struct {
 	changed []string
 	// movingVolumes reports whether volumes are yet to move to other claims.
 	movingVolumes bool
+	// resizing reports whether the guest is yet to get the CPUs and the memory of the template.
+	resizing bool
 	// relabeled reports whether labels or annotations of the template changed, which take effect at the next start. As in
 	// KubeVirt this sets no condition; status.observedGeneration stays behind.
 	relabeled bool
@@ -48,7 +50,7 @@ type templateDiff struct {
 
 // upToDate reports whether the instance is what the template describes.
 func (d templateDiff) upToDate() bool {
-	return d.known && d.restart == "" && !d.movingVolumes && !d.relabeled
+	return d.known && d.restart == "" && !d.movingVolumes && !d.resizing && !d.relabeled
 }
 
 // syncInstance applies changes of the template to a running instance where possible, and determines which ones need a restart.
@@ -87,6 +89,10 @@ func syncInstance(ctx context.Context, s *Scope) error {
 			s.diff = templateDiff{}
 			return s.replaceVMI(ctx, desired)
 		}
+		if s.Failure = s.followSize(desired, &template.Spec); s.Failure != nil {
+			s.diff = templateDiff{}
+			return s.replaceVMI(ctx, desired)
+		}
 	}
 	s.LiveMetadata.Copy(&desired.ObjectMeta, &template.ObjectMeta)
 	// Until the status names the revision, its name is derived from this annotation, which must not change before.
@@ -97,7 +103,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 }
 
 // compare determines whether a template differs from the one that an instance was made from in fields that cannot change while
-// it runs. CPU sockets and memory are among those: they would need a migration.
+// it runs.
 func compare(
 	base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool, follows podspec.LiveMetadata,
 ) templateDiff {
@@ -106,6 +112,7 @@ func compare(
 		before.Spec.NodeSelector = now.Spec.NodeSelector
 		before.Spec.Affinity = now.Spec.Affinity
 		before.Spec.Tolerations = now.Spec.Tolerations
+		equalizeSize(&before.Spec.Domain, &now.Spec.Domain)
 	}
 	equalizeClaims(&before.Spec, &now.Spec)
 	copyLinkStates(&before.Spec, &now.Spec)

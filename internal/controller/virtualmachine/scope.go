@@ -49,6 +49,8 @@ type Scope struct {
 	// LiveUpdate reports whether changes of the template are applied to a running instance where possible. Otherwise they take
 	// effect at the next start.
 	LiveUpdate bool
+	// CPUAllocationRatio is the number of vCPUs for one CPU of the node.
+	CPUAllocationRatio int
 	// ReferencePolicy is whether the VM keeps referring to its instance type and preference.
 	ReferencePolicy v1.InstancetypeReferencePolicy
 	// LiveMetadata are the annotations and labels of the template that are copied to a running instance.

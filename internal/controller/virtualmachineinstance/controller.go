@@ -57,6 +57,7 @@ func (r *Reconciler) Metrics() prometheus.Collector { return &r.syncs }
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/finalizers,verbs=update
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups=core,resources=pods/resize,verbs=patch
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=storageprofiles,verbs=get
@@ -101,7 +102,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
 			config: config, namespace: r.Namespace,
 		},
-		observed: observed{now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods()},
+		observed: observed{
+			now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods(), migratesWorkloads: config.MigratesWorkloads,
+		},
 	}
 	if err := s.load(ctx); err != nil {
 		return ctrl.Result{}, err

@@ -151,6 +151,7 @@ func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	setEvacuation(o, status)
 	setMigration(o, r, status)
 	setVolumesChange(o, status)
+	setResizing(o, r, status)
 	setClaims(o, status)
 }
 

@@ -84,6 +84,8 @@ type observed struct {
 	stateClaim *corev1.PersistentVolumeClaim
 	// silence is set if the agent of a live VMI's node does not respond.
 	silence *silence
+	// migratesWorkloads reports whether virt-controller migrates guests that need another Pod.
+	migratesWorkloads bool
 }
 
 // result is what the phases decided.
@@ -100,6 +102,8 @@ type result struct {
 	vsockCID *uint32
 	// final is how the VMI ended, or nil.
 	final *finalState
+	// resizing is what is reported about a change of the guest's CPUs or memory. Nil leaves the conditions as they are.
+	resizing *resizing
 	// requeueAfter is when to reconcile again without a trigger, or 0.
 	requeueAfter time.Duration
 }
@@ -166,6 +170,9 @@ func (s *scope) runPhases(ctx context.Context) error {
 		s.readAgent,
 		s.deleteFencedPods,
 		s.decideFinalState,
+
+		// Last: a Pod that cannot be resized must prevent no other phase.
+		s.resizePod,
 	} {
 		if err := phase(ctx); err != nil {
 			return err

@@ -77,10 +77,11 @@ func requested(vmi *v1.VirtualMachineInstance, name corev1.ResourceName, otherwi
 	return bytesOf(otherwise)
 }
 
+// memoryOf returns how much memory the guest has or is to have. What the agent reports counts up to the limit in the spec.
 func memoryOf(vmi *v1.VirtualMachineInstance) uint64 {
 	size := bytesOf(podspec.GuestMemory(vmi))
-	if m := vmi.Spec.Domain.Memory; m != nil && m.MaxGuest != nil {
-		size = max(size, bytesOf(*m.MaxGuest))
+	if m, has := vmi.Spec.Domain.Memory, vmi.Status.Memory; m != nil && m.MaxGuest != nil && has != nil && has.GuestCurrent != nil {
+		size = max(size, min(bytesOf(*has.GuestCurrent), bytesOf(*m.MaxGuest)))
 	}
 	return size
 }

@@ -34,15 +34,15 @@ func TestMaxBytes(t *testing.T) {
 	image := volume(func(v *v1.Volume) { v.ContainerDisk = &v1.ContainerDiskSource{} })
 	shared := volume(func(v *v1.Volume) { v.DataVolume = &v1.DataVolumeSource{Name: "claim"} })
 	for name, tc := range map[string]struct {
-		volumes []v1.Volume
-		moved   []v1.StorageMigratedVolumeInfo
-		max     string
-		guest   string
-		request corev1.ResourceList
-		want    uint64
+		volumes  []v1.Volume
+		moved    []v1.StorageMigratedVolumeInfo
+		max, has string
+		guest    string
+		request  corev1.ResourceList
+		want     uint64
 	}{
 		"memory":            {want: 3 * gib},
-		"memory to come":    {max: "8Gi", want: 9 * gib},
+		"memory to come":    {max: "8Gi", want: 3 * gib},
 		"a shared claim":    {volumes: []v1.Volume{shared}, want: 3 * gib},
 		"an empty disk":     {volumes: []v1.Volume{emptyDisk("4Gi")}, want: 7 * gib},
 		"an image":          {volumes: []v1.Volume{image}, want: 3*gib + maxUnreserved},
@@ -57,19 +57,24 @@ func TestMaxBytes(t *testing.T) {
 				Capacity: storage("5Gi"), Requests: storage("1Pi"),
 			}}},
 		},
-		"an empty disk of any size":         {volumes: []v1.Volume{emptyDisk("1Pi")}, want: 3*gib + maxUnreserved},
-		"one for which there is room":       {volumes: []v1.Volume{emptyDisk("100Gi")}, request: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("200Gi")}, want: 103 * gib},
-		"many disks":                        {volumes: []v1.Volume{emptyDisk("60Gi"), image, image}, want: 3*gib + maxUnreserved},
-		"memory that is not requested":      {guest: "1Ti", request: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, want: 2*gib + maxUnreserved},
-		"memory that is":                    {guest: "1Ti", want: 1025 * gib},
-		"memory that may come, of any size": {max: "1Pi", want: 3*gib + maxUnreserved},
-		"one of which nothing is known":     {volumes: []v1.Volume{shared}, moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v"}}, want: 3*gib + maxUnreserved},
+		"an empty disk of any size":     {volumes: []v1.Volume{emptyDisk("1Pi")}, want: 3*gib + maxUnreserved},
+		"one for which there is room":   {volumes: []v1.Volume{emptyDisk("100Gi")}, request: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("200Gi")}, want: 103 * gib},
+		"many disks":                    {volumes: []v1.Volume{emptyDisk("60Gi"), image, image}, want: 3*gib + maxUnreserved},
+		"memory that is not requested":  {guest: "1Ti", request: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, want: 2*gib + maxUnreserved},
+		"memory that is":                {guest: "1Ti", want: 1025 * gib},
+		"memory that was added":         {max: "8Gi", has: "4Gi", want: 5 * gib},
+		"memory that cannot be":         {max: "3Gi", has: "1Pi", want: 4 * gib},
+		"memory that was never added":   {has: "1Pi", want: 3 * gib},
+		"one of which nothing is known": {volumes: []v1.Volume{shared}, moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v"}}, want: 3*gib + maxUnreserved},
 	} {
 		vmi := &v1.VirtualMachineInstance{}
 		vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse(cmp.Or(tc.guest, "2Gi")))}
 		vmi.Spec.Domain.Resources.Requests = tc.request
 		if tc.max != "" {
 			vmi.Spec.Domain.Memory.MaxGuest = ptr.To(resource.MustParse(tc.max))
+		}
+		if tc.has != "" {
+			vmi.Status.Memory = &v1.MemoryStatus{GuestCurrent: ptr.To(resource.MustParse(tc.has))}
 		}
 		vmi.Spec.Volumes, vmi.Status.MigratedVolumes = tc.volumes, tc.moved
 		if got := MaxBytes(vmi); got != tc.want {

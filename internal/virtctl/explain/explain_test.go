@@ -207,6 +207,19 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
 			}),
+		"more CPUs": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "", "")),
+		"more CPUs on a full node": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "PodResizeDeferred",
+				"The node has no room for the larger launcher Pod yet, so the guest keeps its size: Node didn't have enough resource: cpu, requested: 800, used: 3900, capacity: 4000")),
+		"more CPUs than the quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "PodResizeForbidden",
+				"The launcher Pod may not have the resources, so the guest keeps its size: exceeded quota: team")),
+		"more CPUs by a migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "MigrationRequired",
+				"The guest gets its new size by a migration: the kubelet assigns dedicated CPUs only when a Pod starts")),
+		"more CPUs by a restart": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired",
+				"The guest gets its new size when it is restarted: the kubelet assigns dedicated CPUs only when a Pod starts. It does not migrate for it: claim data is not shared")),
 		"volume migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)),
 		"automatic volume migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)).
 			with(func(s *Snapshot) {

@@ -18,7 +18,7 @@ type rule func(*Snapshot) []Finding
 // rules are all rules in the order of the report. Problems of the whole cluster come first.
 var rules = []rule{
 	notFound, install, deletion, stopped, crashLoop, failedSync, claims, scheduling, images, podStart, node, finished, paused, evacuation,
-	volumeMigration, running,
+	volumeMigration, resizing, running,
 }
 
 // one returns a list with one finding.

@@ -30,6 +30,7 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	defaultPlatform(spec, config)
 	defaultCPU(spec, config)
 	defaultMemory(spec)
+	defaultGrowth(vmi, config)
 	defaultRequests(&spec.Domain.Resources)
 	defaultFirmware(vmi)
 	defaultBootloader(spec)
@@ -73,9 +74,6 @@ func defaultPlatform(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.C
 	}
 }
 
-// defaultCPU does not set cpu.maxSockets, and defaultMemory does not set memory.maxGuest. KubeVirt sets them to four times the
-// size of the guest (liveUpdateConfiguration.maxHotplugRatio). Until CPU and memory hotplug are implemented, that would only
-// cost memory: the guest's tables and QEMU have an entry for each possible vCPU.
 func defaultCPU(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
 	if spec.Domain.CPU == nil {
 		spec.Domain.CPU = &v1.CPU{}

@@ -8,6 +8,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/resize"
 )
 
 // videoTypes are the graphics cards of QEMU by architecture. Source: kubevirt/kubevirt pkg/virt-api/webhooks.
@@ -129,39 +130,24 @@ func checkPanicDevices(c *check) {
 	}
 }
 
-// checkMaxGuest applies to a VM whose memory can be hotplugged. Source: kubevirt/kubevirt pkg/liveupdate/memory.
+// checkMaxGuest applies to a VM whose memory can be hotplugged.
 func checkMaxGuest(c *check) {
 	memory := c.spec.Domain.Memory
 	if c.config.RolloutStrategy != v1.VMRolloutStrategyLiveUpdate || memory == nil || memory.MaxGuest == nil {
 		return
 	}
 	p := c.at("domain", "memory", "guest")
-	cpu, block := c.spec.Domain.CPU, int64(2<<20)
-	if memory.Hugepages != nil && memory.Hugepages.PageSize == "1Gi" {
-		block = 1 << 30
-	}
 	_, guest := c.memoryRequest()
 	if memory.Guest != nil {
 		guest = *memory.Guest
 	}
-	switch arch := architecture(c.spec, c.config); {
-	case cpu != nil && cpu.Realtime != nil:
-		c.invalid(p, guest.String(), "Memory hotplug is not compatible with realtime VMs")
-	case cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil:
-		c.invalid(p, guest.String(), "Memory hotplug is not compatible with guest mapping passthrough")
-	case c.spec.Domain.LaunchSecurity != nil:
-		c.invalid(p, guest.String(), "Memory hotplug is not compatible with encrypted VMs")
-	case guest.IsZero():
-		c.required(p, "Guest memory must be configured when memory hotplug is enabled")
-	case guest.Cmp(*memory.MaxGuest) > 0:
-		c.invalid(p, guest.String(), "Guest memory is greater than the configured maxGuest memory")
-	case guest.Value()%block != 0:
-		c.invalid(p, guest.String(), "Guest memory must be %dMi aligned", block>>20)
-	case memory.MaxGuest.Value()%block != 0:
-		c.invalid(c.at("domain", "memory", "maxGuest"), memory.MaxGuest.String(), "MaxGuest must be %dMi aligned", block>>20)
-	case arch != clusterconfig.ArchAMD64 && arch != clusterconfig.ArchARM64:
-		c.invalid(p, guest.String(), "Memory hotplug is only available for x86_64 and arm64 VMs")
-	case guest.Value() < 1<<30:
-		c.invalid(p, guest.String(), "Memory hotplug is only available for VMs with at least 1Gi of guest memory")
+	switch problem := resize.CheckMemory(c.spec, architecture(c.spec, c.config), guest, *memory.MaxGuest); {
+	case problem == nil:
+	case problem.Missing:
+		c.required(p, "%s", problem.Message)
+	case problem.OfLimit:
+		c.invalid(c.at("domain", "memory", "maxGuest"), memory.MaxGuest.String(), "%s", problem.Message)
+	default:
+		c.invalid(p, guest.String(), "%s", problem.Message)
 	}
 }

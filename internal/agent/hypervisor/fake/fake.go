@@ -113,6 +113,7 @@ type Launcher struct {
 	diskErrors      map[string]hypervisor.DiskError
 	resumes         int
 	moving          moving
+	holdsMemory     bool
 
 	usb [launcherpod.USBPorts]sync.Mutex
 }
@@ -135,7 +136,7 @@ func (l *Launcher) change(do func()) {
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
 // "credentials", "console", "graphics", "interface", "pause", "unpause",
-// "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze, or one of a migration: "begin", "prepare", "perform", "finish",
+// "vcpus", "memory", "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze, or one of a migration: "begin", "prepare", "perform", "finish",
 // "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
@@ -265,7 +266,7 @@ func (l *Launcher) Snapshot() *hypervisor.Domain {
 	}
 	// The XML is copied: a test may alter it while the agent reads it.
 	text, err := l.domain.XML.Marshal()
-	snapshot := hypervisor.Domain{State: l.domain.State, Reason: l.domain.Reason, XML: &libvirtxml.Domain{}}
+	snapshot := hypervisor.Domain{State: l.domain.State, Reason: l.domain.Reason, XML: &libvirtxml.Domain{}, Plugged: l.domain.Plugged}
 	if err != nil || snapshot.XML.Unmarshal(text) != nil {
 		return nil
 	}

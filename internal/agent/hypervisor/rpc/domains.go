@@ -55,8 +55,13 @@ func (c *Conn) Domain(ctx context.Context, name string) (*hypervisor.Domain, err
 		return nil, err
 	}
 	// This may wait for memory, which must not count towards the timeout of the call.
-	found.XML, err = readDomain(ctx, text)
-	return found, err
+	if found.XML, err = readDomain(ctx, text); err != nil {
+		return nil, err
+	}
+	if found.Plugged, err = hypervisor.ReadPlugged(ctx, text); err != nil {
+		return nil, fmt.Errorf("parse the memory of the domain: %w", err)
+	}
+	return found, nil
 }
 
 // Define defines the domain and returns it with the addresses that libvirt chose.

@@ -92,6 +92,10 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 				return l.DomainEventBalloonChangeRegister(nil,
 					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventBalloonChange) { notify() })
 			},
+			func() (int, error) {
+				return l.DomainEventMemoryDeviceSizeChangeRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventMemoryDeviceSizeChange) { notify() })
+			},
 		} {
 			if _, err := register(); err != nil {
 				return err

@@ -61,9 +61,7 @@ func (s *Scope) reached() v1.VirtualMachineInstanceMigrationPhase {
 
 // changing reports whether a change of the VMI for which the migration was created has not been applied yet.
 func (s *Scope) changing() bool {
-	return vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceVCPUChange) != nil ||
-		vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceMemoryChange) ||
-		vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceMigrationRequired)
+	return vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceMigrationRequired)
 }
 
 // computeStatus computes the status.

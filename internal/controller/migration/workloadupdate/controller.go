@@ -106,8 +106,7 @@ var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool
 	_, stillLabeled := after.Labels[v1.OutdatedLauncherImageLabel]
 	a, b := &before.Status, &after.Status
 	for _, kind := range []v1.VirtualMachineInstanceConditionType{
-		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange,
-		v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceVolumesChange,
+		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceVolumesChange,
 	} {
 		if !sameCondition(vmistatus.FindCondition(a, kind), vmistatus.FindCondition(b, kind)) {
 			return true

@@ -166,7 +166,8 @@ func (p *Plan) count(vmi *v1.VirtualMachineInstance, outdated bool) {
 	}
 }
 
-// changes reports whether a VMI has a pending change that a migration applies. Source: kubevirt/kubevirt, as above, doesRequireMigration.
+// changes reports whether a VMI has a pending change that a migration applies. Unlike in KubeVirt, HotVCPUChange and HotMemoryChange require
+// none by themselves: a Pod is resized in place where that is possible.
 func changes(vmi *v1.VirtualMachineInstance) bool {
 	if _, aborted := vmi.Annotations[v1.WorkloadUpdateMigrationAbortionAnnotation]; aborted {
 		return false
@@ -175,9 +176,7 @@ func changes(vmi *v1.VirtualMachineInstance) bool {
 }
 
 func resizes(vmi *v1.VirtualMachineInstance) bool {
-	return vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceVCPUChange) != nil ||
-		vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceMemoryChange) ||
-		vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceMigrationRequired)
+	return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceMigrationRequired)
 }
 
 func changesVolumes(vmi *v1.VirtualMachineInstance) bool {

@@ -177,8 +177,8 @@ func TestDecide(t *testing.T) {
 		{"owned by the target, and does not run there yet", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), transferred), []string{"outdated 0"}},
 		{"current, and a user migrates it", world(), guest("a", current, byUser(v1.MigrationPending)), []string{"outdated 0"}},
 
-		{"more CPUs", world(), guest("a", current, with(v1.VirtualMachineInstanceVCPUChange)), []string{"outdated 0", "migrate a"}},
-		{"more memory", world(), guest("a", current, with(v1.VirtualMachineInstanceMemoryChange)), []string{"outdated 0", "migrate a"}},
+		{"more CPUs in place", world(), guest("a", current, with(v1.VirtualMachineInstanceVCPUChange)), []string{"outdated 0"}},
+		{"more memory in place", world(), guest("a", current, with(v1.VirtualMachineInstanceMemoryChange)), []string{"outdated 0"}},
 		{"other volumes", world(), guest("a", current, with(v1.VirtualMachineInstanceVolumesChange)), []string{"outdated 0", "migrate a"}},
 		{"a change that must not shut it down", world(onlyEvict), guest("a", current, with(v1.VirtualMachineInstanceMigrationRequired)), []string{"outdated 0"}},
 		{"a change that was aborted", world(), guest("a", current, with(v1.VirtualMachineInstanceMigrationRequired), func(g *Guest) {

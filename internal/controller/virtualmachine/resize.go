@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reasons of the condition Failure when the CPUs or the memory of a running instance cannot change yet. KubeVirt's names.
+const (
+	ReasonHotPlugCPU    = "HotPlugCPUError"
+	ReasonHotPlugMemory = "HotPlugMemoryError"
+)
+
+// Messages of the condition RestartRequired. KubeVirt's.
+const (
+	tooManySockets  = "CPU sockets updated in template spec to a value higher than what's available"
+	fewerSockets    = "Reduction of CPU socket count requires a restart"
+	armNeedsRestart = "ARM doesn't support CPU hotplug"
+
+	memoryFailed   = "memory updated in template spec. Memory-hotplug failed and is not available for this VM configuration"
+	memoryIsFixed  = "memory updated in template spec. Memory-hotplug is not available for this VM configuration"
+	tooMuchMemory  = "memory updated in template spec to a value higher than what's available"
+	lessThanAtBoot = "memory updated in template spec to a value lower than what the VM started with"
+	// memoryCannotChange has the problem.
+	memoryCannotChange = "memory hotplug not supported, %s"
+)
+
+// KubeVirt's errors.
+var (
+	errCPUsWhileMigrating   = errors.New("CPU hotplug is not allowed while VMI is migrating")
+	errMemoryWhileMigrating = errors.New("memory hotplug is not allowed while VMI is migrating")
+)
+
+// resizeResult is what became of a change of the template's CPUs or memory.
+type resizeResult struct {
+	// restart is why the change needs a restart, or "".
+	restart string
+	// pending reports whether the guest does not have the size of the template yet.
+	pending bool
+	failure *Failure
+}
+
+// equalizeSize ignores changes of the size of a guest, which followSize handles.
+func equalizeSize(before, now *v1.DomainSpec) {
+	if before.Memory != nil && now.Memory != nil && before.Memory.Guest != nil && now.Memory.Guest != nil {
+		before.Memory.Guest = now.Memory.Guest
+	}
+	if before.CPU == nil && now.CPU == nil {
+		return
+	}
+	for _, spec := range []*v1.DomainSpec{before, now} {
+		if spec.CPU == nil {
+			spec.CPU = &v1.CPU{}
+		}
+	}
+	before.CPU.Sockets = now.CPU.Sockets
+}
+
+// followSize gives the instance the size of the template, as far as a running guest can have it.
+func (s *Scope) followSize(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) *Failure {
+	for _, follow := range []func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceSpec) resizeResult{s.resizeCPUs, s.resizeMemory} {
+		result := follow(desired, template)
+		if result.failure != nil {
+			return result.failure
+		}
+		s.diff.resizing = s.diff.resizing || result.pending
+		if s.diff.restart == "" {
+			s.diff.restart = result.restart
+		}
+	}
+	return nil
+}
+
+// resizeCPUs sets the number of sockets.
+func (s *Scope) resizeCPUs(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) resizeResult {
+	want, has := resize.Sockets(&template.Domain), resize.Sockets(&desired.Spec.Domain)
+	current, known := resize.Current(desired)
+	running := has
+	if known && current.Sockets > 0 {
+		running = current.Sockets
+	}
+	limit := uint32(0)
+	if resize.CanResizeCPUs(desired) {
+		limit = desired.Spec.Domain.CPU.MaxSockets
+	}
+	switch {
+	case want < running:
+		return resizeResult{restart: fewerSockets}
+	case want == has:
+		return reported(desired, v1.VirtualMachineInstanceVCPUChange, want == running)
+	case desired.Spec.Architecture == "arm64":
+		return resizeResult{restart: armNeedsRestart}
+	case want > limit:
+		return resizeResult{restart: tooManySockets}
+	case !known || desired.Status.Phase != v1.Running:
+		return resizeResult{pending: true}
+	case migrating(desired):
+		return resizeResult{failure: &Failure{
+			Reason: ReasonHotPlugCPU, Message: fmt.Sprintf("Error encountered while handling CPU change request: %v", errCPUsWhileMigrating),
+		}}
+	}
+	before := podspec.VCPUs(desired)
+	desired.Spec.Domain.CPU.Sockets = want
+	added := podspec.VCPUs(desired) - before
+	grow(&desired.Spec.Domain.Resources, &template.Domain.Resources, corev1.ResourceCPU,
+		*resource.NewMilliQuantity(added*1000/int64(max(s.CPUAllocationRatio, 1)), resource.DecimalSI))
+	return resizeResult{pending: true}
+}
+
+// resizeMemory sets the size of the memory. Unlike KubeVirt it also does so if the guest cannot migrate.
+func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) resizeResult {
+	to, memory := template.Domain.Memory, desired.Spec.Domain.Memory
+	if to == nil || to.Guest == nil || memory == nil || memory.Guest == nil {
+		return resizeResult{}
+	}
+	if to.Guest.Cmp(*memory.Guest) == 0 {
+		current, known := resize.Current(desired)
+		result := reported(desired, v1.VirtualMachineInstanceMemoryChange, !known || current.Memory == 0 || current.Memory == to.Guest.Value())
+		if result.restart != "" {
+			result.restart = memoryFailed + ": " + result.restart
+		}
+		return result
+	}
+	if memory.MaxGuest == nil {
+		return resizeResult{restart: memoryIsFixed}
+	}
+	if to.Guest.Cmp(*memory.MaxGuest) > 0 {
+		return resizeResult{restart: tooMuchMemory}
+	}
+	if problem := resize.CheckMemory(template, desired.Spec.Architecture, *to.Guest, *memory.MaxGuest); problem != nil {
+		return resizeResult{restart: fmt.Sprintf(memoryCannotChange, problem.Message)}
+	}
+	has := desired.Status.Memory
+	if has == nil || has.GuestAtBoot == nil || has.GuestCurrent == nil || desired.Status.Phase != v1.Running {
+		return resizeResult{pending: true}
+	}
+	if to.Guest.Cmp(*has.GuestAtBoot) < 0 {
+		return resizeResult{restart: lessThanAtBoot}
+	}
+	if migrating(desired) {
+		return resizeResult{failure: &Failure{
+			Reason: ReasonHotPlugMemory, Message: fmt.Sprintf("Error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
+		}}
+	}
+	added := to.Guest.DeepCopy()
+	added.Sub(*memory.Guest)
+	memory.Guest = ptr.To(to.Guest.DeepCopy())
+	grow(&desired.Spec.Domain.Resources, &template.Domain.Resources, corev1.ResourceMemory, added)
+	return resizeResult{pending: true}
+}
+
+// reported returns how far a change is that is in the instance's spec. done reports whether the guest has it.
+func reported(vmi *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceConditionType, done bool) resizeResult {
+	condition := vmistatus.FindCondition(&vmi.Status, kind)
+	result := resizeResult{pending: !done || condition != nil}
+	if condition != nil && condition.Status == corev1.ConditionFalse {
+		result.restart = condition.Message
+	}
+	return result
+}
+
+// grow adds to the requests and limits of an instance that its template has, as KubeVirt does.
+func grow(has, template *v1.ResourceRequirements, name corev1.ResourceName, by resource.Quantity) {
+	for _, list := range []struct{ has, template corev1.ResourceList }{{has.Requests, template.Requests}, {has.Limits, template.Limits}} {
+		quantity, found := list.has[name]
+		if given := list.template[name]; !found || given.IsZero() {
+			continue
+		}
+		quantity = quantity.DeepCopy()
+		quantity.Add(by)
+		list.has[name] = quantity
+	}
+}

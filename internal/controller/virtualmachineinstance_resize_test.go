@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VMI with other CPUs or memory", func() {
+	var (
+		w    *world
+		host *corev1.Node
+	)
+	BeforeEach(func() {
+		w = newWorld()
+		// The API server checks which features the kubelet of the Pod's node has.
+		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+		Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		host.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi")}
+		Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, host)).To(Succeed()) })
+	})
+
+	const resizes = "patch Pod/resize"
+	// runs starts a guest with one socket and 1 GiB.
+	runs := func(b *builder.VMI) *v1.VirtualMachineInstance {
+		GinkgoHelper()
+		vmi := w.assigned(b.CPU(1, 1, 1).Guest("1Gi").With(growable))
+		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			running(s)
+			resized(1, "1Gi")(s)
+		})
+		w.expectQuiet(vmi)
+		return ExpectExists(vmi)
+	}
+	// wants changes the spec, as the VM's reconciler does.
+	wants := func(vmi *v1.VirtualMachineInstance, sockets uint32, memory string) {
+		GinkgoHelper()
+		ExpectExists(vmi)
+		vmi.Spec.Domain.CPU.Sockets, vmi.Spec.Domain.Memory.Guest = sockets, ptr.To(resource.MustParse(memory))
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+	}
+	has := func(vmi *v1.VirtualMachineInstance, sockets uint32, memory string) {
+		GinkgoHelper()
+		agent(ExpectExists(vmi), resized(sockets, memory))
+	}
+	// kubelet reports a state of the resize, or none.
+	kubelet := func(vmi *v1.VirtualMachineInstance, kind corev1.PodConditionType, reason, message string, since time.Time) {
+		GinkgoHelper()
+		status := builder.MakePodStatus().Running().Obj()
+		pod := ExpectExists(podOf(vmi))
+		for _, c := range pod.Status.Conditions {
+			if c.Type == v1.VirtualMachineUnpaused {
+				status.Conditions = append(status.Conditions, c)
+			}
+		}
+		if kind != "" {
+			status.Conditions = append(status.Conditions, corev1.PodCondition{
+				Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(since),
+			})
+		}
+		status.QOSClass = pod.Status.QOSClass
+		pod.Status = status
+		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	}
+	requests := func(vmi *v1.VirtualMachineInstance) (cpu string, memoryMiB int64) {
+		GinkgoHelper()
+		list := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Requests
+		return list.Cpu().String(), list.Memory().Value() >> 20
+	}
+	const cpus, memory = v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange
+
+	It("resizes its Pod in place before the guest grows, and after it has shrunk", func() {
+		vmi := runs(builder.MakeVMI("vm"))
+		_, before := requests(vmi)
+		Expect(ExpectExists(podOf(vmi)).Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "1"), HaveKeyWithValue(resize.MemoryAnnotation, "1073741824")))
+
+		wants(vmi, 3, "2Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		cpu, grown := requests(vmi)
+		Expect(cpu).To(Equal("300m"))
+		// The page tables for 1 GiB take 2 MiB, and a vCPU 3 MiB.
+		Expect(grown - before).To(BeEquivalentTo(1024 + 2 + 2*3))
+		pod := ExpectExists(podOf(vmi))
+		Expect(pod.Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "3"), HaveKeyWithValue(resize.MemoryAnnotation, "2147483648")))
+		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionTrue, "", ""), haveCondition(memory, corev1.ConditionTrue, "", "")))
+		w.expectQuiet(vmi)
+
+		has(vmi, 3, "1536Mi")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(And(haveNoCondition(cpus), haveCondition(memory, corev1.ConditionTrue, "", "")))
+		agent(ExpectExists(vmi), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestRequested = ptr.To(resource.MustParse("2Gi")) })
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(memory, corev1.ConditionTrue, resize.ReasonGuest, "virtio_mem"))
+		has(vmi, 3, "2Gi")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(And(haveNoCondition(cpus), haveNoCondition(memory)))
+		w.expectQuiet(vmi)
+
+		By("taking memory back")
+		wants(vmi, 3, "1Gi")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		_, kept := requests(vmi)
+		Expect(kept).To(Equal(grown), "the guest has the memory")
+		has(vmi, 3, "1Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		_, shrunk := requests(vmi)
+		Expect(shrunk).To(Equal(before + 6))
+		Expect(ExpectExists(vmi)).To(haveNoCondition(memory))
+		w.expectQuiet(vmi)
+	})
+
+	It("keeps the Pod's class, and what the namespace has added to it", func() {
+		guaranteed := runs(builder.MakeVMI("a").Request(corev1.ResourceCPU, "1").Limit(corev1.ResourceCPU, "1").
+			Request(corev1.ResourceMemory, "1Gi").Limit(corev1.ResourceMemory, "1Gi"))
+		Expect(ExpectExists(podOf(guaranteed)).Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
+		ExpectExists(guaranteed)
+		for _, list := range []corev1.ResourceList{guaranteed.Spec.Domain.Resources.Requests, guaranteed.Spec.Domain.Resources.Limits} {
+			list[corev1.ResourceCPU] = resource.MustParse("2")
+		}
+		Expect(k8sClient.Update(ctx, guaranteed)).To(Succeed())
+		wants(guaranteed, 2, "1Gi")
+		w.expectReconciledInOrder(guaranteed, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		pod := ExpectExists(podOf(guaranteed))
+		Expect(pod.Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
+		Expect(pod.Spec.Containers[0].Resources.Limits.Cpu().String()).To(Equal("2"))
+
+		ExpectCreated(&corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "defaults"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")},
+				Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("4Gi")},
+			}}},
+		})
+		limited := runs(builder.MakeVMI("b"))
+		wants(limited, 1, "2Gi")
+		w.expectReconciledInOrder(limited, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(podOf(limited)).Spec.Containers[0].Resources.Limits.Memory().Value()).To(BeEquivalentTo(3<<30 + 2<<20))
+
+		By("not exceeding what the namespace allows")
+		has(limited, 1, "2Gi")
+		w.expectReconciled(limited, "patch VirtualMachineInstance/status")
+		wants(limited, 1, "4Gi")
+		result := w.expectReconciled(limited, resizes, "patch VirtualMachineInstance/status")
+		Expect(result.RequeueAfter).NotTo(BeZero())
+		Expect(ExpectExists(limited)).To(haveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
+		Expect(ExpectExists(podOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
+		w.expectReconciled(limited, resizes)
+
+		By("taking the change back")
+		wants(limited, 1, "2Gi")
+		w.expectReconciled(limited, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(limited)).To(haveNoCondition(memory))
+	})
+
+	It("reports what the kubelet says, and returns what a change that was taken back does not need", func() {
+		vmi := runs(builder.MakeVMI("vm"))
+		cpuBefore, memoryBefore := requests(vmi)
+		wants(vmi, 2, "1Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		since := w.clock.Now()
+		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu", since)
+		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(result.RequeueAfter).To(BeNumerically("~", resize.Patience, 2*time.Second))
+		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionTrue, resize.ReasonDeferred, "Node didn't have enough resource: cpu"))
+		w.expectReconciled(vmi)
+
+		By("giving up after some time, because it cannot migrate")
+		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
+		w.advance(resize.Patience + time.Second)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
+			haveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+
+		wants(vmi, 1, "1Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		cpu, memory := requests(vmi)
+		Expect(cpu).To(Equal(cpuBefore))
+		Expect(memory).To(Equal(memoryBefore))
+		Expect(ExpectExists(vmi)).To(haveNoCondition(cpus))
+		kubelet(vmi, "", "", "", since)
+		w.expectQuiet(vmi)
+	})
+
+	It("migrates a guest that needs another Pod, if the cluster's configuration allows it", func() {
+		config := w.Config.Current()
+		config.MigratesWorkloads = true
+		w.Config = fixedConfig{config}
+		vmi := runs(builder.MakeVMI("vm"))
+		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		wants(vmi, 2, "1Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu", w.clock.Now())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(And(
+			haveCondition(cpus, corev1.ConditionTrue, resize.ReasonMigration, "Node didn't have enough capacity: cpu"),
+			haveCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "Node didn't have enough capacity: cpu"),
+		))
+		w.expectQuiet(vmi)
+
+		By("not needing it any more")
+		kubelet(vmi, "", "", "", w.clock.Now())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionTrue, "", ""), haveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+	})
+
+	It("needs another node if the whole node is too small", func() {
+		vmi := runs(builder.MakeVMI("vm"))
+		host.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("150m")
+		Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+		wants(vmi, 2, "1Gi")
+		w.expectReconciledInOrder(vmi, resizes, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
+	})
+
+	It("does not resize Pods whose CPUs are dedicated", func() {
+		vmi := runs(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: true} }))
+		wants(vmi, 2, "1Gi")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "dedicated CPUs"))
+		w.expectQuiet(vmi)
+	})
+
+	It("leaves the Pods of a guest that migrates as they are", func() {
+		vmi := runs(builder.MakeVMI("vm"))
+		ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "node-1"}
+		ExpectStatus(vmi)
+		wants(vmi, 2, "1Gi")
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue(resize.SocketsAnnotation, "1"))
+	})
+})

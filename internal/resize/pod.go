@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package resize
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+)
+
+// resized are the resources of a container that can change while it runs.
+var resized = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+
+// State is how far the kubelet is with the resources of a Pod.
+type State int
+
+// States of the resources of a Pod.
+const (
+	// Done: the Pod has the resources of its spec, as far as the kubelet has reported.
+	Done State = iota
+	// Working: the kubelet changes them.
+	Working
+	// Deferred: the node has no room for them now.
+	Deferred
+	// Infeasible: the node will never have room for them, or the kubelet cannot change them.
+	Infeasible
+	// Failing: the kubelet has failed to change them, and retries.
+	Failing
+)
+
+// Progress is what the kubelet reports about a change of a Pod's resources.
+type Progress struct {
+	State State
+	// Message is the kubelet's.
+	Message string
+	// Since is when the state started.
+	Since time.Time
+}
+
+// ProgressOf returns what the kubelet reports about a change of the resources of a Pod.
+func ProgressOf(pod *corev1.Pod) Progress {
+	pending, working := podstate.Condition(pod, corev1.PodResizePending), podstate.Condition(pod, corev1.PodResizeInProgress)
+	switch {
+	case pending != nil && pending.Status == corev1.ConditionTrue:
+		state := Deferred
+		if pending.Reason == corev1.PodReasonInfeasible {
+			state = Infeasible
+		}
+		return Progress{State: state, Message: pending.Message, Since: pending.LastTransitionTime.Time}
+	case working != nil && working.Status == corev1.ConditionTrue && working.Reason == corev1.PodReasonError:
+		return Progress{State: Failing, Message: working.Message, Since: working.LastTransitionTime.Time}
+	case !Applied(pod):
+		return Progress{State: Working}
+	default:
+		return Progress{State: Done}
+	}
+}
+
+// Applied reports whether the launcher's container has the resources of its spec. The kubelet reports the requests that it has
+// allocated as they are in the spec; what it reports as used may be rounded, except for the limit of the memory.
+func Applied(pod *corev1.Pod) bool {
+	for _, kind := range []corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
+		if c := podstate.Condition(pod, kind); c != nil && c.Status == corev1.ConditionTrue {
+			return false
+		}
+	}
+	// Kubernetes before 1.34 does not report the generation.
+	if seen := pod.Status.ObservedGeneration; seen != 0 && seen < pod.Generation {
+		return false
+	}
+	compute, spec := podstate.Compute(pod), ComputeOf(pod)
+	if compute == nil || spec == nil {
+		return false
+	}
+	for _, name := range resized {
+		allocated, reported := compute.AllocatedResources[name]
+		if reported && allocated.Cmp(spec.Resources.Requests[name]) != 0 {
+			return false
+		}
+	}
+	if compute.Resources == nil {
+		return true
+	}
+	limit, limited := spec.Resources.Limits[corev1.ResourceMemory]
+	used, reported := compute.Resources.Limits[corev1.ResourceMemory]
+	return !limited || !reported || used.Cmp(limit) == 0
+}
+
+// ComputeOf returns the launcher's container in the spec of a Pod, or nil.
+func ComputeOf(pod *corev1.Pod) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == launcherpod.ComputeContainer {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	return nil
+}
+
+// Target returns the resources of the launcher's container after a resize. now are those that it has, wanted those of a new Pod for
+// the guest of the new size. Everything else about the container stays, also what an admission plugin has set. Only resources
+// that the guest needs more of grow, and only those that it needs less of shrink, so that an earlier version or configuration by
+// which the Pod was made causes no change of its own.
+func Target(now, wanted corev1.ResourceRequirements, from, to Size) corev1.ResourceRequirements {
+	out := *now.DeepCopy()
+	// 1 is growth, -1 the opposite.
+	directions := map[corev1.ResourceName]int{
+		corev1.ResourceCPU: cmp.Compare(to.Sockets, from.Sockets), corev1.ResourceMemory: cmp.Compare(to.Memory, from.Memory),
+	}
+	if directions[corev1.ResourceMemory] == 0 {
+		// QEMU needs memory for each vCPU.
+		directions[corev1.ResourceMemory] = directions[corev1.ResourceCPU]
+	}
+	for _, name := range resized {
+		direction := directions[name]
+		before, requested := out.Requests[name]
+		if direction == 0 || !requested {
+			continue
+		}
+		request := further(before.DeepCopy(), wanted.Requests[name], direction)
+		out.Requests[name] = request
+		limit, limited := out.Limits[name]
+		if !limited {
+			continue
+		}
+		if want, given := wanted.Limits[name]; given {
+			limit = further(limit.DeepCopy(), want, direction)
+		} else if name == corev1.ResourceMemory {
+			// A default of the namespace: the guest keeps what it had beyond its request.
+			limit = limit.DeepCopy()
+			limit.Add(request)
+			limit.Sub(before)
+		}
+		if limit.Cmp(request) < 0 {
+			limit = request.DeepCopy()
+		}
+		out.Limits[name] = limit
+	}
+	return out
+}
+
+// further returns the one of two quantities that is further in a direction.
+func further(a, b resource.Quantity, direction int) resource.Quantity {
+	if b.Cmp(a)*direction > 0 {
+		return b.DeepCopy()
+	}
+	return a
+}
+
+// Obstacle returns why the resources of a VMI's Pod cannot change in place, or "".
+func Obstacle(vmi *v1.VirtualMachineInstance, from, to Size) string {
+	var found []string
+	if vmi.IsCPUDedicated() && from != to {
+		found = append(found, "the kubelet assigns dedicated CPUs only when a Pod starts")
+	}
+	if memory := vmi.Spec.Domain.Memory; memory != nil && memory.Hugepages != nil && from.Memory != to.Memory {
+		found = append(found, "Kubernetes assigns huge pages only when a Pod starts")
+	}
+	return strings.Join(found, ", and ")
+}
