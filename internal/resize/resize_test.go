@@ -385,6 +385,31 @@ func TestResourcesOfReturnedMemory(t *testing.T) {
 	}
 }
 
+// TestAlignment checks what multiple of memory a guest needs, which depends on the size of its pages.
+func TestAlignment(t *testing.T) {
+	for _, tc := range []struct{ page, guest, most, want string }{
+		{"", "1026Mi", "4Gi", ""},
+		{"", "1025Mi", "4Gi", "Guest memory must be 2Mi aligned"},
+		{"", "1Gi", "4095Mi", "MaxGuest must be 2Mi aligned"},
+		{"2Mi", "1026Mi", "4Gi", ""},
+		{"1Gi", "2Gi", "4Gi", ""},
+		{"1Gi", "2050Mi", "4Gi", "Guest memory must be 1Gi aligned"},
+		{"1Gi", "2Gi", "4098Mi", "MaxGuest must be 1Gi aligned"},
+	} {
+		spec := &v1.VirtualMachineInstanceSpec{}
+		if tc.page != "" {
+			spec.Domain.Memory = &v1.Memory{Hugepages: &v1.Hugepages{PageSize: tc.page}}
+		}
+		got := ""
+		if problem := resize.CheckMemory(spec, "amd64", resource.MustParse(tc.guest), resource.MustParse(tc.most)); problem != nil {
+			got = problem.Message
+		}
+		if got != tc.want {
+			t.Errorf("%s of %s with pages of %q: got %q, want %q", tc.guest, tc.most, tc.page, got, tc.want)
+		}
+	}
+}
+
 func TestSockets(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spec v1.DomainSpec
