@@ -186,10 +186,12 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		request = &brokerapi.Request{}
 	}
 	values := []any{"verb", string(request.Verb), "pod", request.Pod, "took", time.Since(start).String()}
-	if err != nil {
-		values = append(values, "error", err.Error())
+	switch {
+	case err != nil:
+		s.log("A request failed", append(values, "error", err.Error())...)
+	case request.Verb != brokerapi.Ping: // the kubelet's probes
+		s.log("Served a request", values...)
 	}
-	s.log("Served a request", values...)
 }
 
 // receive receives a request. Of the large ones, it receives few at a time.

@@ -4,8 +4,6 @@
 package resize
 
 import (
-	"fmt"
-
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -25,9 +23,9 @@ type MemoryProblem struct {
 // CheckMemory returns why the memory of a guest with a spec cannot change, or nil. guest is its memory, most the memory that it can
 // grow to. Source: kubevirt/kubevirt pkg/liveupdate/memory.
 func CheckMemory(spec *v1.VirtualMachineInstanceSpec, arch string, guest, most resource.Quantity) *MemoryProblem {
-	cpu, block := spec.Domain.CPU, int64(MemoryBlock)
+	cpu, block, multiple := spec.Domain.CPU, int64(MemoryBlock), "2Mi"
 	if memory := spec.Domain.Memory; memory != nil && memory.Hugepages != nil && memory.Hugepages.PageSize == "1Gi" {
-		block = 1 << 30
+		block, multiple = 1<<30, "1Gi"
 	}
 	switch {
 	case cpu != nil && cpu.Realtime != nil:
@@ -41,9 +39,9 @@ func CheckMemory(spec *v1.VirtualMachineInstanceSpec, arch string, guest, most r
 	case guest.Cmp(most) > 0:
 		return &MemoryProblem{Message: "Guest memory is greater than the configured maxGuest memory"}
 	case guest.Value()%block != 0:
-		return &MemoryProblem{Message: fmt.Sprintf("Guest memory must be %dMi aligned", block>>20)}
+		return &MemoryProblem{Message: "Guest memory must be " + multiple + " aligned"}
 	case most.Value()%block != 0:
-		return &MemoryProblem{OfLimit: true, Message: fmt.Sprintf("MaxGuest must be %dMi aligned", block>>20)}
+		return &MemoryProblem{OfLimit: true, Message: "MaxGuest must be " + multiple + " aligned"}
 	case arch != "amd64" && arch != "arm64":
 		return &MemoryProblem{Message: "Memory hotplug is only available for x86_64 and arm64 VMs"}
 	case guest.Value() < minGuest:

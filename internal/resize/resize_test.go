@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -361,6 +362,51 @@ func TestOfVMI(t *testing.T) {
 	}
 	if got := resize.Desired(vmi); got != size(2, gib) {
 		t.Errorf("the argument was changed to %v", got)
+	}
+}
+
+// TestResourcesOfReturnedMemory checks that the Pod of a guest that has yet to return memory keeps resources for it, also those that the
+// spec sets itself.
+func TestResourcesOfReturnedMemory(t *testing.T) {
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("1Gi")), MaxGuest: ptr.To(resource.MustParse("4Gi"))}
+	vmi.Spec.Domain.Resources = v1.ResourceRequirements{Requests: list("1", "512Mi"), Limits: list("2", "2Gi")}
+	got := resize.With(vmi, size(0, 3*gib)).Spec.Domain.Resources
+	want := v1.ResourceRequirements{Requests: list("1", "2560Mi"), Limits: list("2", "4Gi")}
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if limit := vmi.Spec.Domain.Resources.Limits.Memory().String(); limit != "2Gi" {
+		t.Errorf("the argument was changed to %s", limit)
+	}
+	vmi.Spec.Domain.Resources = v1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
+	if got := resize.With(vmi, size(0, 3*gib)).Spec.Domain.Resources; !equality.Semantic.DeepEqual(got, vmi.Spec.Domain.Resources) {
+		t.Errorf("resources that the spec does not set: %v", got)
+	}
+}
+
+// TestAlignment checks what multiple of memory a guest needs, which depends on the size of its pages.
+func TestAlignment(t *testing.T) {
+	for _, tc := range []struct{ page, guest, most, want string }{
+		{"", "1026Mi", "4Gi", ""},
+		{"", "1025Mi", "4Gi", "Guest memory must be 2Mi aligned"},
+		{"", "1Gi", "4095Mi", "MaxGuest must be 2Mi aligned"},
+		{"2Mi", "1026Mi", "4Gi", ""},
+		{"1Gi", "2Gi", "4Gi", ""},
+		{"1Gi", "2050Mi", "4Gi", "Guest memory must be 1Gi aligned"},
+		{"1Gi", "2Gi", "4098Mi", "MaxGuest must be 1Gi aligned"},
+	} {
+		spec := &v1.VirtualMachineInstanceSpec{}
+		if tc.page != "" {
+			spec.Domain.Memory = &v1.Memory{Hugepages: &v1.Hugepages{PageSize: tc.page}}
+		}
+		got := ""
+		if problem := resize.CheckMemory(spec, "amd64", resource.MustParse(tc.guest), resource.MustParse(tc.most)); problem != nil {
+			got = problem.Message
+		}
+		if got != tc.want {
+			t.Errorf("%s of %s with pages of %q: got %q, want %q", tc.guest, tc.most, tc.page, got, tc.want)
+		}
 	}
 }
 

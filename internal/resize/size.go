@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype"
@@ -95,14 +96,23 @@ func Granted(vmi *v1.VirtualMachineInstance, current Size) Size {
 	return current
 }
 
-// With returns a copy of a VMI whose spec has a size.
+// With returns a copy of a VMI whose spec has a size. Requests and limits of memory that the spec has are for the memory in the spec, and
+// follow it: a guest that has yet to return memory needs more than they say.
 func With(vmi *v1.VirtualMachineInstance, size Size) *v1.VirtualMachineInstance {
 	vmi = vmi.DeepCopy()
 	if CanResizeCPUs(vmi) {
 		vmi.Spec.Domain.CPU.Sockets = size.Sockets
 	}
 	if CanResizeMemory(vmi) {
-		vmi.Spec.Domain.Memory.Guest.Set(size.Memory)
+		guest, resources := vmi.Spec.Domain.Memory.Guest, vmi.Spec.Domain.Resources
+		added := resource.NewQuantity(size.Memory-guest.Value(), resource.BinarySI)
+		for _, list := range []corev1.ResourceList{resources.Requests, resources.Limits} {
+			if amount := list[corev1.ResourceMemory]; !amount.IsZero() {
+				amount.Add(*added)
+				list[corev1.ResourceMemory] = amount
+			}
+		}
+		guest.Set(size.Memory)
 	}
 	return vmi
 }

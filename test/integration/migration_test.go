@@ -53,10 +53,19 @@ type podPair struct {
 // newPodPair boots a guest on a disk that both Pods share.
 func newPodPair() *podPair {
 	GinkgoHelper()
+	return newPodPairOf(func(*libvirtxml.Domain) {})
+}
+
+// newPodPairOf boots a guest, whose domain adapt changes, on a disk that both Pods share.
+func newPodPairOf(adapt func(*libvirtxml.Domain)) *podPair {
+	GinkgoHelper()
 	guestBoot()
 	m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
 	join(m.sourcePod, m.targetPod)
-	m.guest = bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *sharedDomain() })
+	m.guest = bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) {
+		*d = *sharedDomain()
+		adapt(d)
+	})
 	m.targetPod.share(m.sourcePod, sharedDisk)
 	m.targetPod.prepareKernel(guestBoot())
 	m.sourceConn, m.targetConn = m.guest.conn, m.targetPod.dial()

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -54,7 +55,11 @@ type resizeResult struct {
 
 // equalizeSize ignores changes of the size of a guest, which followSize handles.
 func equalizeSize(before, now *v1.DomainSpec) {
-	if before.Memory != nil && now.Memory != nil && before.Memory.Guest != nil && now.Memory.Guest != nil {
+	// A template may get memory.guest later: until then, the guest's memory was that of the resources.
+	if now.Memory != nil && now.Memory.Guest != nil {
+		if before.Memory == nil {
+			before.Memory = &v1.Memory{}
+		}
 		before.Memory.Guest = now.Memory.Guest
 	}
 	if before.CPU == nil && now.CPU == nil {
@@ -121,13 +126,13 @@ func (s *Scope) resizeCPUs(desired *v1.VirtualMachineInstance, template *v1.Virt
 
 // resizeMemory sets the size of the memory. Unlike KubeVirt it also does so if the guest cannot migrate.
 func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) resizeResult {
-	to, memory := template.Domain.Memory, desired.Spec.Domain.Memory
-	if to == nil || to.Guest == nil || memory == nil || memory.Guest == nil {
+	want, memory := quantity.GuestMemory(&template.Domain), desired.Spec.Domain.Memory
+	if want == nil || memory == nil || memory.Guest == nil {
 		return resizeResult{}
 	}
-	if to.Guest.Cmp(*memory.Guest) == 0 {
+	if want.Cmp(*memory.Guest) == 0 {
 		current, known := resize.Current(desired)
-		result := reported(desired, v1.VirtualMachineInstanceMemoryChange, !known || current.Memory == 0 || current.Memory == to.Guest.Value())
+		result := reported(desired, v1.VirtualMachineInstanceMemoryChange, !known || current.Memory == 0 || current.Memory == want.Value())
 		if result.restart != "" {
 			result.restart = memoryFailed + ": " + result.restart
 		}
@@ -136,27 +141,27 @@ func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.Vi
 	if memory.MaxGuest == nil {
 		return resizeResult{restart: memoryIsFixed}
 	}
-	if to.Guest.Cmp(*memory.MaxGuest) > 0 {
+	if want.Cmp(*memory.MaxGuest) > 0 {
 		return resizeResult{restart: tooMuchMemory}
 	}
-	if problem := resize.CheckMemory(template, desired.Spec.Architecture, *to.Guest, *memory.MaxGuest); problem != nil {
+	if problem := resize.CheckMemory(template, desired.Spec.Architecture, *want, *memory.MaxGuest); problem != nil {
 		return resizeResult{restart: fmt.Sprintf(memoryCannotChange, problem.Message)}
 	}
 	has := desired.Status.Memory
 	if has == nil || has.GuestAtBoot == nil || has.GuestCurrent == nil || desired.Status.Phase != v1.Running {
 		return resizeResult{pending: true}
 	}
-	if to.Guest.Cmp(*has.GuestAtBoot) < 0 {
+	if want.Cmp(*has.GuestAtBoot) < 0 {
 		return resizeResult{restart: lessThanAtBoot}
 	}
 	if migrating(desired) {
 		return resizeResult{failure: &Failure{
-			Reason: ReasonHotPlugMemory, Message: fmt.Sprintf("Error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
+			Reason: ReasonHotPlugMemory, Message: fmt.Sprintf("error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
 		}}
 	}
-	added := to.Guest.DeepCopy()
+	added := want.DeepCopy()
 	added.Sub(*memory.Guest)
-	memory.Guest = ptr.To(to.Guest.DeepCopy())
+	memory.Guest = ptr.To(want.DeepCopy())
 	grow(&desired.Spec.Domain.Resources, &template.Domain.Resources, corev1.ResourceMemory, added)
 	return resizeResult{pending: true}
 }
@@ -171,15 +176,20 @@ func reported(vmi *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceCond
 	return result
 }
 
-// grow adds to the requests and limits of an instance that its template has, as KubeVirt does.
+// grow adds to the requests and limits of an instance if its template has one of them. Unlike in KubeVirt, a request that is the default
+// for a limit grows with it: otherwise the QoS class of the Pod would change, which Kubernetes refuses.
 func grow(has, template *v1.ResourceRequirements, name corev1.ResourceName, by resource.Quantity) {
-	for _, list := range []struct{ has, template corev1.ResourceList }{{has.Requests, template.Requests}, {has.Limits, template.Limits}} {
-		quantity, found := list.has[name]
-		if given := list.template[name]; !found || given.IsZero() {
+	request, limit := template.Requests[name], template.Limits[name]
+	if request.IsZero() && limit.IsZero() {
+		return
+	}
+	for _, list := range []corev1.ResourceList{has.Requests, has.Limits} {
+		amount, found := list[name]
+		if !found || amount.IsZero() {
 			continue
 		}
-		quantity = quantity.DeepCopy()
-		quantity.Add(by)
-		list.has[name] = quantity
+		amount = amount.DeepCopy()
+		amount.Add(by)
+		list[name] = amount
 	}
 }

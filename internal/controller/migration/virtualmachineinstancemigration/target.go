@@ -83,16 +83,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 
 // buildTarget builds the target's Pod for the guest as it will arrive: a guest that is to return memory may still have it. own is its Pod.
 func buildTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod, config podspec.Config, target podspec.Target) (*corev1.Pod, error) {
-	arrives := resize.ForTarget(vmi, own)
-	pod, err := podspec.BuildTarget(resize.With(vmi, arrives), config, target)
-	if err != nil {
-		return nil, err
-	}
-	// The requests and limits of the VMI are for the desired size already.
-	if to, from := resize.ComputeOf(pod), resize.ComputeOf(own); to != nil && from != nil {
-		to.Resources = resize.Target(to.Resources, from.Resources, resize.Desired(vmi), arrives)
-	}
-	return pod, nil
+	return podspec.BuildTarget(resize.With(vmi, resize.ForTarget(vmi, own)), config, target)
 }
 
 // claims describes the claims of the VMI's volumes.

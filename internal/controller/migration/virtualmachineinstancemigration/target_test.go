@@ -58,8 +58,8 @@ func TestTargetHasRoomForTheGuest(t *testing.T) {
 				t.Fatal(err)
 			}
 			has, want := resize.ComputeOf(pod).Resources, built(c.want)
-			if has.Requests.Memory().Cmp(*want.Requests.Memory()) < 0 || has.Limits.Memory().Cmp(*want.Limits.Memory()) < 0 {
-				t.Errorf("the target requests %v and has the limit %v, want at least %v and %v",
+			if has.Requests.Memory().Cmp(*want.Requests.Memory()) != 0 || has.Limits.Memory().Cmp(*want.Limits.Memory()) != 0 {
+				t.Errorf("the target requests %v and has the limit %v, want %v and %v",
 					has.Requests.Memory(), has.Limits.Memory(), want.Requests.Memory(), want.Limits.Memory())
 			}
 			quantity := resource.MustParse(c.want)
