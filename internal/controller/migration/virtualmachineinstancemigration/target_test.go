@@ -33,11 +33,11 @@ func TestTargetHasRoomForTheGuest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := func(guest string) *v1.VirtualMachineInstance {
-				make := builder.MakeVMI("vm").UID("uid").Guest(guest)
+				made := builder.MakeVMI("vm").UID("uid").Guest(guest)
 				if c.limited {
-					make = make.Request(corev1.ResourceMemory, guest).Limit(corev1.ResourceMemory, guest)
+					made = made.Request(corev1.ResourceMemory, guest).Limit(corev1.ResourceMemory, guest)
 				}
-				vmi := make.Obj()
+				vmi := made.Obj()
 				vmi.Spec.Domain.Memory.MaxGuest = ptr.To(resource.MustParse("64Gi"))
 				vmi.Status.Memory = &v1.MemoryStatus{GuestCurrent: ptr.To(resource.MustParse(c.current))}
 				return vmi
