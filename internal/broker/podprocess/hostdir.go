@@ -29,9 +29,9 @@ func creationTime(stat *unix.Statx_t) time.Time {
 }
 
 // ChownNewDirectory sets the owner of a directory of the Pod if root created it after a point in time and it is empty. It does
-// not change any other directory.
+// not change any other directory, and follows no symlink.
 func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error {
-	dir, err := r.Open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := r.OpenWithin(name, ".")
 	if err != nil {
 		return err
 	}

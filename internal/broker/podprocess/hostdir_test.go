@@ -88,3 +88,29 @@ func selfRoot(t *testing.T) *podprocess.Root {
 	t.Cleanup(func() { _ = root.Close() })
 	return root
 }
+
+// A Pod cannot name another directory by a symlink.
+func TestChownFollowsNoSymlink(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs to be root to change the owner of a directory")
+	}
+	top := t.TempDir()
+	dir, link := filepath.Join(top, "dir"), filepath.Join(top, "link")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Symlink("dir", link)); err != nil {
+		t.Fatal(err)
+	}
+	created, err := podprocess.CreationTime(openDir(t, top))
+	if err != nil || created.IsZero() {
+		t.Skipf("this file system does not record creation times: %v", err)
+	}
+	if err := selfRoot(t).ChownNewDirectory(link, 107, created); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("got %v, want %v", err, syscall.ELOOP)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stat := info.Sys().(*syscall.Stat_t); stat.Uid != 0 {
+		t.Errorf("the directory belongs to user %d", stat.Uid)
+	}
+}
