@@ -104,6 +104,23 @@ func ComputeOf(pod *corev1.Pod) *corev1.Container {
 	return nil
 }
 
+// Resizable returns those of a container's resources that can change while it runs. The caches of Pods contain no others.
+func Resizable(all corev1.ResourceRequirements) corev1.ResourceRequirements {
+	kept := func(list corev1.ResourceList) corev1.ResourceList {
+		var out corev1.ResourceList
+		for _, name := range resized {
+			if quantity, found := list[name]; found {
+				if out == nil {
+					out = corev1.ResourceList{}
+				}
+				out[name] = quantity
+			}
+		}
+		return out
+	}
+	return corev1.ResourceRequirements{Requests: kept(all.Requests), Limits: kept(all.Limits)}
+}
+
 // Target returns the resources of the launcher's container after a resize. now are those that it has, wanted those of a new Pod for
 // the guest of the new size. Everything else about the container stays, also what an admission plugin has set. Only resources
 // that the guest needs more of grow, and only those that it needs less of shrink, so that an earlier version or configuration by

@@ -33,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/resize"
 )
 
 // NewScheme returns a scheme with every kind that virt-controller reads or writes.
@@ -65,14 +66,18 @@ func transformNode(o any) (any, error) {
 	return o, err
 }
 
-// transformPod keeps of a launcher Pod's spec what is read: where it runs and may run, the images, and the claims. The rest, which is
-// most of a Pod, can be rendered from the VMI.
+// transformPod keeps of a launcher Pod's spec what is read: where it runs and may run, the images, the claims, and those resources of
+// the launcher's container that change with the size of the guest. The rest, which is most of a Pod, can be rendered from the VMI.
 func transformPod(o any) (any, error) {
 	o, err := cache.TransformStripManagedFields()(o)
 	if pod, ok := o.(*corev1.Pod); ok {
 		kept := corev1.PodSpec{NodeName: pod.Spec.NodeName, NodeSelector: pod.Spec.NodeSelector}
 		for i := range pod.Spec.Containers {
-			kept.Containers = append(kept.Containers, corev1.Container{Name: pod.Spec.Containers[i].Name, Image: pod.Spec.Containers[i].Image})
+			container := corev1.Container{Name: pod.Spec.Containers[i].Name, Image: pod.Spec.Containers[i].Image}
+			if container.Name == launcherpod.ComputeContainer {
+				container.Resources = resize.Resizable(pod.Spec.Containers[i].Resources)
+			}
+			kept.Containers = append(kept.Containers, container)
 		}
 		for i := range pod.Spec.Volumes {
 			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil {

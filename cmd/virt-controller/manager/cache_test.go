@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,6 +34,10 @@ func TestPodsInCache(t *testing.T) {
 			NodeName: "node", NodeSelector: map[string]string{"c": "d"}, Tolerations: []corev1.Toleration{{Key: "e"}},
 			Containers: []corev1.Container{{
 				Name: launcherpod.ComputeContainer, Image: "launcher:v1", Env: []corev1.EnvVar{{Name: "f"}}, VolumeMounts: []corev1.VolumeMount{{Name: "g"}},
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "devices.kubevirt.io/tun": resource.MustParse("1")},
+					Limits:   corev1.ResourceList{"devices.kubevirt.io/tun": resource.MustParse("1")},
+				},
 			}},
 			Volumes: []corev1.Volume{
 				{Name: launcherpod.StateVolume, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}},
@@ -52,7 +57,9 @@ func TestPodsInCache(t *testing.T) {
 	g.Expect(virtualmachineinstance.StateClaim(kept)).To(Equal("disk"))
 	g.Expect(kept.Spec).To(Equal(corev1.PodSpec{
 		NodeName: "node", NodeSelector: full.Spec.NodeSelector, Volumes: full.Spec.Volumes[:1],
-		Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher:v1"}},
+		Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher:v1", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
+		}}},
 	}))
 	full.ManagedFields, full.Spec = nil, kept.Spec
 	g.Expect(kept).To(Equal(full))

@@ -53,6 +53,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -193,9 +194,13 @@ var podLabels = []string{v1.AppLabel, v1.CreatedByLabel, v1.MigrationJobLabel, p
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return !slices.Contains(podLabels, key) })
+		compute := resize.ComputeOf(pod)
 		pod.Spec = corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ReadinessGates: pod.Spec.ReadinessGates,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		}
+		if compute != nil {
+			pod.Spec.Containers = []corev1.Container{{Name: compute.Name, Resources: resize.Resizable(compute.Resources)}}
 		}
 	}
 	return cache.TransformStripManagedFields()(object)
