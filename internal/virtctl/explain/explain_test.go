@@ -313,3 +313,15 @@ func TestExplain(t *testing.T) {
 		})
 	}
 }
+
+func TestEventsWithoutJSON(t *testing.T) {
+	for message, want := range map[string]string{
+		`Pod resize started: {"containers":[]}`: "Pod resize started",
+		`Pod resize started: {"containers":[…`:  "Pod resize started",
+		"not found: {name}":                     "not found: {name}",
+	} {
+		if got := withoutJSON(message); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -65,7 +65,7 @@ func (r *Report) Print(out io.Writer) error {
 	if len(r.Events) > 0 {
 		b.WriteString("\nLatest events:\n")
 		for _, e := range r.Events {
-			paragraph(&b, fmt.Sprintf("  %-5s", e.Age), fmt.Sprintf("%s %s: %s", e.Reason, e.Object, e.Message))
+			paragraph(&b, fmt.Sprintf("  %-5s", e.Age), fmt.Sprintf("%s %s: %s", e.Reason, e.Object, withoutJSON(e.Message)))
 		}
 	}
 	if len(r.Hidden) > 0 {
@@ -77,6 +77,13 @@ func (r *Report) Print(out io.Writer) error {
 	}
 	_, err := io.WriteString(out, cli.Plain(b.String()))
 	return err
+}
+
+// withoutJSON removes the JSON at the end of a message: the kubelet's events about the resources of a Pod have all of them there. The
+// report as JSON has the whole message.
+func withoutJSON(message string) string {
+	text, _, _ := strings.Cut(message, `: {"`)
+	return text
 }
 
 func (f *Finding) print(b *strings.Builder) {
