@@ -72,6 +72,11 @@ var immutable = map[string]bool{
 // HasEnded reports whether a migration has succeeded or failed, so that the state of another one may replace its state.
 func HasEnded(m *v1.VirtualMachineInstanceMigrationState) bool { return m.Completed || m.Failed }
 
+// Migrating reports whether a VMI has a migration that has not ended.
+func Migrating(status *v1.VirtualMachineInstanceStatus) bool {
+	return status.MigrationState != nil && !HasEnded(status.MigrationState)
+}
+
 // checkMigration returns the fields in which two states of a migration differ, or an error that names the first one that the
 // writer must not change.
 func checkMigration(

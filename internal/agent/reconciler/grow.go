@@ -111,7 +111,7 @@ func growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume
 
 // migratesOrWill reports whether the guest is being migrated or a migration of its volumes is due. libvirt grows no disks then.
 func migratesOrWill(vmi *v1.VirtualMachineInstance) bool {
-	return isMigrating(vmi) || vmistatus.MovesVolumes(&vmi.Status)
+	return vmistatus.Migrating(&vmi.Status) || vmistatus.MovesVolumes(&vmi.Status)
 }
 
 // claimInfo returns what virt-controller wrote about the claim of a volume, or nil.

@@ -32,7 +32,7 @@ type interfaceUpdater interface {
 // compares the spec with the running domain, so it also works after the agent was replaced. libvirt changes no devices during a
 // migration, which sends the guest with its current links: afterwards the node that has the guest changes them.
 func setLinks(ctx context.Context, s *scope, guest interfaceUpdater) error {
-	if s.vmi == nil || !s.domain.Active() || isTransient(s.domain) || isMigrating(s.vmi) {
+	if s.vmi == nil || !s.domain.Active() || isTransient(s.domain) || vmistatus.Migrating(&s.vmi.Status) {
 		return nil
 	}
 	var errs []error
@@ -84,10 +84,4 @@ func linkOf(nic *libvirtxml.DomainInterface) string {
 		return linkDown
 	}
 	return linkUp
-}
-
-// isMigrating reports whether the guest is being migrated.
-func isMigrating(vmi *v1.VirtualMachineInstance) bool {
-	m := vmi.Status.MigrationState
-	return m != nil && !vmistatus.HasEnded(m)
 }

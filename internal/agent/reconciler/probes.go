@@ -23,7 +23,7 @@ func (r *Reconciler) pauseProbes(ctx context.Context, s *scope, guest probePause
 	if s.vmi == nil || !s.domain.Active() {
 		return nil
 	}
-	if m := s.vmi.Status.MigrationState; m != nil && !vmistatus.HasEnded(m) {
+	if vmistatus.Migrating(&s.vmi.Status) {
 		return nil
 	}
 	paused, err := strconv.ParseBool(s.vmi.Annotations[v1.PauseGuestAgentProbesAnnotation])

@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Reasons of the condition Synchronized when libvirt refuses to change the CPUs or the memory of the guest. KubeVirt's names of such
@@ -44,7 +45,8 @@ type guestResizer interface {
 // resizeGuest gives a running guest the CPUs and the memory of its spec, once the kubelet has given its Pod the resources for them. It
 // depends on what the domain and the Pod have alone, so it also works after the agent was replaced, and after a migration.
 func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResizer) error {
-	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) || isMigrating(s.vmi) {
+	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
+		vmistatus.Migrating(&s.vmi.Status) {
 		return nil
 	}
 	if s.domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.vmi) && uint64(resize.Desired(s.vmi).Memory) > s.domain.AtBoot() {

@@ -16,7 +16,7 @@ func (r *Reconciler) freezeForSnapshot(s *scope, guest snapshotfreeze.Guest) err
 		return nil
 	}
 	intent := freeze.IntentOf(&s.vmi.Status)
-	if m := s.vmi.Status.MigrationState; m != nil && !vmistatus.HasEnded(m) {
+	if vmistatus.Migrating(&s.vmi.Status) {
 		intent = nil
 	}
 	r.syncFreeze(s, guest, intent)

@@ -176,7 +176,7 @@ func (s *Scope) checkMigration() error {
 
 // startVolumeMigration records sources and destinations of the volumes.
 func (s *Scope) startVolumeMigration(ctx context.Context) (pending bool, restart string, err error) {
-	if s.VMI.Status.Phase != v1.Running || migrationInProgress(s.VMI) {
+	if s.VMI.Status.Phase != v1.Running || vmistatus.Migrating(&s.VMI.Status) {
 		return true, "", nil // A change of the instance triggers the next reconciliation.
 	}
 	moves, err := s.describeMoves(ctx)
@@ -205,7 +205,7 @@ func (s *Scope) startVolumeMigration(ctx context.Context) (pending bool, restart
 // revertVolumes reverts a change of claims. A migration that is in progress is aborted. It may finish first: then the guest uses
 // the destinations, and reverting is another change.
 func (s *Scope) revertVolumes(ctx context.Context) error {
-	if migrationInProgress(s.VMI) {
+	if vmistatus.Migrating(&s.VMI.Status) {
 		if s.VMI.Status.MigrationState.AbortRequested {
 			return nil
 		}
@@ -226,11 +226,6 @@ func (s *Scope) revertVolumes(ctx context.Context) error {
 	}
 	s.Status.VolumeUpdateState = nil
 	return nil
-}
-
-// migrationInProgress reports whether a migration has not ended. Its volumes must not change until then.
-func migrationInProgress(vmi *v1.VirtualMachineInstance) bool {
-	return vmi.Status.MigrationState != nil && !vmistatus.HasEnded(vmi.Status.MigrationState)
 }
 
 // setClaims writes the destination or the source claims to the instance's spec.

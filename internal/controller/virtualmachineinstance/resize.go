@@ -76,8 +76,8 @@ func (s *scope) resizePod(ctx context.Context) error {
 
 // mayResize reports whether the guest runs in its Pod and is not about to leave it.
 func (s *scope) mayResize() bool {
-	moving := s.vmi.Status.MigrationState != nil && !vmistatus.HasEnded(s.vmi.Status.MigrationState)
-	return s.vmi.Status.Phase == v1.Running && !s.deleting() && !moving && s.pod != nil && s.pod.DeletionTimestamp == nil && !podstate.Finished(s.pod)
+	return s.vmi.Status.Phase == v1.Running && !s.deleting() && !vmistatus.Migrating(&s.vmi.Status) &&
+		s.pod != nil && s.pod.DeletionTimestamp == nil && !podstate.Finished(s.pod)
 }
 
 // stays returns why the guest does not migrate by itself, or "" if it does.

@@ -112,11 +112,9 @@ var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool
 			return true
 		}
 	}
-	moves := func(s *v1.VirtualMachineInstanceStatus) bool {
-		return s.MigrationState != nil && !vmistatus.HasEnded(s.MigrationState)
-	}
 	return labeled != stillLabeled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
-		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) || moves(a) != moves(b) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) || vmistatus.Migrating(a) != vmistatus.Migrating(b) ||
+		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
 }}
 

@@ -244,8 +244,7 @@ func (p *Plan) requeueAt(at time.Time) {
 
 // isMigrating reports whether the guest has a migration that has not ended, of this controller or not.
 func (g *Guest) isMigrating() bool {
-	state := g.VMI.Status.MigrationState
-	return automigration.Active(g.Migrations) != nil || state != nil && !vmistatus.HasEnded(state)
+	return automigration.Active(g.Migrations) != nil || vmistatus.Migrating(&g.VMI.Status)
 }
 
 // failures returns this controller's migrations that have failed since the last success, the oldest first. A migration that a user canceled
