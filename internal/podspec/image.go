@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // launcherImageAnnotation is an annotation of ours on launcher Pods. It has the configured image. Some admission plugins
@@ -29,10 +29,8 @@ func LauncherImage(pod *corev1.Pod) string {
 }
 
 func computeImage(pod *corev1.Pod) string {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == launcherpod.ComputeContainer {
-			return pod.Spec.Containers[i].Image
-		}
+	if compute := podstate.ComputeContainer(pod); compute != nil {
+		return compute.Image
 	}
 	return ""
 }

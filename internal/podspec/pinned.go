@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // imageDigest matches the digest at the end of an image reference. The image IDs that some runtimes report do not match: they
@@ -58,14 +58,13 @@ func ImageDigests(pod *corev1.Pod) map[string]string {
 		}
 	}
 	mounted := map[string]string{}
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name != launcherpod.ComputeContainer {
-			continue
-		}
-		for _, mount := range pod.Spec.Containers[i].VolumeMounts {
-			if digest, named := digests[mount.Name]; named && mount.SubPath == "" && mount.SubPathExpr == "" {
-				mounted[mount.MountPath] = digest
-			}
+	compute := podstate.ComputeContainer(pod)
+	if compute == nil {
+		return mounted
+	}
+	for _, mount := range compute.VolumeMounts {
+		if digest, named := digests[mount.Name]; named && mount.SubPath == "" && mount.SubPathExpr == "" {
+			mounted[mount.MountPath] = digest
 		}
 	}
 	return mounted

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
@@ -76,7 +75,7 @@ func Applied(pod *corev1.Pod) bool {
 	if seen := pod.Status.ObservedGeneration; seen != 0 && seen < pod.Generation {
 		return false
 	}
-	compute, spec := podstate.Compute(pod), ComputeOf(pod)
+	compute, spec := podstate.Compute(pod), podstate.ComputeContainer(pod)
 	if compute == nil || spec == nil {
 		return false
 	}
@@ -92,16 +91,6 @@ func Applied(pod *corev1.Pod) bool {
 	limit, limited := spec.Resources.Limits[corev1.ResourceMemory]
 	used, reported := compute.Resources.Limits[corev1.ResourceMemory]
 	return !limited || !reported || used.Cmp(limit) == 0
-}
-
-// ComputeOf returns the launcher's container in the spec of a Pod, or nil.
-func ComputeOf(pod *corev1.Pod) *corev1.Container {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == launcherpod.ComputeContainer {
-			return &pod.Spec.Containers[i]
-		}
-	}
-	return nil
 }
 
 // Resizable returns those of a container's resources that can change while it runs. The caches of Pods contain no others.

@@ -194,7 +194,7 @@ var podLabels = []string{v1.AppLabel, v1.CreatedByLabel, v1.MigrationJobLabel, p
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return !slices.Contains(podLabels, key) })
-		compute := resize.ComputeOf(pod)
+		compute := podstate.ComputeContainer(pod)
 		pod.Spec = corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ReadinessGates: pod.Spec.ReadinessGates,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,

@@ -108,12 +108,12 @@ func (s *scope) patchResources(ctx context.Context, from, to resize.Size) (podRe
 		return podRefusal{}, err
 	}
 	changed := s.pod.DeepCopy()
-	compute := resize.ComputeOf(changed)
+	compute := podstate.ComputeContainer(changed)
 	if compute == nil {
 		return podRefusal{always: "it has no container for the launcher"}, nil
 	}
 	compute.Resources = resize.Target(compute.Resources, podspec.Resources(resize.With(s.vmi, to), config), from, to)
-	if equality.Semantic.DeepEqual(resize.ComputeOf(s.pod).Resources, compute.Resources) {
+	if equality.Semantic.DeepEqual(podstate.ComputeContainer(s.pod).Resources, compute.Resources) {
 		return podRefusal{}, nil
 	}
 	err := s.client.SubResource("resize").Patch(ctx, changed, client.StrategicMergeFrom(s.pod, client.MergeFromWithOptimisticLock{}))

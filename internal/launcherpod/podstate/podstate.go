@@ -58,6 +58,16 @@ func Compute(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
+// ComputeContainer returns the container with virt-launcher in the Pod's spec, or nil.
+func ComputeContainer(pod *corev1.Pod) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == launcherpod.ComputeContainer {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	return nil
+}
+
 // Condition returns the Pod's condition of a type, or nil.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {

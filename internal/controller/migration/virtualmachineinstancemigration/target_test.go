@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/test/builder"
@@ -47,7 +48,7 @@ func TestTargetHasRoomForTheGuest(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return resize.ComputeOf(pod).Resources
+				return podstate.ComputeContainer(pod).Resources
 			}
 			own, err := podspec.Build(of(c.pod), config)
 			if err != nil {
@@ -57,7 +58,7 @@ func TestTargetHasRoomForTheGuest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			has, want := resize.ComputeOf(pod).Resources, built(c.want)
+			has, want := podstate.ComputeContainer(pod).Resources, built(c.want)
 			if has.Requests.Memory().Cmp(*want.Requests.Memory()) != 0 || has.Limits.Memory().Cmp(*want.Limits.Memory()) != 0 {
 				t.Errorf("the target requests %v and has the limit %v, want %v and %v",
 					has.Requests.Memory(), has.Limits.Memory(), want.Requests.Memory(), want.Limits.Memory())
