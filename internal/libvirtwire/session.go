@@ -49,7 +49,7 @@ var eventMessages = map[int32]int32{
 }
 
 // Session tracks the calls of a client of libvirt, so that only their responses and the events that the client has registered for
-// are forwarded to it. The C library, which parses what is forwarded, runs with the agent's privileges.
+// are forwarded to it. The C library, which parses what is forwarded, runs in the agent, which controls all guests of the node.
 type Session struct {
 	mu sync.Mutex
 	// waiting are the calls without a response, by their serial.
