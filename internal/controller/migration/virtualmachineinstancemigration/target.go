@@ -81,7 +81,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// buildTarget builds the target's Pod for the guest as it will arrive: a guest that is to return memory may still have it. own is its Pod.
+// buildTarget builds the target's Pod for all that the guest has: a guest that is to return memory may still have it. own is its Pod.
 func buildTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod, config podspec.Config, target podspec.Target) (*corev1.Pod, error) {
 	return podspec.BuildTarget(resize.With(vmi, resize.ForTarget(vmi, own)), config, target)
 }
