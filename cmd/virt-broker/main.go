@@ -87,14 +87,11 @@ func serve(ctx context.Context, o *options) error {
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, log))
 	defer cancel()
 	devices := device.NewManager(device.Options{PluginDir: o.pluginDir, DevDir: o.devDir, Count: o.maxDevices})
-	server, err := broker.New(broker.Options{
+	server := broker.New(broker.Options{
 		PodsDir: filepath.Join(o.kubeletRoot, "pods"), PodLogsDir: o.podLogsDir,
 		PodResourcesDir: filepath.Join(o.kubeletRoot, "pod-resources"), DevDir: o.devDir,
 		Devices: devices, ClientUID: brokerapi.ClientUID, Log: log,
 	})
-	if err != nil {
-		return err
-	}
 	defer server.Close()
 	listener, err := broker.Listen(brokerapi.Socket(o.kubeletRoot), brokerapi.ClientUID)
 	if err != nil {

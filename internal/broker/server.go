@@ -5,6 +5,7 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,15 +73,11 @@ type Server struct {
 }
 
 // New returns a Server.
-func New(o Options) (*Server, error) {
-	found, err := pods.New(o.PodsDir, o.CheckPeer)
-	if err != nil {
-		return nil, err
-	}
+func New(o Options) *Server {
 	volumes := newLimiter(2, 256, "too many volumes are being read: retry")
 	volumes.inAll, volumes.reserved = largeInAll, 0
 	return &Server{
-		Options: o, pods: found, volumes: volumes, large: make(chan struct{}, largeRequests),
+		Options: o, pods: pods.New(o.PodsDir, o.CheckPeer), volumes: volumes, large: make(chan struct{}, largeRequests),
 		quick: newLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
 		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is gone, each
 		// reconciliation would block another one.
@@ -88,7 +85,7 @@ func New(o Options) (*Server, error) {
 		network: newLimiter(1, 16, "the network of the launcher Pod is being changed: retry"),
 		waits:   newLimiter(4, 0, "too many requests wait for events of this Pod"),
 		lines:   rate.NewLimiter(logRate, logBurst),
-	}, nil
+	}
 }
 
 // Close releases the resources of the server.
@@ -313,7 +310,7 @@ func (s *Server) send(conn *net.UnixConn, got answer, err error) error {
 	if err != nil {
 		response.Error = brokerapi.FromError(err)
 	} else if got.result != nil {
-		if response.Result, err = encode(got.result); err != nil {
+		if response.Result, err = json.Marshal(got.result); err != nil {
 			return err
 		}
 	}
