@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ import (
 
 // checkTimeout bounds the command check.
 const checkTimeout = 5 * time.Second
+
+// gcPercent is how much the heap may grow before it is collected, in percent of what is in use.
+const gcPercent = 20
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -75,6 +79,8 @@ func run(arguments []string) error {
 	if check {
 		return ping(ctx, brokerapi.Socket(o.kubeletRoot))
 	}
+	// Its memory is overhead of every node, and it has little garbage: collect that early.
+	debug.SetGCPercent(gcPercent)
 	if err := memorylimit.Apply(memorylimit.PureGo); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -30,6 +31,9 @@ const (
 	// maxLogged is the limit for a text in a line, in bytes.
 	maxLogged = 1024
 )
+
+// idleAfter is how long no request may have ended until memory is given back. Requests come in bursts, as guests start.
+const idleAfter = 2 * time.Second
 
 // Devices are the node's devices for guests.
 type Devices interface {
@@ -70,6 +74,8 @@ type Server struct {
 	large chan struct{}
 	// lines limits the lines of the log.
 	lines *rate.Limiter
+	// idle gives unused memory back to the node after requests.
+	idle *time.Timer
 }
 
 // New returns a Server.
@@ -85,11 +91,15 @@ func New(o Options) *Server {
 		network: newLimiter(1, 16, "the network of the launcher Pod is being changed: retry"),
 		waits:   newLimiter(4, 0, "too many requests wait for events of this Pod"),
 		lines:   rate.NewLimiter(logRate, logBurst),
+		idle:    time.AfterFunc(idleAfter, debug.FreeOSMemory),
 	}
 }
 
 // Close releases the resources of the server.
-func (s *Server) Close() { s.pods.Close() }
+func (s *Server) Close() {
+	s.idle.Stop()
+	s.pods.Close()
+}
 
 // Listen creates the broker's socket for a client's user. It replaces the socket of an earlier process without a moment in which there is
 // none.
@@ -186,9 +196,12 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	switch {
 	case err != nil:
 		s.log("A request failed", append(values, "error", err.Error())...)
-	case request.Verb != brokerapi.Ping: // the kubelet's probes
+	case request.Verb == brokerapi.Ping: // the kubelet's probes
+		return
+	default:
 		s.log("Served a request", values...)
 	}
+	s.idle.Reset(idleAfter)
 }
 
 // receive receives a request. Of the large ones, it receives few at a time.
