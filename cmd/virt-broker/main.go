@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ import (
 
 // checkTimeout bounds the command check.
 const checkTimeout = 5 * time.Second
+
+// gcPercent is how much the heap may grow before it is collected, in percent of what is in use.
+const gcPercent = 20
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -75,6 +79,8 @@ func run(arguments []string) error {
 	if check {
 		return ping(ctx, brokerapi.Socket(o.kubeletRoot))
 	}
+	// Its memory is overhead of every node, and it has little garbage: collect that early.
+	debug.SetGCPercent(gcPercent)
 	if err := memorylimit.Apply(memorylimit.PureGo); err != nil {
 		return err
 	}
@@ -87,14 +93,11 @@ func serve(ctx context.Context, o *options) error {
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, log))
 	defer cancel()
 	devices := device.NewManager(device.Options{PluginDir: o.pluginDir, DevDir: o.devDir, Count: o.maxDevices})
-	server, err := broker.New(broker.Options{
+	server := broker.New(broker.Options{
 		PodsDir: filepath.Join(o.kubeletRoot, "pods"), PodLogsDir: o.podLogsDir,
 		PodResourcesDir: filepath.Join(o.kubeletRoot, "pod-resources"), DevDir: o.devDir,
 		Devices: devices, ClientUID: brokerapi.ClientUID, Log: log,
 	})
-	if err != nil {
-		return err
-	}
 	defer server.Close()
 	listener, err := broker.Listen(brokerapi.Socket(o.kubeletRoot), brokerapi.ClientUID)
 	if err != nil {

@@ -4,8 +4,6 @@
 package broker
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // guestDevices are the devices that QEMU opens in the Pod, with the minor numbers that identify them.
@@ -29,7 +27,7 @@ var guestDevices = []struct {
 	{"/dev/net/tun", 200},
 	{"/dev/vhost-net", 238},
 	{"/dev/vhost-vsock", 241},
-	{launcherpod.PostCopyDevice, dynamicMinor},
+	{layout.PostCopyDevice, dynamicMinor},
 }
 
 const (
@@ -41,26 +39,18 @@ const (
 
 // ownDevices makes QEMU's user the owner of the devices in the Pod's /dev. The runtime creates them with the owner that they
 // have on the node, where vhost-net and sometimes kvm belong to root. It never changes the owner of the node's own device files.
-func (s *Server) ownDevices(pod string, arguments json.RawMessage) (task, error) {
-	return task{limit: s.quick, run: func(context.Context) (answer, error) {
-		root, err := s.pods.Root(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = root.Close() }()
+func (s *Server) ownDevices(pod string, _ none) (task, error) {
+	return s.inRoot(s.quick, pod, func(root *podprocess.Root) (answer, error) {
 		var errs []error
 		for _, d := range guestDevices {
-			if err := ownDeviceAt(root, d.path, d.minor, s.onNode(d.path)); err != nil {
-				errs = append(errs, fmt.Errorf("change the owner of %s in the launcher Pod to user %d: %w", d.path, launcherpod.QEMUUser, err))
+			// The broker's path of the node's device.
+			onNode := filepath.Join(s.DevDir, strings.TrimPrefix(d.path, "/dev/"))
+			if err := ownDeviceAt(root, d.path, d.minor, onNode); err != nil {
+				errs = append(errs, fmt.Errorf("change the owner of %s in the launcher Pod to user %d: %w", d.path, layout.QEMUUser, err))
 			}
 		}
 		return answer{}, errors.Join(errs...)
-	}}, none(arguments)
-}
-
-// onNode returns the broker's path of a device of the node.
-func (s *Server) onNode(device string) string {
-	return filepath.Join(s.DevDir, strings.TrimPrefix(device, "/dev/"))
+	}), nil
 }
 
 // ownDeviceAt makes QEMU's user the owner of a device of the Pod, if the Pod has it.
@@ -92,7 +82,7 @@ func ownDevice(f *os.File, minor uint32, onNode string) error {
 		return nil
 	}
 	const othersReadWrite = 0o006
-	if stat.Uid == launcherpod.QEMUUser || stat.Mode&othersReadWrite == othersReadWrite {
+	if stat.Uid == layout.QEMUUser || stat.Mode&othersReadWrite == othersReadWrite {
 		return nil
 	}
 	switch {
@@ -101,5 +91,5 @@ func ownDevice(f *os.File, minor uint32, onNode string) error {
 	case err != nil && !errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("compare it with the node's %s: %w", onNode, err)
 	}
-	return unix.Fchownat(int(f.Fd()), "", launcherpod.QEMUUser, launcherpod.QEMUUser, unix.AT_EMPTY_PATH)
+	return unix.Fchownat(int(f.Fd()), "", layout.QEMUUser, layout.QEMUUser, unix.AT_EMPTY_PATH)
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -182,7 +184,7 @@ func FuzzInspect(f *testing.F) {
 	more := []brokerapi.InspectArguments{{Path: "/../../dev/null"}, {Path: "/proc/self/root/dev/null", DirectIO: true}}
 	fuzzVerb(f, brokerapi.Inspect, more, func(t *testing.T, a brokerapi.InspectArguments, accepted task) {
 		got, err := accepted.run(t.Context())
-		if result, ok := got.result.(brokerapi.InspectResult); err == nil && (!ok || result.CharacterDevice) {
+		if result, ok := got.result.(brokerapi.InspectResult); err == nil && (!ok || result.Mode&unix.S_IFMT == unix.S_IFCHR) {
 			t.Errorf("%q is %+v", a.Path, got.result)
 		}
 	})

@@ -4,14 +4,13 @@
 package broker
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // mountsBefore is how long before a Pod's own directory the kubelet may create a directory of the node for the Pod, because it
@@ -20,27 +19,18 @@ const mountsBefore = 10 * time.Second
 
 // giveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this Pod. It
 // does nothing with an older directory.
-func (s *Server) giveHostDir(pod string, arguments json.RawMessage) (task, error) {
-	var a brokerapi.GiveHostDirArguments
-	if err := decode(arguments, &a); err != nil {
-		return task{}, err
-	}
-	if volume, err := below(a.Directory, launcherpod.DisksDir); err != nil || strings.Contains(volume, "/") {
+func (s *Server) giveHostDir(pod string, a brokerapi.GiveHostDirArguments) (task, error) {
+	if volume, err := below(a.Directory, layout.DisksDir); err != nil || strings.Contains(volume, "/") {
 		return task{}, brokerapi.Refused("%.256q is not where a directory of the node is mounted", a.Directory)
 	}
-	return task{limit: s.storage, run: func(context.Context) (answer, error) {
+	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {
 		since, err := s.pods.Created(pod)
 		if err != nil || since.IsZero() {
 			return answer{}, err
 		}
-		root, err := s.pods.Root(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = root.Close() }()
-		if err := root.ChownNewDirectory(a.Directory, launcherpod.QEMUUser, since.Add(-mountsBefore)); err != nil {
+		if err := root.ChownNewDirectory(a.Directory, layout.QEMUUser, since.Add(-mountsBefore)); err != nil {
 			return answer{}, fmt.Errorf("check whether the kubelet created %s: %w", a.Directory, err)
 		}
 		return answer{}, nil
-	}}, nil
+	}), nil
 }

@@ -4,8 +4,6 @@
 package broker
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path"
@@ -18,20 +16,11 @@ import (
 )
 
 // inspect describes a file of the Pod.
-func (s *Server) inspect(pod string, arguments json.RawMessage) (task, error) {
-	var a brokerapi.InspectArguments
-	if err := decode(arguments, &a); err != nil {
-		return task{}, err
-	}
+func (s *Server) inspect(pod string, a brokerapi.InspectArguments) (task, error) {
 	if !path.IsAbs(a.Path) || len(a.Path) >= unix.PathMax || strings.ContainsRune(a.Path, 0) {
 		return task{}, brokerapi.Invalid("%.256q is no path", a.Path)
 	}
-	return task{limit: s.storage, run: func(context.Context) (answer, error) {
-		root, err := s.pods.Root(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = root.Close() }()
+	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {
 		f, err := root.Open(a.Path, unix.O_PATH)
 		if err != nil {
 			return answer{}, err
@@ -39,7 +28,7 @@ func (s *Server) inspect(pod string, arguments json.RawMessage) (task, error) {
 		defer func() { _ = f.Close() }()
 		result, err := describe(f, a.DirectIO)
 		return answer{result: result}, err
-	}}, nil
+	}), nil
 }
 
 // describe describes a file without opening it, unless it is a regular one and withDirectIO is set: opening a device can have side
@@ -49,8 +38,14 @@ func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
 		return brokerapi.InspectResult{}, err
 	}
-	result := blockSizes(f, &stat)
-	result.CharacterDevice = stat.Mode&unix.S_IFMT == unix.S_IFCHR
+	result := brokerapi.InspectResult{Mode: stat.Mode}
+	if kind := stat.Mode & unix.S_IFMT; kind == unix.S_IFBLK {
+		result.Major, result.Minor = unix.Major(stat.Rdev), unix.Minor(stat.Rdev)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err == nil && fs.Bsize > 0 {
+		result.BlockSize = uint(fs.Bsize)
+	}
 	if withDirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG && podprocess.ExpectNoKernelFile(f) == nil {
 		fd, err := unix.Open(procFD(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		result.DirectIO = err == nil && unix.Close(fd) == nil

@@ -4,7 +4,6 @@
 package broker
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // inspected returns what inspect finds out about a path of this process.
@@ -51,8 +50,8 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]bool{"/dev/null": true, regular: false, "/nothing": false, link: true} {
-		if got := inspected(t, path); got.CharacterDevice != want {
-			t.Errorf("%s is a device: %v", path, got.CharacterDevice)
+		if got := inspected(t, path); (got.Mode&unix.S_IFMT == unix.S_IFCHR) != want {
+			t.Errorf("%s has the mode %o", path, got.Mode)
 		}
 	}
 	// Devices are never opened. The result for a regular file depends on its file system.
@@ -65,35 +64,8 @@ func TestInspect(t *testing.T) {
 	if err := unix.Statfs(regular, &fs); err != nil {
 		t.Fatal(err)
 	}
-	size := uint(fs.Bsize)
-	if got := inspected(t, regular); got.Logical != size || got.Physical != size || got.Discard != size {
-		t.Errorf("got %+v, want %d for all", got, size)
-	}
-}
-
-func TestDeviceSizes(t *testing.T) {
-	sys := t.TempDir()
-	queue := filepath.Join(sys, "devices", "vda", "queue")
-	partition := filepath.Join(sys, "devices", "vda", "vda1")
-	if err := errors.Join(os.MkdirAll(queue, 0o755), os.MkdirAll(partition, 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	for name, size := range map[string]string{"logical_block_size": "512\n", "physical_block_size": "4096\n", "discard_granularity": "8192\n"} {
-		if err := os.WriteFile(filepath.Join(queue, name), []byte(size), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for number, target := range map[string]string{"252:0": filepath.Dir(queue), "252:1": partition} {
-		if err := os.Symlink(target, filepath.Join(sys, number)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for minor, want := range map[uint32]brokerapi.InspectResult{
-		0: {Logical: 512, Physical: 4096, Discard: 8192}, 1: {Logical: 512, Physical: 4096, Discard: 8192}, 2: {},
-	} {
-		if got := deviceSizes(sys, 252, minor); got != want {
-			t.Errorf("252:%d: got %+v, want %+v", minor, got, want)
-		}
+	if got := inspected(t, regular); got.BlockSize != uint(fs.Bsize) {
+		t.Errorf("got %+v, want %d", got, fs.Bsize)
 	}
 }
 
@@ -110,11 +82,11 @@ func TestClaim(t *testing.T) {
 		// assigned is the dynamic minor number of the node's device, if it has one.
 		assigned uint32
 	}{
-		{name: "a device of root", mode: 0o600, minor: minor, owner: launcherpod.QEMUUser},
+		{name: "a device of root", mode: 0o600, minor: minor, owner: layout.QEMUUser},
 		{name: "a device for all", mode: 0o666, minor: minor},
 		{name: "another device with the name", mode: 0o600, minor: 3},
 		{name: "the node's own", mode: 0o600, minor: minor, onNode: true, refused: true},
-		{name: "a dynamic minor number", mode: 0o600, minor: 257, owner: launcherpod.QEMUUser, assigned: 257},
+		{name: "a dynamic minor number", mode: 0o600, minor: 257, owner: layout.QEMUUser, assigned: 257},
 		{name: "another dynamic minor number", mode: 0o600, minor: 256, assigned: 257},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -4,12 +4,9 @@
 package broker
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"regexp"
@@ -23,48 +20,32 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
-
-// maxProcFile bounds what is read from a file of /proc. A status has about 60 lines.
-const maxProcFile = 64 << 10
 
 // cpus returns the CPUs that the kernel lets the Pod's libvirtd run on, in ascending order. This is the Pod's cpuset with any
 // version of cgroups: the kubelet sets it before the container starts, and the process cannot extend it. It returns none
 // if the list cannot be read.
-func (s *Server) cpus(pod string, arguments json.RawMessage) (task, error) {
-	return task{limit: s.quick, run: func(context.Context) (answer, error) {
-		libvirtd, err := s.pods.Libvirtd(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = libvirtd.Close() }()
+func (s *Server) cpus(pod string, _ none) (task, error) {
+	return s.ofLibvirtd(s.quick, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
 		return answer{result: brokerapi.CPUsResult{CPUs: allowedCPUs(libvirtd)}}, nil
-	}}, none(arguments)
+	}), nil
 }
 
 // allowedCPUs returns the CPUs that the kernel lets a process or a thread run on, given its directory in /proc.
 func allowedCPUs(dir *os.File) []uint {
-	f, err := podprocess.OpenIn(dir, "status")
+	status, _ := podprocess.Read(dir, "status")
+	_, list, _ := strings.Cut(status, "\nCpus_allowed_list:")
+	list, _, _ = strings.Cut(list, "\n")
+	set, err := cpuset.Parse(strings.TrimSpace(list))
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(io.LimitReader(f, maxProcFile))
-	for lines.Scan() {
-		if list, ok := strings.CutPrefix(lines.Text(), "Cpus_allowed_list:"); ok {
-			set, err := cpuset.Parse(strings.TrimSpace(list))
-			if err != nil {
-				return nil
-			}
-			cpus := make([]uint, 0, set.Size())
-			for _, cpu := range set.List() {
-				cpus = append(cpus, uint(cpu))
-			}
-			return cpus
-		}
+	var cpus []uint
+	for _, cpu := range set.List() {
+		cpus = append(cpus, uint(cpu))
 	}
-	return nil
+	return cpus
 }
 
 // vcpuComm matches the names of vCPU threads.
@@ -78,30 +59,21 @@ const realtimePriority = 1
 const maxVCPUs = 4096
 
 // setRealtime sets the priority of vCPUs of the Pod's guest.
-func (s *Server) setRealtime(pod string, arguments json.RawMessage) (task, error) {
-	var a brokerapi.SetRealtimeArguments
-	if err := decode(arguments, &a); err != nil {
-		return task{}, err
-	}
+func (s *Server) setRealtime(pod string, a brokerapi.SetRealtimeArguments) (task, error) {
 	if len(a.VCPUs) > maxVCPUs {
 		return task{}, brokerapi.Invalid("%d vCPUs are more than a guest has", len(a.VCPUs))
 	}
-	return task{limit: s.quick, run: func(ctx context.Context) (answer, error) {
-		libvirtd, err := s.pods.Libvirtd(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = libvirtd.Close() }()
+	return s.ofLibvirtd(s.quick, pod, func(ctx context.Context, libvirtd *os.File) (answer, error) {
 		namespace, name, err := podName(s.PodLogsDir, pod)
 		if err != nil {
 			return answer{}, err
 		}
-		exclusive, err := podresources.Client{Dir: s.PodResourcesDir}.ExclusiveCPUs(ctx, namespace, name, launcherpod.ComputeContainer)
+		exclusive, err := podresources.Client{Dir: s.PodResourcesDir}.ExclusiveCPUs(ctx, namespace, name, layout.ComputeContainer)
 		if err != nil {
 			return answer{}, err
 		}
 		return answer{}, prioritize(libvirtd, a.VCPUs, exclusive)
-	}}, nil
+	}), nil
 }
 
 // podName returns the namespace and the name of a Pod. The kubelet's pod resources API has no UIDs, and the kubelet has the three

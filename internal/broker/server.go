@@ -5,12 +5,14 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -29,6 +31,9 @@ const (
 	// maxLogged is the limit for a text in a line, in bytes.
 	maxLogged = 1024
 )
+
+// idleAfter is how long no request may have ended until memory is given back. Requests come in bursts, as guests start.
+const idleAfter = 2 * time.Second
 
 // Devices are the node's devices for guests.
 type Devices interface {
@@ -69,18 +74,16 @@ type Server struct {
 	large chan struct{}
 	// lines limits the lines of the log.
 	lines *rate.Limiter
+	// idle gives unused memory back to the node after requests.
+	idle *time.Timer
 }
 
 // New returns a Server.
-func New(o Options) (*Server, error) {
-	found, err := pods.New(o.PodsDir, o.CheckPeer)
-	if err != nil {
-		return nil, err
-	}
+func New(o Options) *Server {
 	volumes := newLimiter(2, 256, "too many volumes are being read: retry")
 	volumes.inAll, volumes.reserved = largeInAll, 0
 	return &Server{
-		Options: o, pods: found, volumes: volumes, large: make(chan struct{}, largeRequests),
+		Options: o, pods: pods.New(o.PodsDir, o.CheckPeer), volumes: volumes, large: make(chan struct{}, largeRequests),
 		quick: newLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
 		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is gone, each
 		// reconciliation would block another one.
@@ -88,11 +91,15 @@ func New(o Options) (*Server, error) {
 		network: newLimiter(1, 16, "the network of the launcher Pod is being changed: retry"),
 		waits:   newLimiter(4, 0, "too many requests wait for events of this Pod"),
 		lines:   rate.NewLimiter(logRate, logBurst),
-	}, nil
+		idle:    time.AfterFunc(idleAfter, debug.FreeOSMemory),
+	}
 }
 
 // Close releases the resources of the server.
-func (s *Server) Close() { s.pods.Close() }
+func (s *Server) Close() {
+	s.idle.Stop()
+	s.pods.Close()
+}
 
 // Listen creates the broker's socket for a client's user. It replaces the socket of an earlier process without a moment in which there is
 // none.
@@ -189,9 +196,12 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	switch {
 	case err != nil:
 		s.log("A request failed", append(values, "error", err.Error())...)
-	case request.Verb != brokerapi.Ping: // the kubelet's probes
+	case request.Verb == brokerapi.Ping: // the kubelet's probes
+		return
+	default:
 		s.log("Served a request", values...)
 	}
+	s.idle.Reset(idleAfter)
 }
 
 // receive receives a request. Of the large ones, it receives few at a time.
@@ -313,7 +323,7 @@ func (s *Server) send(conn *net.UnixConn, got answer, err error) error {
 	if err != nil {
 		response.Error = brokerapi.FromError(err)
 	} else if got.result != nil {
-		if response.Result, err = encode(got.result); err != nil {
+		if response.Result, err = json.Marshal(got.result); err != nil {
 			return err
 		}
 	}

@@ -5,17 +5,12 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // openSocket connects to a socket of the Pod.
-func (s *Server) openSocket(pod string, arguments json.RawMessage) (task, error) {
-	var a brokerapi.OpenSocketArguments
-	if err := decode(arguments, &a); err != nil {
-		return task{}, err
-	}
+func (s *Server) openSocket(pod string, a brokerapi.OpenSocketArguments) (task, error) {
 	t := task{limit: s.quick, run: func(context.Context) (answer, error) {
 		conn, err := s.pods.Connect(pod, a.Name)
 		if err != nil {

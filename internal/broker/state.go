@@ -4,8 +4,6 @@
 package broker
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +16,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 const (
@@ -29,26 +27,15 @@ const (
 )
 
 // syncState writes the Pod's persistent state to the disk.
-func (s *Server) syncState(pod string, arguments json.RawMessage) (task, error) {
-	var a brokerapi.SyncStateArguments
-	if err := decode(arguments, &a); err != nil {
-		return task{}, err
-	}
+func (s *Server) syncState(pod string, a brokerapi.SyncStateArguments) (task, error) {
 	tpm := ""
 	if a.TPM != "" {
 		var err error
-		if tpm, err = below(a.TPM, launcherpod.StateDir); err != nil {
+		if tpm, err = below(a.TPM, layout.StateDir); err != nil {
 			return task{}, err
 		}
 	}
-	return task{limit: s.storage, run: func(context.Context) (answer, error) {
-		root, err := s.pods.Root(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = root.Close() }()
-		return answer{}, syncState(root, tpm)
-	}}, nil
+	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) { return answer{}, syncState(root, tpm) }), nil
 }
 
 // below returns the rest of a path of the Pod that is below a directory. It accepts clean paths only.
@@ -63,7 +50,7 @@ func below(name, dir string) (string, error) {
 // syncState returns when all files of the claim are on its disk. It opens nothing but the claim, whatever links the Pod has
 // created.
 func syncState(root *podprocess.Root, tpm string) error {
-	dir, err := root.OpenWithin(launcherpod.StateDir, ".")
+	dir, err := root.OpenWithin(layout.StateDir, ".")
 	if err != nil {
 		return err
 	}
@@ -114,7 +101,7 @@ func syncEntry(root *podprocess.Root, dir *os.File, parent, name string, left *i
 	}
 	if err == nil {
 		var f *os.File
-		if f, err = root.OpenWithin(launcherpod.StateDir, path.Join(parent, name)); err == nil {
+		if f, err = root.OpenWithin(layout.StateDir, path.Join(parent, name)); err == nil {
 			defer func() { _ = f.Close() }()
 			return syncTree(root, f, path.Join(parent, name), left)
 		}
@@ -127,7 +114,7 @@ func syncEntry(root *podprocess.Root, dir *os.File, parent, name string, left *i
 
 // findTPMState returns an error unless a directory of the claim has the state of a TPM.
 func findTPMState(root *podprocess.Root, dir string) error {
-	f, err := openStateFile(root, path.Join(dir, tpmStateFile))
+	f, err := root.OpenRegularWithin(layout.StateDir, path.Join(dir, tpmStateFile))
 	if err != nil {
 		return err
 	}
@@ -137,17 +124,4 @@ func findTPMState(root *podprocess.Root, dir string) error {
 		err = errors.New("it is empty")
 	}
 	return err
-}
-
-// openStateFile opens a regular file of the claim by its path in it.
-func openStateFile(root *podprocess.Root, name string) (*os.File, error) {
-	f, err := root.OpenWithin(launcherpod.StateDir, name)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, brokerapi.Refused("it is not a regular file"), f.Close())
-	}
-	return f, nil
 }

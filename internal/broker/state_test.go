@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // podRoot returns a Pod's root directory, and the broker's open reference to it.
@@ -44,7 +44,7 @@ func writeFile(t *testing.T, name string) {
 }
 
 func TestSyncStateStaysInTheClaim(t *testing.T) {
-	const tpm = launcherpod.StateDir + "/swtpm/uuid/tpm2"
+	const tpm = layout.StateDir + "/swtpm/uuid/tpm2"
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, pod string)
 		want    error
@@ -59,10 +59,10 @@ func TestSyncStateStaysInTheClaim(t *testing.T) {
 		}, unix.ELOOP},
 		"a link in the claim's place": {func(t *testing.T, pod string) {
 			writeFile(t, filepath.Join(pod, "elsewhere/swtpm/uuid/tpm2", tpmStateFile))
-			if err := os.MkdirAll(filepath.Join(pod, filepath.Dir(launcherpod.StateDir)), 0o700); err != nil {
+			if err := os.MkdirAll(filepath.Join(pod, filepath.Dir(layout.StateDir)), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Symlink("/elsewhere", filepath.Join(pod, launcherpod.StateDir)); err != nil {
+			if err := os.Symlink("/elsewhere", filepath.Join(pod, layout.StateDir)); err != nil {
 				t.Fatal(err)
 			}
 		}, unix.ELOOP},
@@ -81,7 +81,7 @@ func TestSyncStateStaysInTheClaim(t *testing.T) {
 func TestSyncStateReadsFewEntries(t *testing.T) {
 	const many = 10000
 	pod, root := podRoot(t)
-	dir := filepath.Join(pod, launcherpod.StateDir, "swtpm")
+	dir := filepath.Join(pod, layout.StateDir, "swtpm")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestSyncStateReadsFewEntries(t *testing.T) {
 // What is neither a file nor a directory is left alone, wherever it is.
 func TestSyncStateOpensFilesOnly(t *testing.T) {
 	pod, root := podRoot(t)
-	dir := filepath.Join(pod, launcherpod.StateDir, "nvram")
+	dir := filepath.Join(pod, layout.StateDir, "nvram")
 	writeFile(t, filepath.Join(dir, "vm_VARS.fd"))
 	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.Symlink("/etc", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "empty"), 0o700)); err != nil {
 		t.Fatal(err)

@@ -6,8 +6,10 @@ package broker
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
@@ -44,23 +46,42 @@ type task struct {
 // verb checks the arguments of a request about a Pod and returns its task.
 type verb func(s *Server, pod string, arguments json.RawMessage) (task, error)
 
+// with returns a verb with arguments of a type, which is none for a verb without.
+func with[A any](prepare func(s *Server, pod string, a A) (task, error)) verb {
+	return func(s *Server, pod string, arguments json.RawMessage) (task, error) {
+		var a A
+		if _, without := any(a).(none); without != (len(arguments) == 0) {
+			return task{}, brokerapi.Invalid("the request has no arguments, or the verb has none")
+		} else if without {
+			return prepare(s, pod, a)
+		}
+		if err := brokerapi.Decode(arguments, &a); err != nil {
+			return task{}, err
+		}
+		return prepare(s, pod, a)
+	}
+}
+
+// none is the type of the arguments of a verb that has none.
+type none struct{}
+
 var verbs = map[brokerapi.Verb]verb{
-	brokerapi.Ping:           (*Server).ping,
-	brokerapi.OpenSocket:     (*Server).openSocket,
-	brokerapi.WatchGuest:     (*Server).watchGuest,
-	brokerapi.ReadVolume:     (*Server).readVolume,
-	brokerapi.OpenFile:       (*Server).openFile,
-	brokerapi.SyncState:      (*Server).syncState,
-	brokerapi.GiveHostDir:    (*Server).giveHostDir,
-	brokerapi.OwnDevices:     (*Server).ownDevices,
-	brokerapi.Inspect:        (*Server).inspect,
-	brokerapi.CPUs:           (*Server).cpus,
-	brokerapi.SetRealtime:    (*Server).setRealtime,
-	brokerapi.ConnectNetwork: (*Server).connectNetwork,
-	brokerapi.ForwardPorts:   (*Server).forwardPorts,
-	brokerapi.OpenRouter:     (*Server).openRouter,
-	brokerapi.WatchDevices:   (*Server).watchDevices,
-	brokerapi.CPUPolicy:      (*Server).cpuPolicy,
+	brokerapi.Ping:           with((*Server).ping),
+	brokerapi.OpenSocket:     with((*Server).openSocket),
+	brokerapi.WatchGuest:     with((*Server).watchGuest),
+	brokerapi.ReadVolume:     with((*Server).readVolume),
+	brokerapi.OpenFile:       with((*Server).openFile),
+	brokerapi.SyncState:      with((*Server).syncState),
+	brokerapi.GiveHostDir:    with((*Server).giveHostDir),
+	brokerapi.OwnDevices:     with((*Server).ownDevices),
+	brokerapi.Inspect:        with((*Server).inspect),
+	brokerapi.CPUs:           with((*Server).cpus),
+	brokerapi.SetRealtime:    with((*Server).setRealtime),
+	brokerapi.ConnectNetwork: with((*Server).connectNetwork),
+	brokerapi.ForwardPorts:   with((*Server).forwardPorts),
+	brokerapi.OpenRouter:     with((*Server).openRouter),
+	brokerapi.WatchDevices:   with((*Server).watchDevices),
+	brokerapi.CPUPolicy:      with((*Server).cpuPolicy),
 }
 
 // task checks a request and returns its task.
@@ -80,25 +101,31 @@ func (s *Server) task(r *brokerapi.Request) (task, error) {
 	return does(s, r.Pod, r.Arguments)
 }
 
-// decode decodes the arguments of a verb.
-func decode(arguments json.RawMessage, into any) error {
-	if len(arguments) == 0 {
-		return brokerapi.Invalid("the request has no arguments")
-	}
-	return brokerapi.Decode(arguments, into)
+// ofLibvirtd returns a task that needs the directory in /proc of the Pod's libvirtd.
+func (s *Server) ofLibvirtd(limit *limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (answer, error)) task {
+	return task{limit: limit, run: func(ctx context.Context) (answer, error) {
+		libvirtd, err := s.pods.Libvirtd(pod)
+		if err != nil {
+			return answer{}, err
+		}
+		defer func() { _ = libvirtd.Close() }()
+		return do(ctx, libvirtd)
+	}}
 }
 
-// none checks that a verb has no arguments.
-func none(arguments json.RawMessage) error {
-	if len(arguments) > 0 {
-		return brokerapi.Invalid("this verb has no arguments")
-	}
-	return nil
+// inRoot returns a task that needs the root directory of the Pod's libvirtd.
+func (s *Server) inRoot(limit *limiter, pod string, do func(root *podprocess.Root) (answer, error)) task {
+	return s.ofLibvirtd(limit, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
+		root, err := podprocess.OpenRoot(libvirtd)
+		if err != nil {
+			return answer{}, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
+		}
+		defer func() { _ = root.Close() }()
+		return do(root)
+	})
 }
-
-func encode(result any) (json.RawMessage, error) { return json.Marshal(result) }
 
 // ping does nothing.
-func (s *Server) ping(_ string, arguments json.RawMessage) (task, error) {
-	return task{limit: s.quick, run: func(context.Context) (answer, error) { return answer{}, nil }}, none(arguments)
+func (s *Server) ping(string, none) (task, error) {
+	return task{limit: s.quick, run: func(context.Context) (answer, error) { return answer{}, nil }}, nil
 }

@@ -5,20 +5,15 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
+	"os"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
 // watchGuest returns a descriptor of the Pod's QEMU.
-func (s *Server) watchGuest(pod string, arguments json.RawMessage) (task, error) {
-	return task{limit: s.quick, run: func(context.Context) (answer, error) {
-		libvirtd, err := s.pods.Libvirtd(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = libvirtd.Close() }()
+func (s *Server) watchGuest(pod string, _ none) (task, error) {
+	return s.ofLibvirtd(s.quick, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
 		qemu, err := podprocess.WatchGuest(libvirtd)
 		return answer{file: qemu}, err
-	}}, none(arguments)
+	}), nil
 }

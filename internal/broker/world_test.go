@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 const (
@@ -99,13 +99,10 @@ func newWorld(t testing.TB, check pods.CheckPeer) *world {
 
 func (w *world) start(check pods.CheckPeer) {
 	w.t.Helper()
-	server, err := New(Options{
+	server := New(Options{
 		PodsDir: w.pods, PodLogsDir: w.pods, PodResourcesDir: w.pods, DevDir: "/dev", Devices: w.devices,
 		ClientUID: uint32(os.Geteuid()), CheckPeer: check, Log: w.log,
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	listener, err := Listen(w.socket, os.Geteuid())
 	if err != nil {
 		w.t.Fatal(err)
@@ -130,7 +127,7 @@ func (w *world) client() *brokerclient.Client { return brokerclient.New(w.socket
 // addPod adds a Pod with a libvirtd that sends a greeting.
 func (w *world) addPod(pod string) {
 	w.t.Helper()
-	dir := filepath.Join(w.pods, pod, "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	dir := filepath.Join(w.pods, pod, "volumes", "kubernetes.io~empty-dir", layout.SocketsVolume)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		w.t.Fatal(err)
 	}
@@ -138,7 +135,7 @@ func (w *world) addPod(pod string) {
 	short := filepath.Join(filepath.Dir(w.socket), "l-"+pod[:8])
 	listener, err := net.Listen("unix", short)
 	if err == nil {
-		err = os.Rename(short, filepath.Join(dir, launcherpod.LibvirtSocketName))
+		err = os.Rename(short, filepath.Join(dir, layout.LibvirtSocketName))
 	}
 	if err != nil {
 		w.t.Fatal(err)

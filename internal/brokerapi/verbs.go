@@ -154,14 +154,15 @@ type InspectArguments struct {
 
 // InspectResult is the result of Inspect.
 type InspectResult struct {
-	// CharacterDevice reports whether the file is a character device.
-	CharacterDevice bool `json:"characterDevice,omitempty"`
+	// Mode is the type and the permissions of the file, as stat returns them.
+	Mode uint32 `json:"mode"`
+	// Major and Minor are the number of a block device.
+	Major uint32 `json:"major,omitempty"`
+	Minor uint32 `json:"minor,omitempty"`
+	// BlockSize is the block size of the file system in bytes; 0 if not known.
+	BlockSize uint `json:"blockSize,omitempty"`
 	// DirectIO reports whether it is a regular file that can be opened with O_DIRECT.
 	DirectIO bool `json:"directIO,omitempty"`
-	// Logical, Physical and Discard are the block sizes of the device, or of the file's file system, in bytes; 0 if not known.
-	Logical  uint `json:"logical,omitempty"`
-	Physical uint `json:"physical,omitempty"`
-	Discard  uint `json:"discard,omitempty"`
 }
 
 // CPUsResult is the result of CPUs.

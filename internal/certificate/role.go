@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/export/content"
@@ -24,6 +23,9 @@ const AuthorityLabelValue = "certificate-authority"
 // nodeNameExtra is the key of a user's extra attributes with the node that the user's token is bound to.
 // Source: kubernetes staging/src/k8s.io/apiserver/pkg/authentication/serviceaccount/util.go, NodeNameKey.
 const nodeNameExtra = "authentication.kubernetes.io/node-name"
+
+// serviceAccountPrefix starts the user name of a service account. Source: as above, MakeUsername.
+const serviceAccountPrefix = "system:serviceaccount:"
 
 // Service accounts that may request certificates.
 const (
@@ -131,7 +133,7 @@ func (r Role) Signer() string { return "kubevirt.io/" + r.Name }
 
 // Requester returns the user that may request certificates of the role, in the namespace of the installation.
 func (r Role) Requester(namespace string) string {
-	return serviceaccount.MakeUsername(namespace, r.account)
+	return serviceAccountPrefix + namespace + ":" + r.account
 }
 
 // AuthoritySecret returns the name of the Secret with the CA's keys.

@@ -3,22 +3,23 @@
 
 // Package launcherpod names what a launcher Pod contains: volumes, mount paths, sockets and identities. The controller renders the
 // Pod with these names, the domain refers to them, and the agent and the launcher find files and sockets by them. The package
-// has no dependencies, so that virt-launcher stays small.
+// has no dependencies, so that virt-launcher stays small. Package layout has what virt-broker needs of it.
 package launcherpod
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
-	"strconv"
 	"strings"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // AppLabelValue is the value of the label kubevirt.io on a launcher Pod.
 const AppLabelValue = "virt-launcher"
 
 // ComputeContainer is the container that runs virt-launcher. Tools for KubeVirt select it by this name.
-const ComputeContainer = "compute"
+const ComputeContainer = layout.ComputeContainer
 
 // ConsoleLogContainer writes the guest's serial console to its log, if that is configured. KubeVirt's name. Source:
 // kubevirt.io/api core/v1, GuestConsoleLog.
@@ -42,18 +43,17 @@ const BindVolumesCommand = "bind-volumes"
 const TranslationCacheMiB = 36
 
 // PostCopyDevice grants QEMU the right to handle faults of its own memory, which post-copy needs: the Pod's seccomp profile
-// does not allow the system call for it. Linux has it since 6.1.
-// Source: Documentation/admin-guide/mm/userfaultfd.rst of Linux, uffd_open in QEMU's util/userfaultfd.c.
-const PostCopyDevice = "/dev/userfaultfd"
+// does not allow the system call for it.
+const PostCopyDevice = layout.PostCopyDevice
 
 // QEMUUser is the UID and GID of all processes in the launcher Pod, as in KubeVirt.
-const QEMUUser = 107
+const QEMUUser = layout.QEMUUser
 
 // Names of the Pod's own volumes.
 const (
 	// SocketsVolume is the emptyDir that contains only the sockets to which the agent connects: libvirtd's and those of
 	// USBSocketName.
-	SocketsVolume = "sockets"
+	SocketsVolume = layout.SocketsVolume
 	// RuntimeVolume is the emptyDir for everything that libvirtd and QEMU write at run time.
 	RuntimeVolume = "libvirt-runtime"
 	// EphemeralDisksVolume is the emptyDir for overlays, empty disks and cloud-init media.
@@ -77,15 +77,15 @@ const (
 	// ConsoleLogDir is where ConsoleLogVolume is mounted, if the guest's console is logged.
 	ConsoleLogDir = "/var/run/kubevirt-private/console-log"
 	// ContainerDisksDir has one image volume per containerDisk beneath it.
-	ContainerDisksDir = "/var/run/kubevirt/container-disks"
+	ContainerDisksDir = layout.ContainerDisksDir
 	// KernelBootDir is where KernelBootVolume is mounted.
-	KernelBootDir = "/var/run/kubevirt/kernel-boot"
+	KernelBootDir = layout.KernelBootDir
 	// DisksDir has one filesystem volume (claim or host directory) per volume beneath it.
-	DisksDir = "/var/run/kubevirt-private/vmi-disks"
+	DisksDir = layout.DisksDir
 	// SecretsDir has one directory of projected Secrets per cloud-init volume beneath it.
 	SecretsDir = "/var/run/kubevirt-private/secret" //nolint:gosec // a path, no secret
 	// StateDir is where StateVolume is mounted. Its content has KubeVirt's names, so that claims of KubeVirt can be used.
-	StateDir = "/var/run/kubevirt-private/vm-state"
+	StateDir = layout.StateDir
 	// FilesDir has one directory per ConfigMap, Secret, sysprep, downward API and service account volume beneath it.
 	FilesDir = "/var/run/kubevirt-private/files"
 	// CredentialsDir has one directory per Secret of access credentials beneath it.
@@ -113,7 +113,7 @@ const (
 // Files inside the Pod.
 const (
 	// LibvirtSocketName is the name of libvirtd's socket in SocketsVolume.
-	LibvirtSocketName = "libvirt-sock"
+	LibvirtSocketName = layout.LibvirtSocketName
 	// LibvirtSocket is libvirtd's socket as seen in the Pod.
 	LibvirtSocket = SocketsDir + "/" + LibvirtSocketName
 	// TPMAuthorityDir contains the authority that signs the certificates of the guest's TPM. With StateVolume it is a link
@@ -140,17 +140,17 @@ const (
 // Names of interfaces in the Pod's network namespace.
 const (
 	// PrimaryInterface is the Pod's interface in the cluster's network.
-	PrimaryInterface = "eth0"
+	PrimaryInterface = layout.PrimaryInterface
 	// BridgePrefix is the prefix of the bridge between a Pod interface and the guest's tap.
-	BridgePrefix = "k6t-"
+	BridgePrefix = layout.BridgePrefix
 	// DisplacedSuffix is the suffix of a Pod interface whose address the guest has.
-	DisplacedSuffix = "-nic"
+	DisplacedSuffix = layout.DisplacedSuffix
 )
 
 // Ports of the Pod of a migration's target. KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
 const (
-	FirstMigrationPort = 49152
-	LastMigrationPort  = 49153
+	FirstMigrationPort = layout.FirstMigrationPort
+	LastMigrationPort  = layout.LastMigrationPort
 )
 
 // ContainerDiskDir is the directory in the Pod where the image of a containerDisk is mounted.
@@ -168,36 +168,14 @@ func NVRAMStateFile(vmi string) string { return path.Join(StateDir, NVRAMState, 
 // TPMStateDir is the directory in the Pod with the state of a persistent TPM, by the UUID of the guest's firmware.
 func TPMStateDir(uuid string) string { return path.Join(StateDir, TPMState, uuid, "tpm2") }
 
-// HasGuestFiles reports whether a name is one that UserDataVolume, NetworkDataVolume, FilesVolume or CredentialsVolume returns.
-func HasGuestFiles(volume string) bool {
-	if len(volume) > maxVolumeName || strings.Trim(volume, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return false
-	}
-	for _, suffix := range []string{userDataSuffix, networkDataSuffix, filesSuffix, credentialsSuffix} {
-		if len(volume) > len(suffix) && strings.HasSuffix(volume, suffix) {
-			return true
-		}
-	}
-	return false
-}
-
-// Suffixes of volumes with files for the guest.
-const (
-	userDataSuffix    = "-udata"
-	networkDataSuffix = "-ndata"
-	filesSuffix       = "-files"
-	// credentialsSuffix is KubeVirt's.
-	credentialsSuffix = "-access-cred"
-)
-
 // UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
-func UserDataVolume(volume string) string { return suffixed(volume, userDataSuffix) }
+func UserDataVolume(volume string) string { return suffixed(volume, layout.UserDataSuffix) }
 
 // NetworkDataVolume is the Pod volume of a cloud-init volume's network data Secret.
-func NetworkDataVolume(volume string) string { return suffixed(volume, networkDataSuffix) }
+func NetworkDataVolume(volume string) string { return suffixed(volume, layout.NetworkDataSuffix) }
 
 // FilesVolume is the Pod volume with the files of a disk of the guest.
-func FilesVolume(volume string) string { return suffixed(volume, filesSuffix) }
+func FilesVolume(volume string) string { return suffixed(volume, layout.FilesSuffix) }
 
 // VolumeFilesDir is where FilesVolume is mounted in the Pod. QEMU reads ACPI tables there. Of other files the guest gets a
 // copy; they are mounted because the kubelet sets up no volume that no container mounts.
@@ -207,31 +185,27 @@ func VolumeFilesDir(volume string) string { return path.Join(FilesDir, volume) }
 // volume, and contain dots.
 func CredentialsVolume(secret string) string {
 	name := strings.ReplaceAll(secret, ".", "-")
-	if name != secret || len(name) > maxVolumeName-len(credentialsSuffix) {
-		return hashed(name, secret, credentialsSuffix)
+	if name != secret || len(name) > layout.MaxVolumeName-len(layout.CredentialsSuffix) {
+		return hashed(name, secret, layout.CredentialsSuffix)
 	}
-	return name + credentialsSuffix
+	return name + layout.CredentialsSuffix
 }
 
 // SecretDir is where the Secrets of a cloud-init volume are mounted in the Pod, as userdata and networkdata.
 func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
 
-// USBPorts is how many USB devices clients can attach to a guest at the same time. Source: kubevirt.io/api core/v1,
-// UsbClientPassthroughMaxNumberOf.
-const USBPorts = 4
+// USBPorts is how many USB devices clients can attach to a guest at the same time.
+const USBPorts = layout.USBPorts
 
-// USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0. KubeVirt's name.
-func USBSocketName(port int) string { return "virt-usbredir-" + strconv.Itoa(port) }
+// USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0.
+func USBSocketName(port int) string { return layout.USBSocketName(port) }
 
 // DomainName is the name of a VMI's libvirt domain, as in KubeVirt.
 func DomainName(namespace, name string) string { return namespace + "_" + name }
 
-// maxVolumeName is the length of a DNS label, the format of names of a Pod's volumes.
-const maxVolumeName = 63
-
 // suffixed returns a volume's name with a suffix. A name that is too long is shortened and made unique by a hash.
 func suffixed(volume, suffix string) string {
-	if len(volume)+len(suffix) <= maxVolumeName {
+	if len(volume)+len(suffix) <= layout.MaxVolumeName {
 		return volume + suffix
 	}
 	return hashed(volume, volume, suffix)
@@ -241,7 +215,7 @@ func suffixed(volume, suffix string) string {
 func hashed(name, of, suffix string) string {
 	sum := sha256.Sum256([]byte(of))
 	suffix = "-" + hex.EncodeToString(sum[:4]) + suffix
-	return name[:min(len(name), maxVolumeName-len(suffix))] + suffix
+	return name[:min(len(name), layout.MaxVolumeName-len(suffix))] + suffix
 }
 
 // Messages that virt-launcher logs as a guest starts. The benchmark finds them by this text.

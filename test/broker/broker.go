@@ -59,10 +59,7 @@ func ServeAt(path string, o broker.Options) (stop func(), err error) {
 	if o.Log.GetSink() == nil {
 		o.Log = logr.Discard()
 	}
-	server, err := broker.New(o)
-	if err != nil {
-		return nil, err
-	}
+	server := broker.New(o)
 	listener, err := broker.Listen(path, os.Geteuid())
 	if err != nil {
 		server.Close()

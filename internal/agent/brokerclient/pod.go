@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/agent/facts"
@@ -32,7 +33,7 @@ const inspectTimeout = 5 * time.Second
 // HasDevice reports whether the Pod has a character device at a path.
 func (f Files) HasDevice(ctx context.Context, path string) (bool, error) {
 	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path})
-	return result.CharacterDevice, err
+	return result.Mode&unix.S_IFMT == unix.S_IFCHR, err
 }
 
 // DirectIO reports whether a regular file of the Pod can be opened with O_DIRECT.
@@ -44,7 +45,7 @@ func (f Files) DirectIO(ctx context.Context, path string) (bool, error) {
 // BlockSizes returns the block sizes of a disk.
 func (f Files) BlockSizes(ctx context.Context, path string) (facts.BlockSizes, error) {
 	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path})
-	return facts.BlockSizes{Logical: result.Logical, Physical: result.Physical, Discard: result.Discard}, err
+	return blockSizes(sysBlock, result), err
 }
 
 // inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond.

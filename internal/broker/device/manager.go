@@ -17,7 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // Names of the devices: the last part of their resource names.
@@ -59,7 +59,7 @@ func NewManager(o Options) *Manager {
 	m := &Manager{options: o, changed: make(chan struct{})}
 	for _, d := range []struct{ name, path string }{
 		{KVM, "/dev/kvm"}, {TUN, "/dev/net/tun"}, {VhostNet, "/dev/vhost-net"}, {VhostVSOCK, "/dev/vhost-vsock"},
-		{Userfaultfd, launcherpod.PostCopyDevice},
+		{Userfaultfd, layout.PostCopyDevice},
 	} {
 		p := &plugin{
 			name: d.name, path: d.path, count: o.Count, dir: o.PluginDir, optional: d.name == Userfaultfd,

@@ -22,7 +22,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/dhcp"
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // dhcpEnv makes the test binary run the launcher's DHCP server.
@@ -80,7 +80,7 @@ func startLauncherDHCP(t *testing.T, w world, interfaces string, options ...stri
 	cmd := exec.Command(binary, append([]string{interfaces}, options...)...)
 	cmd.Env = append(os.Environ(), dhcpEnv+"="+file)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: launcherpod.QEMUUser, Gid: launcherpod.QEMUUser}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: layout.QEMUUser, Gid: layout.QEMUUser}}
 	inside(t, w.pod, cmd.Start) // A child inherits the thread's namespace.
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()

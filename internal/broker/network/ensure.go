@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
@@ -103,7 +103,7 @@ func Forward(ctx context.Context, namespace *Namespace, plan Plan) error {
 func missingInterface(name string) error {
 	message := fmt.Sprintf("the Pod has no interface %s: Multus has not attached this network to it. Install Multus on the node, "+
 		"or read the Pod's events, and start the VM again", name)
-	if name == launcherpod.PrimaryInterface {
+	if name == layout.PrimaryInterface {
 		message = fmt.Sprintf("the Pod has no interface %s: check the cluster's network plugin on this node", name)
 	}
 	return &brokerapi.Error{Code: brokerapi.CodeMissingInterface, Message: message, Subject: name}

@@ -21,7 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 func masqueradePlan(t *testing.T, ports ...v1.Port) Plan {
@@ -338,7 +338,7 @@ func TestTapBelongsToQEMU(t *testing.T) {
 					return err
 				}
 				tap, ok := link.(*netlink.Tuntap)
-				if !ok || tap.Owner != launcherpod.QEMUUser || tap.Group != launcherpod.QEMUUser || tap.NonPersist {
+				if !ok || tap.Owner != layout.QEMUUser || tap.Group != layout.QEMUUser || tap.NonPersist {
 					return fmt.Errorf("the tap is %+v", link)
 				}
 				if got := tap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0; got != many {

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // find returns a link by name, or nil.
@@ -118,8 +118,8 @@ func createTap(name string, multiQueue bool) error {
 		return err
 	}
 	return errors.Join(
-		unix.IoctlSetInt(fd, unix.TUNSETOWNER, launcherpod.QEMUUser),
-		unix.IoctlSetInt(fd, unix.TUNSETGROUP, launcherpod.QEMUUser),
+		unix.IoctlSetInt(fd, unix.TUNSETOWNER, layout.QEMUUser),
+		unix.IoctlSetInt(fd, unix.TUNSETGROUP, layout.QEMUUser),
 		unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 

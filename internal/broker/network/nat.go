@@ -16,7 +16,7 @@ import (
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
@@ -26,7 +26,7 @@ const natTable = "vireo"
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // migrationPorts are not forwarded on a migration target until the guest runs there: the migration may use them.
-var migrationPorts = PortRange{Protocol: "TCP", First: launcherpod.FirstMigrationPort, Last: launcherpod.LastMigrationPort}
+var migrationPorts = PortRange{Protocol: "TCP", First: layout.FirstMigrationPort, Last: layout.LastMigrationPort}
 
 // ruleset is the desired content of the table in one family.
 type ruleset struct {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFile bounds what is read from a file of /proc.
-const maxFile = 64 << 10
+// MaxFile is the limit for what is read from a file of /proc, in bytes.
+const MaxFile = 64 << 10
 
 // QEMU is QEMU's process name, which the kernel truncates to 15 bytes.
 const QEMU = "qemu-system-x86"
@@ -30,18 +30,25 @@ func OpenIn(process *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Comm returns the kernel's name of a process, or of one of its threads, given its path. Any process can change its own name.
-func Comm(process *os.File, thread string) string {
-	f, err := OpenIn(process, thread+"/comm")
+// Read returns what a file in a process's directory of /proc contains, up to a limit.
+func Read(process *os.File, name string) (string, error) {
+	f, err := OpenIn(process, name)
 	if err != nil {
-		return ""
+		return "", err
 	}
 	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile))
+	text, err := io.ReadAll(io.LimitReader(f, MaxFile))
+	return string(text), err
+}
+
+// Comm returns the kernel's name of a process, or of one of its threads, given its path; empty if it has ended. Any process can change its
+// own name.
+func Comm(process *os.File, thread string) string {
+	name, err := Read(process, thread+"/comm")
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSuffix(string(text), "\n")
+	return strings.TrimSuffix(name, "\n")
 }
 
 // EachQEMU calls visit for each process with QEMU's name in the process namespace of a launcher Pod, which is its libvirtd's. The

@@ -4,6 +4,7 @@
 package podprocess
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +44,18 @@ func (r *Root) OpenWithin(dir, name string) (*os.File, error) {
 		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})
+}
+
+// OpenRegularWithin is OpenWithin for regular files only.
+func (r *Root) OpenRegularWithin(dir, name string) (*os.File, error) {
+	f, err := r.OpenWithin(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, &os.PathError{Op: "open", Path: name, Err: errNotRegular}, f.Close())
+	}
+	return f, nil
 }
 
 // Close closes the directory.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // beneath restricts the resolution of a path to the directory that it starts in, without symlinks, so that no entry that a Pod
@@ -33,16 +33,16 @@ func CheckUID(text string) error {
 // socketsDir returns the path of a Pod's sockets volume below the kubelet's pods directory.
 // Source: kubernetes pkg/kubelet/config/defaults.go and pkg/volume/emptydir.
 func socketsDir(pod string) string {
-	return filepath.Join(pod, "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	return filepath.Join(pod, "volumes", "kubernetes.io~empty-dir", layout.SocketsVolume)
 }
 
 // checkSocketName returns an error unless a name is that of a socket to which virt-handler connects.
 func checkSocketName(name string) error {
-	if name == launcherpod.LibvirtSocketName {
+	if name == layout.LibvirtSocketName {
 		return nil
 	}
-	for port := range launcherpod.USBPorts {
-		if name == launcherpod.USBSocketName(port) {
+	for port := range layout.USBPorts {
+		if name == layout.USBSocketName(port) {
 			return nil
 		}
 	}

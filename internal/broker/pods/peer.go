@@ -4,7 +4,6 @@
 package pods
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +16,10 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 const (
-	// maxCgroupFile is the limit for /proc/<pid>/cgroup in bytes. It has about 15 lines with a path each.
-	maxCgroupFile = 64 << 10
 	// terminationLog is where the kubelet mounts a file of its own in each container.
 	// Source: kubernetes pkg/apis/core/v1/defaults.go (TerminationMessagePathDefault).
 	terminationLog = "/dev/termination-log"
@@ -37,8 +34,8 @@ func (p *Pods) checkPeer(conn *net.UnixConn, pod string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cred.Uid != launcherpod.QEMUUser {
-		return nil, brokerapi.Refused("the socket of Pod %s is served by user %d, not %d", pod, cred.Uid, launcherpod.QEMUUser)
+	if cred.Uid != layout.QEMUUser {
+		return nil, brokerapi.Refused("the socket of Pod %s is served by user %d, not %d", pod, cred.Uid, layout.QEMUUser)
 	}
 	// From here on the process is identified by this descriptor, because its PID could be reused.
 	dir, err := openDir(fmt.Sprintf("/proc/%d", cred.Pid))
@@ -69,16 +66,11 @@ func PeerCredentials(conn *net.UnixConn) (*unix.Ucred, error) {
 }
 
 func checkCgroup(process *os.File, pod string) error {
-	f, err := podprocess.OpenIn(process, "cgroup")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	in, err := cgroupInPod(io.LimitReader(f, maxCgroupFile), pod)
+	cgroup, err := podprocess.Read(process, "cgroup")
 	if err != nil {
 		return fmt.Errorf("read the cgroup of the process behind the socket of Pod %s: %w", pod, err)
 	}
-	if !in {
+	if !cgroupInPod(cgroup, pod) {
 		return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
 	}
 	return nil
@@ -87,23 +79,21 @@ func checkCgroup(process *os.File, pod string) error {
 // cgroupInPod reports whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup, which the
 // kubelet calls pod<UID> with cgroupfs and …-pod<UID with underscores>.slice with systemd.
 // Source: kubernetes pkg/kubelet/cm/{pod_container_manager_linux,cgroup_manager_linux}.go.
-func cgroupInPod(r io.Reader, pod string) (bool, error) {
-	cgroupfs := "pod" + pod
+func cgroupInPod(cgroup, pod string) bool {
 	systemd := "-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
-	scanner := bufio.NewScanner(r)
-	for scanner.Scan() {
+	for line := range strings.Lines(cgroup) {
 		// <hierarchy>:<controllers>:<path>
-		parts := strings.SplitN(scanner.Text(), ":", 3)
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) != 3 {
 			continue
 		}
 		for element := range strings.SplitSeq(parts[2], "/") {
-			if element == cgroupfs || (strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)) {
-				return true, nil
+			if element == "pod"+pod || (strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)) {
+				return true
 			}
 		}
 	}
-	return false, scanner.Err()
+	return false
 }
 
 // checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the kubelet created
@@ -129,9 +119,9 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 		return err
 	}
 	defer func() { _ = pods.Close() }()
-	starts, err := openAt(pods, filepath.Join(pod, "containers", launcherpod.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
+	starts, err := openAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return fmt.Errorf("find the container %s of Pod %s: %w", launcherpod.ComputeContainer, pod, err)
+		return fmt.Errorf("find the container %s of Pod %s: %w", layout.ComputeContainer, pod, err)
 	}
 	defer func() { _ = starts.Close() }()
 	names, err := starts.Readdirnames(maxStarts)
@@ -145,7 +135,7 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 			return nil
 		}
 	}
-	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod, launcherpod.ComputeContainer)
+	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod, layout.ComputeContainer)
 }
 
 // connectSocket connects to a socket by its inode.

@@ -18,8 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 func TestCgroupInPod(t *testing.T) {
@@ -40,9 +41,8 @@ func TestCgroupInPod(t *testing.T) {
 		{"nonsense", "pod" + uid, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := cgroupInPod(strings.NewReader(tc.file), uid)
-			if err != nil || got != tc.want {
-				t.Errorf("got %v (%v), want %v", got, err, tc.want)
+			if got := cgroupInPod(tc.file, uid); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}
@@ -72,7 +72,7 @@ func TestProcessMustBelongToThePod(t *testing.T) {
 		{"another Pod", "0::/kubepods/burstable/pod" + other + "/8f0c\n", "does not belong to the Pod"},
 		{"the node", "0::/system.slice/libvirtd.service\n", "does not belong to the Pod"},
 		{"a process that has ended", "", "no such file"},
-		{"a file without end", strings.Repeat("0::/x\n", maxCgroupFile/6+1) + "0::/kubepods/pod" + string(podUID) + "\n",
+		{"a file without end", strings.Repeat("0::/x\n", podprocess.MaxFile/6+1) + "0::/kubepods/pod" + string(podUID) + "\n",
 			"does not belong to the Pod"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -150,10 +150,7 @@ const podUID = "0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
 // newPods returns Pods, with the sockets volume of one Pod.
 func newPods(t *testing.T, check CheckPeer) (p *Pods, sockets string) {
 	t.Helper()
-	p, err := New(t.TempDir(), check)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p = New(t.TempDir(), check)
 	t.Cleanup(p.Close)
 	sockets = filepath.Join(p.dir, socketsDir(podUID))
 	if err := os.MkdirAll(sockets, 0o755); err != nil {
@@ -187,11 +184,11 @@ func self(*net.UnixConn, string) (*os.File, error) { return os.Open("/proc/self"
 
 func TestSocketOfAnotherProcess(t *testing.T) {
 	p, sockets := newPods(t, nil)
-	listen(t, filepath.Join(sockets, launcherpod.LibvirtSocketName))
-	if os.Getuid() == launcherpod.QEMUUser {
+	listen(t, filepath.Join(sockets, layout.LibvirtSocketName))
+	if os.Getuid() == layout.QEMUUser {
 		t.Skip("this user is QEMU's")
 	}
-	if _, err := p.Connect(podUID, launcherpod.LibvirtSocketName); err == nil || !strings.Contains(err.Error(), "is served by user") {
+	if _, err := p.Connect(podUID, layout.LibvirtSocketName); err == nil || !strings.Contains(err.Error(), "is served by user") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -201,8 +198,8 @@ func TestSocketOfQEMUUserOutsidePod(t *testing.T) {
 		t.Skip("needs root to run a process as QEMU's user")
 	}
 	p, sockets := newPods(t, nil)
-	listenAs(t, filepath.Join(sockets, launcherpod.LibvirtSocketName), launcherpod.QEMUUser)
-	_, err := p.Connect(podUID, launcherpod.LibvirtSocketName)
+	listenAs(t, filepath.Join(sockets, layout.LibvirtSocketName), layout.QEMUUser)
+	_, err := p.Connect(podUID, layout.LibvirtSocketName)
 	if brokerapi.CodeOf(err) != brokerapi.CodeRefused || !strings.Contains(err.Error(), "does not belong to the Pod") {
 		t.Errorf("got %v", err)
 	}
@@ -211,10 +208,10 @@ func TestSocketOfQEMUUserOutsidePod(t *testing.T) {
 // What a client may send in the place of a UID or of a socket's name.
 func TestForgedNames(t *testing.T) {
 	p, sockets := newPods(t, self)
-	listen(t, filepath.Join(sockets, launcherpod.LibvirtSocketName))
+	listen(t, filepath.Join(sockets, layout.LibvirtSocketName))
 	listen(t, filepath.Join(sockets, "other"))
 	for _, pod := range []string{"", ".", "..", "../" + podUID, podUID + "/", "/", podUID + "\x00", "-", strings.Repeat("a", 64), "a_b"} {
-		if conn, err := p.Connect(pod, launcherpod.LibvirtSocketName); err == nil {
+		if conn, err := p.Connect(pod, layout.LibvirtSocketName); err == nil {
 			_ = conn.Close()
 			t.Errorf("Pod %q was accepted", pod)
 		}
@@ -226,7 +223,7 @@ func TestForgedNames(t *testing.T) {
 			t.Errorf("Pod %q was created", pod)
 		}
 	}
-	for _, name := range []string{"", "other", "..", "../sockets/" + launcherpod.LibvirtSocketName, launcherpod.LibvirtSocketName + "\x00"} {
+	for _, name := range []string{"", "other", "..", "../sockets/" + layout.LibvirtSocketName, layout.LibvirtSocketName + "\x00"} {
 		if conn, err := p.Connect(podUID, name); err == nil {
 			_ = conn.Close()
 			t.Errorf("socket %q was accepted", name)
@@ -246,7 +243,7 @@ func TestLibvirtdIsRemembered(t *testing.T) {
 	if _, err := p.Libvirtd(podUID); brokerapi.CodeOf(err) != brokerapi.CodeNoLauncher {
 		t.Errorf("without a socket: %v", err)
 	}
-	listen(t, filepath.Join(sockets, launcherpod.LibvirtSocketName))
+	listen(t, filepath.Join(sockets, layout.LibvirtSocketName))
 	for range 3 {
 		dir, err := p.Libvirtd(podUID)
 		if err != nil {
@@ -297,7 +294,7 @@ func TestRunningWithoutTheRootDirectory(t *testing.T) {
 // A process is in the container compute if its termination log is one of that container.
 func TestContainerOfAProcess(t *testing.T) {
 	p, _ := newPods(t, nil)
-	logs := filepath.Join(p.dir, podUID, "containers", launcherpod.ComputeContainer)
+	logs := filepath.Join(p.dir, podUID, "containers", layout.ComputeContainer)
 	other := filepath.Join(p.dir, podUID, "containers", "debugger")
 	root, process := t.TempDir(), t.TempDir()
 	for _, err := range []error{

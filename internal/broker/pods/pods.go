@@ -17,7 +17,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // CheckPeer verifies that the process behind a connection belongs to a Pod, and returns its directory in /proc.
@@ -25,9 +25,8 @@ type CheckPeer func(conn *net.UnixConn, pod string) (*os.File, error)
 
 // Pods finds the launcher Pods of the node.
 type Pods struct {
-	dir     string
-	check   CheckPeer
-	watches *dirWatches
+	dir   string
+	check CheckPeer
 
 	mu sync.Mutex
 	// libvirtds are the directories in /proc of the libvirtds that were found. They spare libvirtd a connection for each request.
@@ -36,21 +35,16 @@ type Pods struct {
 
 // New returns Pods for the kubelet's directory of Pods. A check replaces the one that the documentation of the package describes; tests
 // need that.
-func New(dir string, check CheckPeer) (*Pods, error) {
-	watches, err := newDirWatches()
-	if err != nil {
-		return nil, err
-	}
-	p := &Pods{dir: dir, check: check, watches: watches, libvirtds: map[string]*os.File{}}
+func New(dir string, check CheckPeer) *Pods {
+	p := &Pods{dir: dir, check: check, libvirtds: map[string]*os.File{}}
 	if p.check == nil {
 		p.check = p.checkPeer
 	}
-	return p, nil
+	return p
 }
 
-// Close ends all watches and forgets all processes.
+// Close forgets all processes.
 func (p *Pods) Close() {
-	p.watches.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for pod, dir := range p.libvirtds {
@@ -64,9 +58,6 @@ func (p *Pods) Dir() string { return p.dir }
 
 // Connect connects to one of the sockets of a launcher Pod, after verifying that a process of the Pod serves it.
 func (p *Pods) Connect(pod, name string) (*net.UnixConn, error) {
-	if err := checkSocketName(name); err != nil {
-		return nil, err
-	}
 	conn, process, err := p.dial(pod, name)
 	if err != nil {
 		return nil, err
@@ -77,15 +68,15 @@ func (p *Pods) Connect(pod, name string) (*net.UnixConn, error) {
 
 // Wait returns when one of the sockets of a Pod exists.
 func (p *Pods) Wait(ctx context.Context, pod, name string) error {
-	if err := checkSocketName(name); err != nil {
+	if err := errors.Join(CheckUID(pod), checkSocketName(name)); err != nil {
 		return err
 	}
-	return waitForSocket(ctx, p.watches, p.dir, pod, name)
+	return waitForSocket(ctx, p.dir, pod, name)
 }
 
 // dial connects to a socket and returns the directory of the process that serves it.
 func (p *Pods) dial(pod, name string) (*net.UnixConn, *os.File, error) {
-	if err := CheckUID(pod); err != nil {
+	if err := errors.Join(CheckUID(pod), checkSocketName(name)); err != nil {
 		return nil, nil, err
 	}
 	socket, err := openSocket(p.dir, pod, name)
@@ -111,7 +102,7 @@ func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	if found := p.known(pod); found != nil {
 		return found, nil
 	}
-	conn, process, err := p.dial(pod, launcherpod.LibvirtSocketName)
+	conn, process, err := p.dial(pod, layout.LibvirtSocketName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, &brokerapi.Error{
 			Code: brokerapi.CodeNoLauncher, Message: fmt.Sprintf("no libvirtd runs in launcher Pod %s on this node: %v", pod, err),
@@ -174,20 +165,6 @@ func duplicate(file *os.File) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), file.Name()), nil
-}
-
-// Root opens the root directory of a launcher Pod's libvirtd. The caller closes it.
-func (p *Pods) Root(pod string) (*podprocess.Root, error) {
-	process, err := p.Libvirtd(pod)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = process.Close() }()
-	root, err := podprocess.OpenRoot(process)
-	if err != nil {
-		return nil, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
-	}
-	return root, nil
 }
 
 // Created returns when the kubelet created a Pod's directory, or zero if its file system does not record that.

@@ -7,13 +7,13 @@
 package health
 
 import (
+	"encoding/json"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
@@ -51,7 +51,12 @@ func (c *Check) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		code, server = http.StatusInternalServerError, map[string]any{"connectivity": "failed", "error": "the API server cannot be reached"}
 	}
-	responsewriters.WriteRawJSON(code, map[string]any{"apiserver": server, "config-resource-version": c.ConfigVersion()}, w)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	response := json.NewEncoder(w)
+	response.SetIndent("", "  ")
+	// An error means that the client is gone.
+	_ = response.Encode(map[string]any{"apiserver": server, "config-resource-version": c.ConfigVersion()})
 }
 
 // serverVersion returns the version of the API server, from the cache if that is recent. Concurrent callers share one request.

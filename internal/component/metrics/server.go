@@ -18,10 +18,8 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
 	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/health"
@@ -148,14 +146,6 @@ func Gatherer(o Options) (prometheus.Gatherer, error) {
 		all = append(all, o.Library)
 	}
 	return all, nil
-}
-
-func authorized(config *rest.Config, client *http.Client, handler http.Handler) (http.Handler, error) {
-	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
-	if err != nil {
-		return nil, fmt.Errorf("cannot authorize requests of the metrics: %w", err)
-	}
-	return filter(log.Log.WithName("metrics"), handler)
 }
 
 // tls returns the server's configuration, without HTTP/2, whose streams would evade the limit of connections.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package broker
+package brokerclient
 
 import (
 	"fmt"
@@ -12,29 +12,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// sysBlock has a directory per block device, by its number.
+// sysBlock has a directory per block device of the node, by its number. Every container has it.
 const sysBlock = "/sys/dev/block"
 
-// blockSizes returns the block sizes of a disk without opening it: a device's from sysfs, a file's from its file system, which
-// has one size.
-func blockSizes(f *os.File, stat *unix.Stat_t) brokerapi.InspectResult {
-	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
-		return deviceSizes(sysBlock, unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
+// blockSizes returns the block sizes of a disk: a device's from sysfs, a file's from its file system, which has one size.
+func blockSizes(sys string, disk brokerapi.InspectResult) facts.BlockSizes {
+	if disk.Mode&unix.S_IFMT == unix.S_IFBLK {
+		return deviceSizes(sys, disk.Major, disk.Minor)
 	}
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil || fs.Bsize <= 0 {
-		return brokerapi.InspectResult{}
-	}
-	size := uint(fs.Bsize)
-	return brokerapi.InspectResult{Logical: size, Physical: size, Discard: size}
+	return facts.BlockSizes{Logical: disk.BlockSize, Physical: disk.BlockSize, Discard: disk.BlockSize}
 }
 
 // deviceSizes reads the limits of a device's queue. A partition uses the queue of its disk, one directory above.
 // Source: Linux Documentation/ABI/stable/sysfs-block.
-func deviceSizes(sys string, major, minor uint32) brokerapi.InspectResult {
+func deviceSizes(sys string, major, minor uint32) facts.BlockSizes {
 	device := filepath.Join(sys, fmt.Sprintf("%d:%d", major, minor))
 	read := func(limit string) uint {
 		for _, dir := range []string{device, device + "/.."} {
@@ -49,5 +44,5 @@ func deviceSizes(sys string, major, minor uint32) brokerapi.InspectResult {
 		}
 		return 0
 	}
-	return brokerapi.InspectResult{Logical: read("logical_block_size"), Physical: read("physical_block_size"), Discard: read("discard_granularity")}
+	return facts.BlockSizes{Logical: read("logical_block_size"), Physical: read("physical_block_size"), Discard: read("discard_granularity")}
 }

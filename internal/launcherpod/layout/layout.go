@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package layout names what virt-broker finds in a launcher Pod. It is all that virt-broker has of package launcherpod, which has the same
+// names for other processes.
+package layout
+
+import (
+	"strconv"
+	"strings"
+)
+
+const (
+	// ComputeContainer is the container that runs virt-launcher. Tools for KubeVirt select it by this name.
+	ComputeContainer = "compute"
+	// QEMUUser is the UID and GID of all processes in the launcher Pod, as in KubeVirt.
+	QEMUUser = 107
+	// SocketsVolume is the emptyDir that contains only the sockets to which the agent connects: libvirtd's and those of
+	// USBSocketName.
+	SocketsVolume = "sockets"
+	// LibvirtSocketName is the name of libvirtd's socket in SocketsVolume.
+	LibvirtSocketName = "libvirt-sock"
+	// PostCopyDevice grants QEMU the right to handle faults of its own memory, which post-copy needs: the Pod's seccomp profile
+	// does not allow the system call for it. Linux has it since 6.1.
+	// Source: Documentation/admin-guide/mm/userfaultfd.rst of Linux, uffd_open in QEMU's util/userfaultfd.c.
+	PostCopyDevice = "/dev/userfaultfd"
+)
+
+// Directories inside the Pod.
+const (
+	// ContainerDisksDir has one image volume per containerDisk beneath it.
+	ContainerDisksDir = "/var/run/kubevirt/container-disks"
+	// KernelBootDir is where the image with the kernel and the initrd is mounted.
+	KernelBootDir = "/var/run/kubevirt/kernel-boot"
+	// DisksDir has one filesystem volume (claim or host directory) per volume beneath it.
+	DisksDir = "/var/run/kubevirt-private/vmi-disks"
+	// StateDir is where the claim for the persistent state is mounted. Its content has KubeVirt's names, so that claims of KubeVirt can
+	// be used.
+	StateDir = "/var/run/kubevirt-private/vm-state"
+)
+
+// Names of interfaces in the Pod's network namespace.
+const (
+	// PrimaryInterface is the Pod's interface in the cluster's network.
+	PrimaryInterface = "eth0"
+	// BridgePrefix is the prefix of the bridge between a Pod interface and the guest's tap.
+	BridgePrefix = "k6t-"
+	// DisplacedSuffix is the suffix of a Pod interface whose address the guest has.
+	DisplacedSuffix = "-nic"
+)
+
+// Ports of the Pod of a migration's target. KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
+const (
+	FirstMigrationPort = 49152
+	LastMigrationPort  = 49153
+)
+
+// Suffixes of volumes with files for the guest.
+const (
+	UserDataSuffix    = "-udata"
+	NetworkDataSuffix = "-ndata"
+	FilesSuffix       = "-files"
+	// CredentialsSuffix is KubeVirt's.
+	CredentialsSuffix = "-access-cred"
+)
+
+// MaxVolumeName is the length of a DNS label, the format of names of a Pod's volumes.
+const MaxVolumeName = 63
+
+// HasGuestFiles reports whether a name is that of a volume with files for the guest.
+func HasGuestFiles(volume string) bool {
+	if len(volume) > MaxVolumeName || strings.Trim(volume, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return false
+	}
+	for _, suffix := range []string{UserDataSuffix, NetworkDataSuffix, FilesSuffix, CredentialsSuffix} {
+		if len(volume) > len(suffix) && strings.HasSuffix(volume, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// USBPorts is how many USB devices clients can attach to a guest at the same time. Source: kubevirt.io/api core/v1,
+// UsbClientPassthroughMaxNumberOf.
+const USBPorts = 4
+
+// USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0. KubeVirt's name.
+func USBSocketName(port int) string { return "virt-usbredir-" + strconv.Itoa(port) }
