@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -342,6 +343,22 @@ func TestLabelsOfComponentsAreNotCopied(t *testing.T) {
 	}
 	if len(pod.Annotations) != 3 || pod.Annotations["mine"] != "2" {
 		t.Errorf("the annotations are %v", pod.Annotations)
+	}
+}
+
+func TestResourcesOfThePod(t *testing.T) {
+	w := vmWorld()
+	w.Config.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("0")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")},
+	}
+	got := next(t, w).Pod.Spec.Containers[0].Resources
+	want := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+	}
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
