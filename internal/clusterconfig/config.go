@@ -92,6 +92,8 @@ type Config struct {
 	DisableSerialConsoleLog bool
 	// ConsoleLogResources override single requests and limits of the container that logs a guest's console.
 	ConsoleLogResources corev1.ResourceRequirements
+	// ExporterResources override single requests and limits of the Pods of exports.
+	ExporterResources corev1.ResourceRequirements
 	// RestartsContainers reports whether the cluster supports restart policies of containers that differ from the Pod's.
 	RestartsContainers bool
 	// AutoCPULimitNamespaces selects the namespaces in which launcher Pods get a CPU limit. Nil means none.
