@@ -64,7 +64,7 @@ func (s *Scope) unfinished() bool {
 		return false
 	}
 	return s.Failure != nil || s.pending || len(s.members) < replicas(&s.Pool.Spec) || slices.ContainsFunc(s.members, func(m *member) bool {
-		return m.deleting() || m.shouldRun() && !(m.ready() && conditions.IsTrue(m.vm.Status.Conditions, v1.VirtualMachineReady))
+		return m.deleting() || m.shouldRun() && (!m.ready() || !conditions.IsTrue(m.vm.Status.Conditions, v1.VirtualMachineReady))
 	})
 }
 
