@@ -103,6 +103,7 @@ var fieldOwners = map[string]owners{
 	"migrationTransport":            byController,
 	"changedBlockTracking":          byController,
 	"snapshotFreeze":                byController,
+	"diskBackup":                    byController,
 
 	"interfaces":           byHandler,
 	"guestOSInfo":          byHandler,
@@ -113,6 +114,7 @@ var fieldOwners = map[string]owners{
 	"kernelBootStatus":     byHandler,
 	"fsFreezeStatus":       byHandler,
 	"snapshotFreezeRecord": byHandler,
+	"diskBackupRecord":     byHandler,
 	"selinuxContext":       byHandler,
 }
 

@@ -45,6 +45,7 @@ type Connection interface {
 	guestResizer
 	probePauser
 	snapshotfreeze.Guest
+	diskBackuper
 	migrationSource
 	migrationTarget
 }

@@ -235,6 +235,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"forward ports", func() error { return r.forwardPorts(ctx, s) }},
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
 		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
+		{"back up disks", func() error { return r.backUpDisks(ctx, s, c) }},
 		// 11. Last, and each even if another one fails: if libvirt refuses to change a link or the guest's size, or the node the
 		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
 		{"set links, realtime priority and size", func() error {

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -43,7 +44,8 @@ type diskGrower interface {
 // fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone, so it also works after the
 // agent was replaced. docs/adr/0051
 func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) error {
-	if s.vmi == nil || s.cache.sizes == nil || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) {
+	if s.vmi == nil || s.cache.sizes == nil || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) ||
+		backup.InProgress(&s.vmi.Status) {
 		return nil
 	}
 	grown := false

@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/ratelimit"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 )
@@ -124,6 +125,8 @@ type podCache struct {
 	outgoing types.UID
 	// freeze freezes the guest for snapshots.
 	freeze snapshotfreeze.Keeper
+	// backup is the record of a backup that was written last.
+	backup backup.Record
 	// lastShutdown is when the guest was last requested to shut down.
 	lastShutdown time.Time
 	// monitored is the guest if it runs and has metrics. Scrapes read it.

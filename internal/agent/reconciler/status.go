@@ -32,6 +32,7 @@ func computeStatus(s *scope, phaseErr error) {
 		setAgentConnected(status, s.report(), now)
 		setFrozen(s)
 		setSnapshotFreeze(s)
+		setDiskBackup(s)
 	}
 	if s.domain.Active() {
 		setMachine(status, s.domain.XML)

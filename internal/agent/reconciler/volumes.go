@@ -39,6 +39,11 @@ func setVolumes(s *scope) {
 		}
 		list = append(list, status)
 	}
+	for i := range s.vmi.Spec.UtilityVolumes {
+		if status, found := before[s.vmi.Spec.UtilityVolumes[i].Name]; found {
+			list = append(list, status)
+		}
+	}
 	s.vmi.Status.VolumeStatus = list
 }
 
