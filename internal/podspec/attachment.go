@@ -28,8 +28,14 @@ const (
 // podKind is the kind of Pods in owner references.
 const podKind = "Pod"
 
-// IsHotplugged reports whether the claim of a volume is not in the launcher Pod, but in an attachment Pod.
+// IsHotplugged reports whether the claim of a volume is not in the launcher Pod, but in an attachment Pod. Once the VMI has a node,
+// that no longer depends on the configuration.
 func IsHotplugged(vmi *v1.VirtualMachineInstance, v *v1.Volume, cfg Config) bool {
+	for i := range vmi.Status.VolumeStatus {
+		if status := &vmi.Status.VolumeStatus[i]; status.Name == v.Name {
+			return status.HotplugVolume != nil
+		}
+	}
 	return cfg.HotplugVolumes && v.IsHotpluggable() && !vmi.Spec.Domain.Devices.DisableHotplug
 }
 

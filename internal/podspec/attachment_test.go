@@ -180,3 +180,10 @@ func TestSELinuxLevel(t *testing.T) {
 		}
 	}
 }
+
+// virt-broker derives the name as well, and may be of another version.
+func TestAttachmentName(t *testing.T) {
+	if got := podspec.AttachmentName("uid-1", "data"); got != "hp-volume-data-eluils6j" {
+		t.Error(got)
+	}
+}
