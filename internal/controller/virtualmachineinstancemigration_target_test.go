@@ -48,8 +48,8 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 	})
 
 	It("is not made for a guest with a hotplugged volume, which it would lack", func() {
-		vmi := runs(builder.MakeVMI("vm"), nil)
-		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{Name: "data", HotplugVolume: &v1.HotplugVolumeStatus{}})
+		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
+		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{Name: "data", Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{}})
 		ExpectStatus(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -146,24 +147,9 @@ func (h *hotplugCheck) checkNew(volume *v1.Volume, disk *v1.Disk) {
 			h.reject(h.disks, volume.Name, "hotplug disk %s, changed", volume.Name)
 		}
 	default:
-		if message := hotplugDiskProblem(disk); message != "" {
+		if message := hotplug.Problem(disk); message != "" {
 			h.reject(h.disks, volume.Name, "%s", message)
 		}
-	}
-}
-
-// hotplugDiskProblem returns why a disk cannot be plugged into a running guest, or "".
-func hotplugDiskProblem(disk *v1.Disk) string {
-	kind, bus := target(disk)
-	switch {
-	case kind != "disk" && kind != "lun":
-		return fmt.Sprintf("Hotplug configuration for [%s] requires diskDevice of type 'disk' or 'lun' to be used.", disk.Name)
-	case bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio:
-		return fmt.Sprintf("Hotplug configuration for %s [%s] requires bus to be 'scsi' or 'virtio'. [%s] is not permitted.", kind, disk.Name, bus)
-	case disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != v1.DiskBusVirtio:
-		return fmt.Sprintf("Hotplug configuration for [%s] requires virtio bus for IOThreads.", disk.Name)
-	default:
-		return ""
 	}
 }
 
