@@ -50,7 +50,7 @@ func TestResourcesOfSupportContainers(t *testing.T) {
 		}}
 	}
 	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
-		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"), of(v1.SideCar, "1"), of(v1.VMExport, "2")}
+		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"), of(v1.SideCar, "1"), of(v1.VMExport, "2"), of(v1.HotplugAttachment, "30m")}
 	}), WithContainerRestarts(true))
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +61,9 @@ func TestResourcesOfSupportContainers(t *testing.T) {
 	}
 	if cpu := got.ExporterResources.Limits[corev1.ResourceCPU]; cpu.String() != "2" {
 		t.Errorf("got %+v for the Pods of exports", got.ExporterResources)
+	}
+	if cpu := pods.HotplugResources.Limits[corev1.ResourceCPU]; cpu.String() != "30m" {
+		t.Errorf("got %+v for attachment Pods", pods.HotplugResources)
 	}
 }
 

@@ -141,6 +141,8 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 			c.ConsoleLogResources = resources
 		case v1.VMExport:
 			c.ExporterResources = resources
+		case v1.HotplugAttachment:
+			c.HotplugResources = resources
 		}
 	}
 	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode, path.Child("virtualMachineInstancesPerNode"))
