@@ -11,6 +11,10 @@ const (
 	AttachmentLabelValue = "hotplug-disk"
 	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
 	AttachmentContainer = "hotplug-disk"
+	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.
+	AttachmentPrefix = "hp-volume-"
+	// HoldArgument makes TailBinary wait until it is stopped. KubeVirt's attachment Pods serve a socket, ours do nothing.
+	HoldArgument = "--hold"
 	// AttachmentDevicesDir has a directory per volume with the device of a claim with volumeMode Block. KubeVirt's path.
 	AttachmentDevicesDir = "/path"
 )
@@ -20,5 +24,13 @@ func AttachmentDevice(volume, claimUID string) string {
 	return path.Join(AttachmentDevicesDir, volume, claimUID)
 }
 
-// AttachmentDir is the directory in the attachment Pod where a claim with a file system is mounted. KubeVirt's path.
-func AttachmentDir(volume string) string { return path.Join("/", volume) }
+// AttachmentDir is the directory in the attachment Pod where a claim with a file system is mounted. KubeVirt's path, unless the image
+// has a directory of that name.
+func AttachmentDir(volume string) string {
+	switch volume {
+	case "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "path", "proc", "root", "run", "sbin", "srv", "sys",
+		"tmp", "usr", "var":
+		return path.Join(AttachmentDevicesDir, volume)
+	}
+	return path.Join("/", volume)
+}

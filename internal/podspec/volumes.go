@@ -54,6 +54,9 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 		s.files(name, path.Join(launcherpod.CredentialsDir, name), corev1.VolumeSource{Secret: secretSource(secret, nil)})
 	}
 	for i := range vmi.Spec.Volumes {
+		if IsHotplugged(vmi, &vmi.Spec.Volumes[i], cfg) {
+			continue
+		}
 		if err := s.volume(&vmi.Spec.Volumes[i], cfg); err != nil {
 			return nil, err
 		}

@@ -71,7 +71,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		}
 	}
 	if *s.Migrations.MatchSELinuxLevelOnMigration {
-		target.SELinuxLevel = seLinuxLevel(s.VMI.Status.SelinuxContext)
+		target.SELinuxLevel = podspec.SELinuxLevel(s.VMI.Status.SelinuxContext)
 	}
 	pod, err := buildTarget(s.VMI, s.Own, config, target)
 	if err != nil {
