@@ -4,6 +4,7 @@
 package domain
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -39,7 +40,7 @@ type Operation struct {
 
 // PluggedDisks returns the disks of a VMI whose volumes are in Facts, and empty drives for CD-ROMs without one. Unlike those of Build,
 // they have no target and no address but one of the spec: DiffDisks chooses what is free in the running domain. Disks whose volume is
-// neither in Facts nor missing from the spec are left out.
+// neither in Facts nor missing from the spec are left out. So are those that are invalid, which the error names.
 func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.DomainDisk, error) {
 	plan, err := planIOThreads(&vmi.Spec.Domain)
 	if err != nil {
@@ -50,14 +51,22 @@ func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.Dom
 		volumes[vmi.Spec.Volumes[i].Name] = true
 	}
 	var disks []libvirtxml.DomainDisk
+	var errs []error
 	for i := range vmi.Spec.Domain.Devices.Disks {
 		b := diskBuilder{vmi: vmi, spec: &vmi.Spec.Domain.Devices.Disks[i], path: devicesPath.Child("disks").Index(i), plan: plan}
 		if b.fact, b.prepared = facts.Disks[b.spec.Name]; !b.prepared && (volumes[b.spec.Name] && !facts.Unplugged[b.spec.Name] || b.spec.CDRom == nil) {
 			continue
 		}
+		if b.prepared {
+			if err := checkPluggable(b.path, b.spec); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
 		disk, err := b.build(&diskTargets{})
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		disk.Target.Dev = ""
 		if disk.Address != nil && disk.Address.PCI == nil {
@@ -65,11 +74,11 @@ func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.Dom
 		}
 		disks = append(disks, *disk)
 	}
-	return disks, nil
+	return disks, errors.Join(errs...)
 }
 
-// CheckPluggable returns an error if a disk cannot be plugged into a running guest.
-func CheckPluggable(path *field.Path, disk *v1.Disk) error {
+// checkPluggable returns an error if a disk cannot be plugged into a running guest.
+func checkPluggable(path *field.Path, disk *v1.Disk) error {
 	switch {
 	case disk.CDRom != nil:
 		return nil // The drive exists, and its medium changes.
@@ -78,7 +87,7 @@ func CheckPluggable(path *field.Path, disk *v1.Disk) error {
 	case disk.Disk != nil && (disk.Disk.Bus == v1.DiskBusSCSI || disk.Disk.Bus == v1.DiskBusVirtio):
 		return nil
 	}
-	return field.Invalid(path, disk.Name, "only disks on the bus virtio or scsi can be plugged into a running guest")
+	return field.Invalid(path, disk.Name, "a disk can be plugged into a running guest on the bus virtio or scsi only: set its bus, or restart the VM")
 }
 
 // DiffDisks returns the operations by which the disks of a running domain become the desired ones of PluggedDisks. It attaches, detaches

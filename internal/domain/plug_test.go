@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"libvirt.org/go/libvirtxml"
 
@@ -186,14 +185,15 @@ func TestBuildWithHotpluggedVolumes(t *testing.T) {
 	}
 }
 
-func TestCheckPluggable(t *testing.T) {
-	for bus, disk := range map[string]v1.Disk{
-		"virtio": diskOn("a", v1.DiskBusVirtio), "scsi": diskOn("a", v1.DiskBusSCSI), "lun": lunOn("a", ""), "cdrom": cdromOn("a", v1.DiskBusSATA),
-		"sata": diskOn("a", v1.DiskBusSATA), "usb": diskOn("a", v1.DiskBusUSB), "none": {Name: "a"},
+// A disk that cannot be plugged keeps no other one out.
+func TestDisksThatCannotBePlugged(t *testing.T) {
+	for name, disk := range map[string]v1.Disk{
+		"sata": diskOn("a", v1.DiskBusSATA), "usb": diskOn("a", v1.DiskBusUSB), "no bus": {Name: "a"}, "a file as LUN": lunOn("a", ""),
 	} {
-		err := domain.CheckPluggable(field.NewPath("disk"), &disk)
-		if bad := bus == "sata" || bus == "usb" || bus == "none"; (err != nil) != bad {
-			t.Errorf("%s: %v", bus, err)
+		g := base().plug(disk, false).plug(diskOn("data", v1.DiskBusSCSI), false).withoutFacts()
+		disks, err := domain.PluggedDisks(g.vmi, g.facts)
+		if err == nil || len(disks) != 1 || disks[0].Alias.Name != "ua-disk-data" {
+			t.Errorf("%s: %+v, %v", name, disks, err)
 		}
 	}
 }

@@ -102,20 +102,6 @@ func (c *Client) ForwardPorts(ctx context.Context, pod types.UID, plan brokerapi
 	return err
 }
 
-// AttachVolume gives a launcher Pod the claim of an attachment Pod. block reports whether it is a block device.
-func (c *Client) AttachVolume(ctx context.Context, pod types.UID, volume string, attachment types.UID, block bool) error {
-	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: block}
-	_, err := c.call(ctx, brokerapi.AttachVolume, pod, arguments, nil)
-	return err
-}
-
-// DetachVolume takes from a launcher Pod what AttachVolume has given it. The attachment Pod may be gone, and its UID unknown.
-func (c *Client) DetachVolume(ctx context.Context, pod types.UID, volume string, attachment types.UID, block bool) error {
-	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: block}
-	_, err := c.call(ctx, brokerapi.DetachVolume, pod, arguments, nil)
-	return err
-}
-
 // OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if the Pod has no IPv6.
 func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, brokerapi.OpenRouterResult, error) {
 	result := brokerapi.OpenRouterResult{}
