@@ -111,7 +111,7 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 		case has == nil && desired[i].Device != cdrom && IsPlugged(&desired[i]):
 			attach = append(attach, Operation{Action: Attach, Name: name, Disk: room.place(desired[i])})
 		case has != nil && has.Device == cdrom && desired[i].Device == cdrom && isPluggedOrEmpty(has) && isPluggedOrEmpty(&desired[i]) &&
-			sourceOf(has) != sourceOf(&desired[i]) && (!isEmpty(&desired[i]) || !kept[name]):
+			sourceOf(has) != sourceOf(&desired[i]) && (HasMedium(&desired[i]) || !kept[name]):
 			change = append(change, Operation{Action: Change, Name: name, Disk: withMedium(*has, &desired[i])})
 		}
 	}
@@ -135,12 +135,12 @@ func IsPlugged(disk *libvirtxml.DomainDisk) bool {
 	return strings.HasPrefix(sourceOf(disk), launcherpod.HotplugDisksDir+"/")
 }
 
-func isPluggedOrEmpty(disk *libvirtxml.DomainDisk) bool { return isEmpty(disk) || IsPlugged(disk) }
+func isPluggedOrEmpty(disk *libvirtxml.DomainDisk) bool { return !HasMedium(disk) || IsPlugged(disk) }
 
-// isEmpty reports whether a drive has no medium. libvirt's description of one has an empty file.
-func isEmpty(disk *libvirtxml.DomainDisk) bool {
+// HasMedium reports whether a disk has a medium. In libvirt's description, a drive without one has an empty file.
+func HasMedium(disk *libvirtxml.DomainDisk) bool {
 	source := disk.Source
-	return source == nil || sourceOf(disk) == "" && (source.File != nil || source.Block != nil)
+	return source != nil && (sourceOf(disk) != "" || source.File == nil && source.Block == nil)
 }
 
 const (
@@ -181,13 +181,17 @@ func sourceOf(disk *libvirtxml.DomainDisk) string {
 	}
 }
 
-// withMedium returns a drive of a running domain with the medium of another one, or with none.
+// withMedium returns a drive of a running domain with the medium of another one, or with none. libvirt changes no other setting of it.
 func withMedium(drive libvirtxml.DomainDisk, from *libvirtxml.DomainDisk) libvirtxml.DomainDisk {
-	drive.Source, drive.BackingStore, drive.Mirror = nil, nil, nil
-	drive.Driver = &libvirtxml.DomainDiskDriver{Name: "qemu"}
-	if from.Source != nil {
-		drive.Source, drive.BackingStore, drive.Driver = from.Source, from.BackingStore, from.Driver
+	driver := libvirtxml.DomainDiskDriver{Name: "qemu"}
+	if drive.Driver != nil {
+		driver = *drive.Driver
 	}
+	driver.Type = ""
+	if from.Driver != nil {
+		driver.Type = from.Driver.Type
+	}
+	drive.Source, drive.BackingStore, drive.Driver = from.Source, from.BackingStore, &driver
 	return drive
 }
 
