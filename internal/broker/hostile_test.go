@@ -44,6 +44,8 @@ var valid = map[brokerapi.Verb]any{
 	brokerapi.ConnectNetwork: brokerapi.NetworkArguments{Plan: brokerapi.Plan{Interfaces: []brokerapi.Interface{{Name: "n", PodInterface: "eth0", Binding: brokerapi.Bridge}}}},
 	brokerapi.ForwardPorts:   brokerapi.NetworkArguments{},
 	brokerapi.OpenRouter:     brokerapi.OpenRouterArguments{PodInterface: "eth0"},
+	brokerapi.AttachVolume:   brokerapi.VolumeArguments{Volume: "data", Attachment: otherUID},
+	brokerapi.DetachVolume:   brokerapi.VolumeArguments{Volume: "data", Block: true},
 	brokerapi.WatchDevices:   nil,
 	brokerapi.CPUPolicy:      nil,
 }

@@ -80,6 +80,8 @@ var verbs = map[brokerapi.Verb]verb{
 	brokerapi.ConnectNetwork: with((*Server).connectNetwork),
 	brokerapi.ForwardPorts:   with((*Server).forwardPorts),
 	brokerapi.OpenRouter:     with((*Server).openRouter),
+	brokerapi.AttachVolume:   with((*Server).attachVolume),
+	brokerapi.DetachVolume:   with((*Server).detachVolume),
 	brokerapi.WatchDevices:   with((*Server).watchDevices),
 	brokerapi.CPUPolicy:      with((*Server).cpuPolicy),
 }

@@ -43,6 +43,7 @@ var eventMessages = map[int32]int32{
 	eventIDLifecycle: procEventLifecycleMessage,
 	7:                324, // an I/O error with its reason
 	13:               331, // the size of the balloon
+	15:               333, // a device was removed
 	18:               348, // the guest agent connects and disconnects
 	23:               379, // the domain's metadata, which contains freezes
 	26:               438, // how much memory the guest has taken from a memory device

@@ -97,9 +97,13 @@ func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
 }
 
 func growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
-	if vmistatus.IsBlock(claimInfo(s.vmi, volume.Name)) {
+	switch block := vmistatus.IsBlock(claimInfo(s.vmi, volume.Name)); {
+	case block:
 		// Only libvirt knows the size of the device.
 		return disks.GrowDisk(ctx, s.domainName(), target, 0)
+	case isHotplugged(s.vmi, s.pod, volume):
+		// The file system is not in the launcher Pod, so that its free space is not known.
+		return disks.GrowDisk(ctx, s.domainName(), target, want)
 	}
 	pool, err := disks.Pool(ctx, media.PoolName(volume.Name), launcherpod.DiskDir(volume.Name))
 	if err != nil {

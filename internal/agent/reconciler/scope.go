@@ -113,6 +113,8 @@ type podCache struct {
 	guestWrites guestWriteLimit
 	// grown are the attempts to grow disks, by their volume.
 	grown map[string]growth
+	// plugged is what is known about the hotplugged volumes, by their name.
+	plugged map[string]*plugging
 	// recovery is the state of the recovery from an I/O error.
 	recovery recovery
 	// realtime reports whether the guest's vCPUs have their priority.

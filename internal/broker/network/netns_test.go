@@ -15,6 +15,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
 // newNamespace creates an unnamed network namespace that exists as long as the test.
@@ -24,7 +26,7 @@ func newNamespace(t *testing.T) *Namespace {
 		t.Skip("needs root: it makes network namespaces")
 	}
 	namespace := &Namespace{}
-	err := onDisposableThread(func() (err error) {
+	err := podprocess.OnDisposableThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}

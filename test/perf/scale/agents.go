@@ -226,6 +226,10 @@ func (files) OwnDevices(context.Context) error { return nil }
 
 func (files) SetRealtime(context.Context, []uint) error { return nil }
 
+func (files) AttachVolume(context.Context, string, types.UID, bool) error { return nil }
+
+func (files) DetachVolume(context.Context, string, types.UID, bool) error { return nil }
+
 // noContent are the volumes of a Pod without files.
 type noContent struct{}
 

@@ -115,6 +115,8 @@ type Launcher struct {
 	moving          moving
 	backups         backingUp
 	holdsMemory     bool
+	// holdsDisks makes the guest release no disk.
+	holdsDisks bool
 
 	usb [launcherpod.USBPorts]sync.Mutex
 }
@@ -137,7 +139,8 @@ func (l *Launcher) change(do func()) {
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
 // "credentials", "console", "graphics", "interface", "pause", "unpause",
-// "vcpus", "memory", "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze or of a backup, "backup", or one of a migration: "begin", "prepare", "perform", "finish",
+// "vcpus", "memory", "attach x", "detach x" or "change x" for a disk x, "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record"
+// of a snapshot's freeze or of a backup, "backup", or one of a migration: "begin", "prepare", "perform", "finish",
 // "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
