@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package liveupdate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// specNeedsRestart is how the message of the condition RestartRequired begins. KubeVirt's text.
+const specNeedsRestart = "a non-live-updatable field was changed in the template spec"
+
+const (
+	// maxFields is how many fields a message names.
+	maxFields = 8
+	// maxName is the length of the name of an element in a path.
+	maxName = 63
+)
+
+// Message returns the message of the condition RestartRequired for changed fields, or empty if there are none.
+func Message(changed []string) string {
+	if len(changed) == 0 {
+		return ""
+	}
+	if more := len(changed) - maxFields; more > 0 {
+		changed = append(changed[:maxFields:maxFields], fmt.Sprintf("and %d more", more))
+	}
+	return specNeedsRestart + ": " + strings.Join(changed, ", ")
+}
+
+// FieldsIn returns the fields that a message of the condition RestartRequired names.
+func FieldsIn(message string) []string {
+	list, found := strings.CutPrefix(message, specNeedsRestart+": ")
+	if !found {
+		return nil
+	}
+	var fields []string
+	for field := range strings.SplitSeq(list, ", ") {
+		if EntryOf(field) != nil {
+			fields = append(fields, field)
+		}
+	}
+	return fields
+}
+
+// printable returns the name of an element as part of a path. Names are checked at admission; those of objects from before may have any
+// characters.
+func printable(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || strings.ContainsRune("[],\u007f", r) {
+			return '?'
+		}
+		return r
+	}, name)
+	if len(name) > maxName {
+		name = strings.ToValidUTF8(name[:maxName], "") + "…"
+	}
+	return name
+}
