@@ -100,6 +100,21 @@ func TestMessage(t *testing.T) {
 	}
 }
 
+// TestClaimFields checks how changed claims are named.
+func TestClaimFields(t *testing.T) {
+	volumes := []v1.Volume{
+		{Name: "a", VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{}}},
+		{Name: "b", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}}, {Name: "c"},
+	}
+	message := Naming("restart it", ClaimFields(volumes, func(name string) bool { return name != "c" }))
+	if want := "restart it: volumes[a].dataVolume.name, volumes[b].persistentVolumeClaim.claimName"; message != want {
+		t.Errorf("got %q, want %q", message, want)
+	}
+	if got := FieldsIn(message); len(got) != 2 || EntryOf(got[0]).Effect != Migration || EntryOf(got[1]).Effect != Migration {
+		t.Errorf("the message names %q", got)
+	}
+}
+
 // TestEntryOf checks that the entry with the longest path applies.
 func TestEntryOf(t *testing.T) {
 	for path, want := range map[string]string{

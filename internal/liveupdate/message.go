@@ -6,6 +6,8 @@ package liveupdate
 import (
 	"fmt"
 	"strings"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 // specNeedsRestart is how the message of the condition RestartRequired begins. KubeVirt's text.
@@ -19,26 +21,41 @@ const (
 )
 
 // Message returns the message of the condition RestartRequired for changed fields, or empty if there are none.
-func Message(changed []string) string {
+func Message(changed []string) string { return Naming(specNeedsRestart, changed) }
+
+// Naming appends the names of changed fields to a text. It returns an empty text if there are none.
+func Naming(text string, changed []string) string {
 	if len(changed) == 0 {
 		return ""
 	}
 	if more := len(changed) - maxFields; more > 0 {
 		changed = append(changed[:maxFields:maxFields], fmt.Sprintf("and %d more", more))
 	}
-	return specNeedsRestart + ": " + strings.Join(changed, ", ")
+	return text + ": " + strings.Join(changed, ", ")
 }
 
 // FieldsIn returns the fields that a message of the condition RestartRequired names.
 func FieldsIn(message string) []string {
-	list, found := strings.CutPrefix(message, specNeedsRestart+": ")
-	if !found {
-		return nil
-	}
 	var fields []string
-	for field := range strings.SplitSeq(list, ", ") {
+	for field := range strings.SplitSeq(message[strings.LastIndex(message, ": ")+1:], ",") {
+		field = strings.TrimSpace(field)
 		if EntryOf(field) != nil {
 			fields = append(fields, field)
+		}
+	}
+	return fields
+}
+
+// ClaimFields returns the fields with the names of claims of some volumes.
+func ClaimFields(volumes []v1.Volume, changed func(name string) bool) []string {
+	var fields []string
+	for i := range volumes {
+		switch volume := &volumes[i]; {
+		case !changed(volume.Name):
+		case volume.DataVolume != nil:
+			fields = append(fields, "volumes["+printable(volume.Name)+"].dataVolume.name")
+		default:
+			fields = append(fields, "volumes["+printable(volume.Name)+"].persistentVolumeClaim.claimName")
 		}
 	}
 	return fields

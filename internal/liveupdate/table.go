@@ -41,28 +41,23 @@ type Entry struct {
 	adopt func(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance)
 }
 
-// Sentence returns the condition of the entry as a whole sentence without a subject, or empty if there is none.
-func (e *Entry) Sentence() string {
-	condition := e.If
-	if e.Rollout {
-		condition = strings.TrimSuffix("vmRolloutStrategy of the KubeVirt object is not Stage, and "+e.If, ", and ")
+// Condition returns when the change needs no restart, as the end of a sentence, or empty for a change that always has the effect.
+func (e *Entry) Condition() string {
+	if !e.Rollout {
+		return e.If
 	}
-	switch {
-	case e.Effect == Restart || condition == "":
-		return ""
-	case e.Effect == Migration:
-		return "is applied by a migration if " + condition
-	default:
-		return "is applied while the guest runs if " + condition
-	}
+	return strings.TrimSuffix("vmRolloutStrategy is not Stage, and "+e.If, ", and ")
 }
 
-// index finds the elements of lists in the path of a change.
-var index = regexp.MustCompile(`\[[^\]]*\]`)
+// names finds the names of elements of lists in the path of a change.
+var names = regexp.MustCompile(`\[[^\]]*\]`)
+
+// Generic returns the path of a change without the names of the elements of lists.
+func Generic(path string) string { return names.ReplaceAllString(path, "[]") }
 
 // EntryOf returns the entry for a field, or nil. Elements of lists may have a name in the path, or none.
 func EntryOf(path string) *Entry {
-	path = index.ReplaceAllString(path, "[]")
+	path = Generic(path)
 	var found *Entry
 	for i := range Entries {
 		e := &Entries[i]
@@ -81,9 +76,9 @@ func Covers(field, path string) bool {
 // Entries is the table. test/liveness changes each leaf of the template of a running VM and compares what virt-controller does with
 // it.
 var Entries = []Entry{
-	{Path: "nodeSelector", Effect: Live, Rollout: true, adopt: adoptNodeSelector, Note: "The next node of the guest is chosen by it."},
-	{Path: "affinity", Effect: Live, Rollout: true, adopt: adoptAffinity, Note: "The next node of the guest is chosen by it."},
-	{Path: "tolerations", Effect: Live, Rollout: true, adopt: adoptTolerations, Note: "The next node of the guest is chosen by it."},
+	{Path: "nodeSelector", Effect: Live, Rollout: true, adopt: adoptNodeSelector, Note: "The guest stays on its node, and its next node is chosen by it."},
+	{Path: "affinity", Effect: Live, Rollout: true, adopt: adoptAffinity, Note: "The guest stays on its node, and its next node is chosen by it."},
+	{Path: "tolerations", Effect: Live, Rollout: true, adopt: adoptTolerations, Note: "The guest stays on its node, and its next node is chosen by it."},
 	{Path: "topologySpreadConstraints", Effect: Restart},
 	{Path: "schedulerName", Effect: Restart},
 	{Path: "priorityClassName", Effect: Restart},
@@ -92,12 +87,12 @@ var Entries = []Entry{
 	{Path: "domain.cpu", Effect: Restart},
 	{
 		Path: "domain.cpu.sockets", Effect: Live, Rollout: true, adopt: adoptSockets,
-		If: "there are not fewer than before, and at most maxSockets, and the architecture is not arm64",
+		If: "there are more of them, up to maxSockets, and the architecture is not arm64",
 	},
 	{Path: "domain.memory", Effect: Restart},
 	{
 		Path: "domain.memory.guest", Effect: Live, Rollout: true, adopt: adoptMemory,
-		If: "it is between what the guest was started with and maxGuest, and memory hotplug supports the guest",
+		If: "it is from the memory that the guest was started with to maxGuest, and hotplug supports the guest",
 	},
 	{Path: "domain.resources", Effect: Restart, Note: "Requests and limits follow the guest's CPUs and memory."},
 
@@ -108,7 +103,7 @@ var Entries = []Entry{
 	{Path: "domain.chassis", Effect: Restart},
 	{Path: "domain.launchSecurity", Effect: Restart},
 	{Path: "domain.features", Effect: Restart},
-	{Path: "domain.clock", Effect: Restart, Note: "The guest's clock is set again after a pause and a migration."},
+	{Path: "domain.clock", Effect: Restart},
 	{Path: "domain.ioThreadsPolicy", Effect: Restart},
 	{Path: "domain.ioThreads", Effect: Restart},
 	{Path: "domain.rebootPolicy", Effect: Restart},
@@ -116,14 +111,14 @@ var Entries = []Entry{
 	{Path: "domain.devices", Effect: Restart},
 	{
 		Path: "domain.devices.interfaces[].state", Effect: Live, adopt: adoptLinks,
-		If: "it changes between up, or empty, and down",
+		If: "the former state and the new one are up, down or empty",
 	},
 	{
 		Path: "domain.devices.autoattachMemBalloon", Effect: Restart,
 		Note: "libvirt adds no memory balloon to a running guest and removes none.",
 	},
-	{Path: "domain.devices.disks[].tag", Effect: Restart, Note: "Tags are in the cloud-init data, which are written at the start."},
-	{Path: "domain.devices.interfaces[].tag", Effect: Restart, Note: "Tags are in the cloud-init data, which are written at the start."},
+	{Path: "domain.devices.disks[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
+	{Path: "domain.devices.interfaces[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
 
 	{Path: "networks", Effect: Restart},
 	{Path: "volumes", Effect: Restart},
@@ -148,4 +143,4 @@ var Entries = []Entry{
 	{Path: "terminationGracePeriodSeconds", Effect: Restart},
 }
 
-const claimsMove = "updateVolumesStrategy of the VM is Migration, and the guest and its other volumes can migrate"
+const claimsMove = "updateVolumesStrategy is Migration, and the guest and its other volumes can migrate"
