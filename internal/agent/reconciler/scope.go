@@ -111,6 +111,8 @@ type podCache struct {
 	// writes limits all writes of the status, and guestWrites those that the guest alone causes.
 	writes      *ratelimit.Limiter
 	guestWrites guestWriteLimit
+	// unplugged is when the guest was last requested to release an interface, by the interface's alias.
+	unplugged map[string]time.Time
 	// grown are the attempts to grow disks, by their volume.
 	grown map[string]growth
 	// recovery is the state of the recovery from an I/O error.
