@@ -23,6 +23,10 @@ type NetworkSource struct {
 // IsPrimary reports whether the network is that of the Pod's primary interface.
 func (n *Network) IsPrimary() bool { return n.Pod != nil || n.Multus != nil && n.Multus.Default }
 
+// IsPluggable reports whether interfaces on the network can be plugged into a running guest and unplugged: it is one of Multus' beside the
+// primary one.
+func (n *Network) IsPluggable() bool { return n.Multus != nil && !n.Multus.Default }
+
 // PodNetwork is the Pod's network.
 type PodNetwork struct {
 	// vmNetworkCIDR is the IPv4 network between guest and Pod, for masquerade. Default: 10.0.2.0/24.

@@ -93,6 +93,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		set(vm, v1.InterfaceStateAbsent)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", ""}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+			"a non-live-updatable field was changed in the template spec: domain.devices.interfaces[blue].state"))
 	})
 })

@@ -129,7 +129,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(instance(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
 		m.events.take()
@@ -194,7 +194,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": nodeSelector"))
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 

@@ -195,7 +195,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
-			"the volumes replacement is effective only after restart"))
+			"the volumes replacement is effective only after restart: volumes[data].persistentVolumeClaim.claimName"))
 		m.expectQuiet(vm)
 	})
 

@@ -42,6 +42,7 @@ type Connection interface {
 	ioErrorRecoverer
 	diskGrower
 	interfaceUpdater
+	interfacePlugger
 	guestResizer
 	diskPlugger
 	probePauser

@@ -238,10 +238,11 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
 		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
 		{"back up disks", func() error { return r.backUpDisks(ctx, s, c) }},
-		// 12. Last, and each even if another one fails: if libvirt refuses to change a link or the guest's size, or the node the
+		// 12. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size, or the node the
 		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
-		{"set links, realtime priority, size and disks", func() error {
-			return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
+		{"set interfaces, realtime priority, size and disks", func() error {
+			return errors.Join(r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c),
+				r.plugVolumes(ctx, s, c))
 		}},
 	} {
 		if err := p.run(); err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -45,7 +46,7 @@ func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
 	if m.mounted == nil {
 		m.mounted = map[string]types.UID{}
 	}
-	m.mounted[launcherpod.HotplugDiskName(volume, block)] = attachment
+	m.mounted[layout.HotplugDiskName(volume, block)] = attachment
 	return nil
 }
 
@@ -55,7 +56,7 @@ func (m *mounts) detach(volume string, block bool) error {
 	if m.failure != nil {
 		return m.failure
 	}
-	delete(m.mounted, launcherpod.HotplugDiskName(volume, block))
+	delete(m.mounted, layout.HotplugDiskName(volume, block))
 	return nil
 }
 

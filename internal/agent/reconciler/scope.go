@@ -111,6 +111,8 @@ type podCache struct {
 	// writes limits all writes of the status, and guestWrites those that the guest alone causes.
 	writes      *ratelimit.Limiter
 	guestWrites guestWriteLimit
+	// unplugged is when the guest was last requested to release an interface, by the interface's alias.
+	unplugged map[string]time.Time
 	// grown are the attempts to grow disks, by their volume.
 	grown map[string]growth
 	// plugged is what is known about the hotplugged volumes, by their name.

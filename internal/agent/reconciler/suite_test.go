@@ -4,6 +4,7 @@
 package reconciler_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -345,7 +346,7 @@ func (f *fakeNetworks) Ensure(_ context.Context, vmi *v1.VirtualMachineInstance,
 		return facts, nil
 	}
 	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
-		facts[i.Name] = domain.InterfaceFact{Tap: "tap0", MAC: "02:00:00:00:00:01", MTU: 1450}
+		facts[i.Name] = domain.InterfaceFact{Tap: "tap0", MAC: cmp.Or(i.MacAddress, "02:00:00:00:00:01"), MTU: 1450}
 	}
 	return facts, nil
 }

@@ -7,10 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -101,34 +98,5 @@ func nameReferences(vmi *v1.VirtualMachineInstance, status *v1.VirtualMachineSta
 			annotation = class.NamespacedAnnotation
 		}
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, annotation, ref.Name)
-	}
-}
-
-// changedFields returns the paths of the fields that differ, without those below a list or a field that is not set on both sides.
-func changedFields(before, after *v1.VirtualMachineInstanceSpec) []string {
-	var changed []string
-	compareFields("", reflect.ValueOf(before), reflect.ValueOf(after), &changed)
-	return changed
-}
-
-func compareFields(path string, a, b reflect.Value, changed *[]string) {
-	if equality.Semantic.DeepEqual(a.Interface(), b.Interface()) {
-		return
-	}
-	if a.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil() {
-		a, b = a.Elem(), b.Elem()
-	}
-	// Structs of other packages, such as quantities, are values.
-	if a.Kind() != reflect.Struct || a.Type().PkgPath() != reflect.TypeFor[v1.VirtualMachineInstanceSpec]().PkgPath() {
-		*changed = append(*changed, path)
-		return
-	}
-	for i := range a.NumField() {
-		name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
-		child := path
-		if name != "" {
-			child = strings.TrimPrefix(path+"."+name, ".")
-		}
-		compareFields(child, a.Field(i), b.Field(i), changed)
 	}
 }

@@ -5,10 +5,10 @@ package virtualmachine
 
 import (
 	"slices"
-	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/hotplug"
+	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -33,8 +33,8 @@ func (s *Scope) plugVolumes(desired *v1.VirtualMachineInstance, template *v1.Vir
 	}
 	result := hotplug.Follow(follower, template)
 	s.diff.plugging = result.Pending
-	if result.Problem != "" && strings.HasPrefix(s.diff.restart, specNeedsRestart) {
-		s.diff.restart += ": " + result.Problem
+	if result.Problem != "" && len(s.diff.changed) > 0 {
+		s.diff.restart = liveupdate.WithReason(s.diff.restart, result.Problem)
 	}
 }
 

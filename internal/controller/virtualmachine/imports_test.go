@@ -4,6 +4,7 @@
 package virtualmachine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -82,31 +84,32 @@ func TestCompare(t *testing.T) {
 		vmi.Spec.Domain.Firmware = &v1.Firmware{UUID: uuid}
 	}).Obj()
 	for name, tc := range map[string]struct {
-		change               func(*v1.VirtualMachineInstanceTemplateSpec)
+		change func(*v1.VirtualMachineInstanceTemplateSpec)
+		// wantLive and wantStaged are the changed field that needs a restart, or empty.
 		wantLive, wantStaged string
 	}{
 		"nothing":      {func(*v1.VirtualMachineInstanceTemplateSpec) {}, "", ""},
 		"empty is nil": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{} }, "", ""},
 		"node selector": {
-			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"a": "b"} }, "", specNeedsRestart,
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"a": "b"} }, "", "nodeSelector",
 		},
-		"affinity":    {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Affinity = &corev1.Affinity{} }, "", specNeedsRestart},
-		"tolerations": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Tolerations = []corev1.Toleration{{}} }, "", specNeedsRestart},
+		"affinity":    {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Affinity = &corev1.Affinity{} }, "", "affinity"},
+		"tolerations": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Tolerations = []corev1.Toleration{{}} }, "", "tolerations"},
 		"sockets": {
-			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 9} }, specNeedsRestart, specNeedsRestart,
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU.Sockets = 9 }, "", "domain.cpu.sockets",
 		},
 		"a volume": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) {
 				t.Spec.Volumes = append(t.Spec.Volumes, v1.Volume{Name: "more"})
 			},
-			specNeedsRestart, specNeedsRestart,
+			"volumes[more]", "volumes[more]",
 		},
 		"the same UUID": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Firmware = &v1.Firmware{UUID: uuid} }, "", "",
 		},
 		"another UUID": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Firmware = &v1.Firmware{UUID: "another"} },
-			specNeedsRestart, specNeedsRestart,
+			"domain.firmware.uuid", "domain.firmware.uuid",
 		},
 		"a label": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"a": "b"} },
@@ -130,7 +133,7 @@ func TestCompare(t *testing.T) {
 			tc.change(current)
 			before := current.DeepCopy()
 			for live, want := range map[bool]string{true: tc.wantLive, false: tc.wantStaged} {
-				if got := compare(base, current, running, live, podspec.LiveMetadata{}); !got.known || got.restart != want {
+				if got := compare(base, current, running, live, podspec.LiveMetadata{}); !got.known || strings.Join(got.changed, ", ") != want || got.restart != liveupdate.Message(got.changed) {
 					t.Errorf("live %t: got %+v, want %q", live, got, want)
 				}
 			}

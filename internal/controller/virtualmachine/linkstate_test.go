@@ -4,9 +4,12 @@
 package virtualmachine
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -14,19 +17,20 @@ import (
 // TestLinkStates checks which states of an interface a running instance follows.
 func TestLinkStates(t *testing.T) {
 	const up, down, absent = v1.InterfaceStateLinkUp, v1.InterfaceStateLinkDown, v1.InterfaceStateAbsent
+	const path = "domain.devices.interfaces[blue].state"
 	for _, tc := range []struct {
 		started, instance, now v1.InterfaceState
 		want                   v1.InterfaceState
-		wantRestart            string
+		wantRestart            string // the field that needs it
 	}{
 		{"", "", "", "", ""},
 		{"", "", down, down, ""},
 		{"", down, "", "", ""},
 		{down, down, up, up, ""},
 		{down, up, down, down, ""},
-		{"", "", absent, "", specNeedsRestart},
-		{"", down, absent, down, specNeedsRestart},
-		{absent, absent, up, absent, specNeedsRestart},
+		{"", "", absent, "", path},
+		{"", down, absent, down, path},
+		{absent, absent, up, absent, path},
 		{absent, absent, absent, absent, ""},
 	} {
 		base := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().Multus("blue", "blue")).Obj().Spec.Template
@@ -35,11 +39,11 @@ func TestLinkStates(t *testing.T) {
 		template.Spec.Domain.Devices.Interfaces[1].State = tc.now
 		vmi.Spec.Domain.Devices.Interfaces[1].State = tc.instance
 		for _, live := range []bool{true, false} {
-			if got := compare(base, template, vmi, live, podspec.LiveMetadata{}).restart; got != tc.wantRestart {
-				t.Errorf("from %q to %q, live %t: got %q, want %q", tc.started, tc.now, live, got, tc.wantRestart)
+			if got := compare(base, template, vmi, live, podspec.LiveMetadata{}).changed; strings.Join(got, ", ") != tc.wantRestart {
+				t.Errorf("from %q to %q, live %t: got %v, want %q", tc.started, tc.now, live, got, tc.wantRestart)
 			}
 		}
-		copyLinkStates(&vmi.Spec, &template.Spec)
+		liveupdate.CopyLinkStates(&vmi.Spec, &template.Spec)
 		if got := vmi.Spec.Domain.Devices.Interfaces; got[1].State != tc.want || got[0].State != "" {
 			t.Errorf("from %q to %q: got %q and %q, want %q", tc.instance, tc.now, got[0].State, got[1].State, tc.want)
 		}
@@ -56,12 +60,13 @@ func TestLinkStatesByName(t *testing.T) {
 	interfaces := template.Spec.Domain.Devices.Interfaces
 	interfaces[0], interfaces[1] = interfaces[1], interfaces[0]
 	interfaces[0].State, interfaces[1].State = v1.InterfaceStateLinkDown, v1.InterfaceStateLinkDown
-	copyLinkStates(&vmi.Spec, &template.Spec)
+	liveupdate.CopyLinkStates(&vmi.Spec, &template.Spec)
 	if got := vmi.Spec.Domain.Devices.Interfaces; len(got) != 1 || got[0].Name != "default" || got[0].State != v1.InterfaceStateLinkDown {
 		t.Errorf("got %+v", got)
 	}
 	interfaces[0].Model = "e1000e"
-	if got := compare(base, template, vmi, true, podspec.LiveMetadata{}); got.restart != specNeedsRestart {
-		t.Errorf("another model requires no restart: %+v", got)
+	if got := compare(base, template, vmi, true, podspec.LiveMetadata{}); !slices.Equal(got.changed,
+		[]string{"domain.devices.interfaces[blue].model", "domain.devices.interfaces"}) {
+		t.Errorf("another model and another order: %+v", got)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/hotplug"
+	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -26,9 +26,6 @@ const (
 	ReasonAffinityChange    = "AffinityChangeError"
 	ReasonTolerationsChange = "TolerationsChangeError"
 )
-
-// specNeedsRestart is the message of the condition RestartRequired. KubeVirt's.
-const specNeedsRestart = "a non-live-updatable field was changed in the template spec"
 
 // errMigrating is returned for changes of the scheduling while the target node of a migration is being chosen.
 var errMigrating = errors.New("should not be changed during VMI migration")
@@ -77,9 +74,6 @@ func syncInstance(ctx context.Context, s *Scope) error {
 			hotplug.Equalize(&base.Spec, &compared.Spec, s.VMI)
 		}
 		s.diff = compare(base, compared, s.VMI, s.LiveUpdate, s.LiveMetadata)
-		if len(s.diff.changed) > 0 && hasReferences(&s.VM.Spec) {
-			s.diff.restart += ": " + strings.Join(s.diff.changed, ", ")
-		}
 	}
 	known, err := s.updateVolumes(ctx)
 	if err != nil {
@@ -88,7 +82,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	desired := s.VMI.DeepCopy()
 	if base != nil {
 		// As in KubeVirt, links follow the template whatever else has changed or failed.
-		copyLinkStates(&desired.Spec, &template.Spec)
+		liveupdate.CopyLinkStates(&desired.Spec, &template.Spec)
 		s.plugVolumes(desired, &template.Spec)
 	}
 	if !known {
@@ -117,48 +111,13 @@ func syncInstance(ctx context.Context, s *Scope) error {
 func compare(
 	base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool, follows podspec.LiveMetadata,
 ) templateDiff {
-	before, now := base.DeepCopy(), current.DeepCopy()
-	if live {
-		before.Spec.NodeSelector = now.Spec.NodeSelector
-		before.Spec.Affinity = now.Spec.Affinity
-		before.Spec.Tolerations = now.Spec.Tolerations
-		equalizeSize(&before.Spec.Domain, &now.Spec.Domain)
+	if changed := liveupdate.NeedRestart(&base.Spec, &current.Spec, vmi, live); len(changed) > 0 {
+		return templateDiff{known: true, restart: liveupdate.Message(changed), changed: changed}
 	}
-	equalizeClaims(&before.Spec, &now.Spec)
-	copyLinkStates(&before.Spec, &now.Spec)
-	// Writing the UUID or serial number that the guest has into the template is no change.
-	if before.Spec.Domain.Firmware == nil && now.Spec.Domain.Firmware != nil {
-		before.Spec.Domain.Firmware = &v1.Firmware{}
-	}
-	if is, to := vmi.Spec.Domain.Firmware, now.Spec.Domain.Firmware; is != nil && to != nil {
-		if is.UUID == to.UUID {
-			before.Spec.Domain.Firmware.UUID = to.UUID
-		}
-		if is.Serial == to.Serial {
-			before.Spec.Domain.Firmware.Serial = to.Serial
-		}
-	}
-	if !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
-		return templateDiff{known: true, restart: specNeedsRestart, changed: changedFields(&before.Spec, &now.Spec)}
-	}
-	follows.Remove(&before.ObjectMeta)
-	follows.Remove(&now.ObjectMeta)
-	return templateDiff{known: true, relabeled: !maps.Equal(before.ObjectMeta.Labels, now.ObjectMeta.Labels) ||
-		!maps.Equal(before.ObjectMeta.Annotations, now.ObjectMeta.Annotations)}
-}
-
-// equalizeClaims ignores changed claims of volumes, which syncVolumes handles.
-func equalizeClaims(before, now *v1.VirtualMachineInstanceSpec) {
-	desired := map[string]*v1.Volume{}
-	for i := range now.Volumes {
-		desired[now.Volumes[i].Name] = &now.Volumes[i]
-	}
-	for i := range before.Volumes {
-		had, to := before.Volumes[i].WrittenClaim(), desired[before.Volumes[i].Name]
-		if to != nil && had != "" && to.WrittenClaim() != "" && to.WrittenClaim() != had {
-			before.Volumes[i] = *to.DeepCopy()
-		}
-	}
+	before, now := base.ObjectMeta.DeepCopy(), current.ObjectMeta.DeepCopy()
+	follows.Remove(before)
+	follows.Remove(now)
+	return templateDiff{known: true, relabeled: !maps.Equal(before.Labels, now.Labels) || !maps.Equal(before.Annotations, now.Annotations)}
 }
 
 // setScheduling copies the fields that the scheduling of a migration target uses.

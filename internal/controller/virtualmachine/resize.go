@@ -53,26 +53,6 @@ type resizeResult struct {
 	failure *Failure
 }
 
-// equalizeSize ignores changes of the size of a guest, which followSize handles.
-func equalizeSize(before, now *v1.DomainSpec) {
-	// A template may get memory.guest later: until then, the guest's memory was that of the resources.
-	if now.Memory != nil && now.Memory.Guest != nil {
-		if before.Memory == nil {
-			before.Memory = &v1.Memory{}
-		}
-		before.Memory.Guest = now.Memory.Guest
-	}
-	if before.CPU == nil && now.CPU == nil {
-		return
-	}
-	for _, spec := range []*v1.DomainSpec{before, now} {
-		if spec.CPU == nil {
-			spec.CPU = &v1.CPU{}
-		}
-	}
-	before.CPU.Sockets = now.CPU.Sockets
-}
-
 // followSize gives the instance the size of the template, as far as a running guest can have it.
 func (s *Scope) followSize(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) *Failure {
 	for _, follow := range []func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceSpec) resizeResult{s.resizeCPUs, s.resizeMemory} {

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -27,7 +28,7 @@ const ReasonVolumesUpdate = "VolumesUpdateError"
 
 // KubeVirt's texts.
 const (
-	// volumesNeedRestart is the message of the condition RestartRequired.
+	// volumesNeedRestart is the message of the condition RestartRequired, before the fields.
 	volumesNeedRestart = "the volumes replacement is effective only after restart"
 	// onlyRevert is the error for a second change of claims before the first one is done.
 	onlyRevert = "The volume can only be reverted to the previous version during the update"
@@ -150,7 +151,10 @@ func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, 
 		if state == volumesRecorded {
 			return true, "", fmt.Errorf("%w: %s", errVolumes, onlyRevert)
 		}
-		return false, volumesNeedRestart, nil
+		changed := changedClaims(s.VM.Spec.Template, s.VMI)
+		return false, liveupdate.Naming(volumesNeedRestart, liveupdate.ClaimFields(s.VM.Spec.Template.Spec.Volumes, func(name string) bool {
+			return changed[name] != ""
+		})), nil
 	}
 	if refusal := s.checkMigration(); refusal != nil {
 		return false, refusal.Error(), nil //nolint:nilerr // the error is the reason for a restart

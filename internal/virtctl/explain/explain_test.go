@@ -205,6 +205,10 @@ func scenes() map[string]*world {
 			event(time.Minute, "VirtualMachineInstance", "demo", "Started", "not shown"),
 		"restart required": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
 			with(func(s *Snapshot) {
+				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec: hostname, accessCredentials, domain.devices.interfaces[blue].state, nodeSelector, domain.devices.disks[data].disk.bus and 2 more"}}
+			}),
+		"restart required by an earlier version": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
+			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
 			}),
 		"more CPUs": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "", "")),

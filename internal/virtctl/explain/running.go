@@ -118,13 +118,7 @@ func running(s *Snapshot) []Finding {
 	if ready := s.condition(v1.VirtualMachineInstanceReady); ready.Status == corev1.ConditionFalse && len(node(s)) == 0 {
 		found = append(found, Finding{What: "It is not ready: " + ready.Reason + ".", Why: []string{short(ready.Message)}, Do: "If it has a readinessProbe, check whether the guest responds to it."})
 	}
-	if restart := s.vmCondition(v1.VirtualMachineRestartRequired); restart.Status == corev1.ConditionTrue {
-		found = append(found, Finding{
-			What: "The VM was changed, and the guest still runs with its former configuration.", Why: []string{short(restart.Message)},
-			Do: "Restart it:", Commands: []string{fmt.Sprintf("%s restart %s --namespace %s", s.Program, s.Name, s.Namespace)},
-		})
-	}
-	return found
+	return append(found, restartRequired(s)...)
 }
 
 func (s *Snapshot) duration() string {

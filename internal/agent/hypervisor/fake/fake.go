@@ -99,6 +99,7 @@ type Launcher struct {
 	starts          int
 	shutdowns       int
 	ignoresShutdown bool
+	keepsInterfaces bool
 	serial          func(net.Conn)
 	console         net.Conn
 	agent           *hypervisor.GuestAgent

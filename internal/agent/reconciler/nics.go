@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"libvirt.org/go/libvirtxml"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// ReasonHotPlugNIC is the reason of the condition Synchronized when libvirt refuses to plug or unplug an interface of the guest.
+const ReasonHotPlugNIC = "HotPlugNetworkInterfaceError"
+
+const (
+	// nicRetry is the delay before a change of an interface that failed is tried again.
+	nicRetry = time.Minute
+	// unplugRetry is the delay before the guest is requested again to release an interface: it may have been booting.
+	unplugRetry = 10 * time.Second
+)
+
+// interfacePlugger plugs interfaces into a running domain and unplugs them.
+type interfacePlugger interface {
+	domainReader
+	// AttachInterface plugs an interface into a running guest.
+	AttachInterface(ctx context.Context, name string, nic *libvirtxml.DomainInterface) error
+	// DetachInterface requests of a running guest to release an interface, by its alias. It does not wait until the guest has done so.
+	DetachInterface(ctx context.Context, name, alias string) error
+}
+
+// plugInterfaces gives a running guest the interfaces of its spec, as far as its Pod has them, and takes those that are absent from it.
+// A migration gives the guest a Pod with other networks. It depends on what the domain and the Pod have alone, so it also works after
+// the agent was replaced, and after a migration.
+func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfacePlugger) error {
+	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
+		vmistatus.Migrating(&s.vmi.Status) {
+		return nil
+	}
+	attached := attachedNetworks(s.pod)
+	changes := domain.DiffInterfaces(&s.vmi.Spec, s.domain.XML, func(network *v1.Network) bool {
+		_, found := attached[podspec.PodInterface(network)]
+		return found
+	})
+	if len(changes.Attach)+len(changes.Detach) == 0 {
+		s.cache.unplugged = nil
+		return nil
+	}
+	err := errors.Join(r.attachInterfaces(ctx, s, guest, changes.Attach), detachInterfaces(ctx, s, guest, changes.Detach))
+	if err != nil {
+		err = fromConnection(err)
+	}
+	// The status reports the interfaces that the guest has now.
+	return errors.Join(err, readDomain(ctx, s, guest))
+}
+
+// attachInterfaces connects interfaces to the Pod's network and plugs them into the guest.
+func (r *Reconciler) attachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, missing []v1.Interface) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	only := s.vmi.DeepCopy()
+	only.Spec.Domain.Devices.Interfaces = missing
+	taps, err := r.Networks.Ensure(ctx, only, s.pod, false)
+	if err != nil {
+		return fmt.Errorf("connect the guest's network: %w", err)
+	}
+	collected, err := facts.Collect(ctx, s.config, r.Facts, r.Files(s.pod.UID), &media.Result{}, taps)
+	if err != nil {
+		return fmt.Errorf("inspect the launcher Pod: %w", err)
+	}
+	var errs []error
+	for i := range missing {
+		nic, err := domain.Interface(s.vmi, collected, missing[i].Name)
+		if err == nil {
+			err = guest.AttachInterface(ctx, s.domainName(), nic)
+		}
+		if err != nil {
+			errs = append(errs, &Retry{
+				Reason: ReasonHotPlugNIC, After: nicRetry, Err: fmt.Errorf("plug interface %q into the guest: %w", missing[i].Name, err),
+			})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// detachInterfaces requests of the guest to release interfaces, again until it has done so.
+func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nics []libvirtxml.DomainInterface) error {
+	var errs []error
+	for i := range nics {
+		alias := nics[i].Alias.Name
+		last, again := s.cache.unplugged[alias]
+		if wait := last.Add(unplugRetry).Sub(s.now); again && wait > 0 {
+			s.requeueAfter(wait)
+			continue
+		}
+		if s.cache.unplugged == nil {
+			s.cache.unplugged = map[string]time.Time{}
+		}
+		s.cache.unplugged[alias] = s.now
+		s.requeueAfter(unplugRetry)
+		err := guest.DetachInterface(ctx, s.domainName(), alias)
+		switch {
+		case err == nil:
+		case again: // libvirt refuses a second request while the first one is pending.
+			log.FromContext(ctx).V(2).Info("The guest was not requested again to release an interface", "alias", alias, "error", err.Error())
+		default:
+			errs = append(errs, &Retry{
+				Reason: ReasonHotPlugNIC, After: nicRetry, Err: fmt.Errorf("unplug interface %s from the guest: %w", alias, err),
+			})
+		}
+	}
+	return errors.Join(errs...)
+}

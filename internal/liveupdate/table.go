@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package liveupdate knows how a change of each field of a VM's template reaches a guest that runs. virt-controller derives the condition
+// RestartRequired from its table, virtctl explain what it says about it, and docs/spec its list of changes.
+package liveupdate
+
+import (
+	"regexp"
+	"strings"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Effect is when a change takes effect.
+type Effect string
+
+const (
+	// Live: the running guest, or its VMI, is changed.
+	Live Effect = "live"
+	// Migration: a migration applies the change.
+	Migration Effect = "migration"
+	// Restart: the next start applies the change.
+	Restart Effect = "restart"
+)
+
+// Entry is a row of the table: a field with everything below it that has no entry of its own.
+type Entry struct {
+	// Path is the JSON path below the spec of the template, with [] for each element of a list.
+	Path string
+	// Effect is when a change takes effect if the conditions are met. Otherwise it needs a restart.
+	Effect Effect
+	// Rollout reports whether the change needs the rollout strategy LiveUpdate.
+	Rollout bool
+	// If is the other condition of the effect, as the end of a sentence, or empty.
+	If string
+	// Note is a sentence about what else affects a running guest, or empty.
+	Note string
+
+	// adopt copies to before what now changes of the field and needs no restart. The caller decides whether the change is possible.
+	adopt func(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance)
+}
+
+// Condition returns when the change needs no restart, as the end of a sentence, or empty for a change that always has the effect.
+func (e *Entry) Condition() string {
+	if !e.Rollout {
+		return e.If
+	}
+	return strings.TrimSuffix("vmRolloutStrategy is not Stage, and "+e.If, ", and ")
+}
+
+// names finds the names of elements of lists in the path of a change.
+var names = regexp.MustCompile(`\[[^\]]*\]`)
+
+// Generic returns the path of a change without the names of the elements of lists.
+func Generic(path string) string { return names.ReplaceAllString(path, "[]") }
+
+// EntryOf returns the entry for a field, or nil. Elements of lists may have a name in the path, or none.
+func EntryOf(path string) *Entry {
+	path = Generic(path)
+	var found *Entry
+	for i := range Entries {
+		e := &Entries[i]
+		if Covers(e.Path, path) && (found == nil || len(e.Path) > len(found.Path)) {
+			found = e
+		}
+	}
+	return found
+}
+
+// Covers reports whether a path is that of a field or is below it.
+func Covers(field, path string) bool {
+	return path == field || strings.HasPrefix(path, field+".") || strings.HasPrefix(path, field+"[]")
+}
+
+// Entries is the table. test/liveness changes each leaf of the template of a running VM and compares what virt-controller does with
+// it.
+var Entries = []Entry{
+	{Path: "nodeSelector", Effect: Live, Rollout: true, adopt: adoptNodeSelector, Note: "The guest stays on its node, and its next node is chosen by it."},
+	{Path: "affinity", Effect: Live, Rollout: true, adopt: adoptAffinity, Note: "The guest stays on its node, and its next node is chosen by it."},
+	{Path: "tolerations", Effect: Live, Rollout: true, adopt: adoptTolerations, Note: "The guest stays on its node, and its next node is chosen by it."},
+	{Path: "topologySpreadConstraints", Effect: Restart},
+	{Path: "schedulerName", Effect: Restart},
+	{Path: "priorityClassName", Effect: Restart},
+	{Path: "architecture", Effect: Restart},
+
+	{Path: "domain.cpu", Effect: Restart},
+	{
+		Path: "domain.cpu.sockets", Effect: Live, Rollout: true, adopt: adoptSockets,
+		If: "there are more of them, up to maxSockets, and the architecture is not arm64",
+	},
+	{Path: "domain.memory", Effect: Restart},
+	{
+		Path: "domain.memory.guest", Effect: Live, Rollout: true, adopt: adoptMemory,
+		If: "it is from the memory that the guest was started with to maxGuest, and hotplug supports the guest",
+	},
+	{Path: "domain.resources", Effect: Restart, Note: "Requests and limits follow the guest's CPUs and memory."},
+
+	{Path: "domain.machine", Effect: Restart},
+	{Path: "domain.firmware", Effect: Restart},
+	{Path: "domain.firmware.uuid", Effect: Restart, adopt: adoptIdentity, Note: "The value that the guest has already is no change."},
+	{Path: "domain.firmware.serial", Effect: Restart, adopt: adoptIdentity, Note: "The value that the guest has already is no change."},
+	{Path: "domain.chassis", Effect: Restart},
+	{Path: "domain.launchSecurity", Effect: Restart},
+	{Path: "domain.features", Effect: Restart},
+	{Path: "domain.clock", Effect: Restart},
+	{Path: "domain.ioThreadsPolicy", Effect: Restart},
+	{Path: "domain.ioThreads", Effect: Restart},
+	{Path: "domain.rebootPolicy", Effect: Restart},
+
+	{Path: "domain.devices", Effect: Restart},
+	{
+		Path: "domain.devices.interfaces[].state", Effect: Live, adopt: adoptLinks,
+		If: "the former state and the new one are up, down or empty",
+	},
+	{
+		Path: "domain.devices.autoattachMemBalloon", Effect: Restart,
+		Note: "libvirt adds no memory balloon to a running guest and removes none.",
+	},
+	{Path: "domain.devices.disks[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
+	{Path: "domain.devices.interfaces[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
+
+	{Path: "networks", Effect: Restart},
+	{Path: "volumes", Effect: Restart},
+	{Path: "volumes[].persistentVolumeClaim.claimName", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
+	{Path: "volumes[].dataVolume.name", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
+	{Path: "utilityVolumes", Effect: Restart},
+	{Path: "resourceClaims", Effect: Restart},
+	{
+		Path: "accessCredentials", Effect: Restart,
+		Note: "What the Secrets contain may change at any time: the guest agent sets it in a running guest, if propagationMethod is qemuGuestAgent.",
+	},
+
+	{Path: "hostname", Effect: Restart},
+	{Path: "subdomain", Effect: Restart},
+	{Path: "dnsPolicy", Effect: Restart},
+	{Path: "dnsConfig", Effect: Restart},
+	{Path: "livenessProbe", Effect: Restart},
+	{Path: "readinessProbe", Effect: Restart},
+	{Path: "serviceAccountName", Effect: Restart},
+	{Path: "evictionStrategy", Effect: Restart},
+	{Path: "startStrategy", Effect: Restart},
+	{Path: "terminationGracePeriodSeconds", Effect: Restart},
+}
+
+const claimsMove = "updateVolumesStrategy is Migration, and the guest and its other volumes can migrate"
