@@ -184,6 +184,16 @@ func (h *harness) notReady(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A Pod that was deleted may not have been replaced yet.
+	for i := range nodes.Items {
+		for _, role := range []string{"virt-handler", "virt-broker"} {
+			if !slices.ContainsFunc(pods, func(p corev1.Pod) bool {
+				return p.Labels["kubevirt.io"] == role && p.Spec.NodeName == nodes.Items[i].Name
+			}) {
+				missing = append(missing, fmt.Sprintf("%s of node %s", role, nodes.Items[i].Name))
+			}
+		}
+	}
 	for i := range pods {
 		pod := &pods[i]
 		if crashLoops(pod) {
