@@ -62,6 +62,7 @@ func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	c.MigrationNetwork = migrationNetwork(kv.Namespace, c.Migrations.Network)
 	c.SkipBackupHooks = podspec.SkipsBackupHooks(kv.Annotations)
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity]
+	c.HotplugVolumes = c.FeatureGates.IsEnabled(GateDeclarativeHotplug) || c.FeatureGates.IsEnabled(GateHotplug)
 	c.AlignCPUs = even && c.FeatureGates.IsEnabled(GateAlignCPUs)
 	return c, p.errs.ToAggregate()
 }

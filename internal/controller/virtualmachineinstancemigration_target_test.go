@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -47,15 +48,27 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 			And(Not(BeNil()), HaveField("Reference", "registry:5000/os@"+digest)))))
 	})
 
-	It("is not made for a guest with a hotplugged volume, which it would lack", func() {
+	It("gets a hotplugged volume of the guest by an attachment Pod of its own", func() {
+		ExpectCreated(builder.MakePVC("data-claim").Namespace(m.ns).Obj())
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
-		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{Name: "data", Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{}})
+		add(vmi, "data", "data-claim")
+		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{
+			Name: "data", Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{},
+			PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "data-claim"},
+		})
 		ExpectStatus(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
-		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("volume data is hotplugged, and cannot migrate yet")))
-		ExpectGone(m.target(vmi, vmim))
+		target := ExpectExists(m.target(vmi, vmim))
+		Expect(podspec.HasClaim(target, "data-claim")).To(BeFalse())
+		m.setPodStatus(target, m.node("b"), builder.MakePodStatus().Running())
+		m.reconcileAll(vmim)
+		of := func(launcher *corev1.Pod) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: podspec.AttachmentName(launcher.UID, "data")}}
+		}
+		attachment := ExpectExists(of(target))
+		Expect(podspec.AttachmentLauncher(attachment).Name).To(Equal(target.Name))
+		ExpectExists(of(ExpectExists(podOf(vmi))))
 	})
 
 	It("requires a CPU of the same vendor if the source's node has the label", func() {

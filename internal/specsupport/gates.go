@@ -10,7 +10,6 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"ContainerPathVolumes":            "shared file systems are not implemented yet",
 	"CrossArchitectureVirtualization": "a guest has the architecture of its node",
 	"DecentralizedLiveMigration":      "migration between namespaces or clusters is not implemented yet",
-	"DeclarativeHotplugVolumes":       "volume hotplug is not implemented yet",
 	"DownwardMetrics":                 "downward metrics are not implemented yet",
 	"EnableVirtioFsStorageVolumes":    "shared file systems are not implemented yet",
 	"ExperimentalIgnitionSupport":     "Ignition data is not implemented yet",

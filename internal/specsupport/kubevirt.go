@@ -24,7 +24,7 @@ var KubeVirtFields = []Field{
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
 	{"configuration.migrations.utilityVolumesTimeout", nil, Warn, "volumes without a disk are not implemented yet"},
 	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
-	{"configuration.supportContainerResources[].type", []string{"hotplug-disk", "container-disk", "virtiofs", "sidecar"}, Warn, "launcher Pods have no such container"},
+	{"configuration.supportContainerResources[].type", []string{"container-disk", "virtiofs", "sidecar"}, Warn, "launcher Pods have no such container"},
 	{"configuration.permittedHostDevices", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.mediatedDevicesConfiguration", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},

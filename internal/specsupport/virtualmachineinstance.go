@@ -29,8 +29,6 @@ var VMIFields = []Field{
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
 	{"networks[].resourceClaim", nil, Refuse, "a network's device by resource claim needs SR-IOV, which is not implemented yet"},
 
-	{"volumes[].dataVolume.hotpluggable", nil, Warn, "volume hotplug is not implemented yet"},
-	{"volumes[].persistentVolumeClaim.hotpluggable", nil, Warn, "volume hotplug is not implemented yet"},
 	{"volumes[].downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
 	{"volumes[].memoryDump", nil, Refuse, "memory dumps are not implemented yet"},
 	{"volumes[].containerPath", nil, Refuse, "shared file systems are not implemented yet"},

@@ -116,9 +116,10 @@ func TestVirtualMachine(t *testing.T) {
 		t.Errorf("objectgraph: %v %v", graph, err)
 	}
 	expectNone(t, "evacuate/cancel", vms.EvacuateCancel(ctx, "manual", &v1.EvacuateCancelOptions{EvacuationNodeName: node}))
+	expectCode(t, "addvolume", vms.AddVolume(ctx, "manual", &v1.AddVolumeOptions{}), http.StatusBadRequest, "AddVolumeOptions requires name to be set")
+	expectCode(t, "removevolume", vms.RemoveVolume(ctx, "manual", &v1.RemoveVolumeOptions{Name: "none"}), http.StatusConflict,
+		"Unable to remove volume [none] because it does not exist")
 	for what, err := range map[string]error{
-		"virtualmachines/addvolume":        vms.AddVolume(ctx, "manual", &v1.AddVolumeOptions{}),
-		"virtualmachines/removevolume":     vms.RemoveVolume(ctx, "manual", &v1.RemoveVolumeOptions{}),
 		"virtualmachines/memorydump":       vms.MemoryDump(ctx, "manual", &v1.VirtualMachineMemoryDumpRequest{}),
 		"virtualmachines/removememorydump": vms.RemoveMemoryDump(ctx, "manual"),
 	} {
@@ -178,8 +179,6 @@ func expectNotImplemented(t *testing.T, ctx context.Context) { //nolint:revive /
 	_, noChain := vmis.SEVFetchCertChain(ctx, "runs")
 	_, noMeasurement := vmis.SEVQueryLaunchMeasurement(ctx, "runs")
 	for what, err := range map[string]error{
-		"addvolume":                  vmis.AddVolume(ctx, "runs", &v1.AddVolumeOptions{}),
-		"removevolume":               vmis.RemoveVolume(ctx, "runs", &v1.RemoveVolumeOptions{}),
 		"backup":                     vmis.Backup(ctx, "runs", &backupv1.BackupOptions{}),
 		"redefine-checkpoint":        vmis.RedefineCheckpoint(ctx, "runs", &backupv1.BackupCheckpoint{}),
 		"sev/fetchcertchain":         noChain,

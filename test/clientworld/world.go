@@ -217,7 +217,7 @@ func (w *world) serve(ctx context.Context, agents *agentclient.Client) error {
 		return err
 	}
 	config := clusterconfig.Default()
-	config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
+	config.FeatureGates, config.HotplugVolumes = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil), true
 	api := &subresource.API{
 		Client: w.own, Agents: agents, Config: func() clusterconfig.Config { return config },
 		Health:       &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }},

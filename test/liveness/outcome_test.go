@@ -45,11 +45,12 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	if faults := webhookv1.Admit(vmi, clusterOf()); len(faults) > 0 {
 		return "", fmt.Errorf("admission: %w", faults.ToAggregate())
 	}
-	describeClaims(vmi)
-	pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state"})
+	// Before the claims are described: then it is settled which volumes are hotplugged.
+	pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state", HotplugVolumes: true})
 	if err != nil {
 		return "", fmt.Errorf("launcher Pod: %w", err)
 	}
+	describeClaims(vmi)
 	plan, err := network.NewPlan(vmi)
 	if err != nil {
 		return "", fmt.Errorf("network: %w", err)

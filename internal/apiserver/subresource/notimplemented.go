@@ -20,7 +20,6 @@ type unimplemented struct {
 
 // Reasons why verbs are not implemented.
 const (
-	noHotplug    = "disks cannot be attached to and detached from a running guest"
 	noMemoryDump = "there is nothing that takes memory dumps"
 	noBackup     = "there is nothing that takes backups"
 	noSEV        = "guests with encrypted memory do not run"

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -57,9 +56,9 @@ type volumeChange struct {
 }
 
 // addOptions reads a request to add a volume.
-func (a *API) addOptions(r *http.Request, resource string) (volumeChange, error) {
+func (a *API) addOptions(r *http.Request) (volumeChange, error) {
 	options := &v1.AddVolumeOptions{}
-	if err := a.volumeOptions(r, resource+"/"+addVolume, options); err != nil {
+	if err := a.volumeOptions(r, options); err != nil {
 		return volumeChange{}, err
 	}
 	switch {
@@ -90,9 +89,9 @@ func (a *API) addOptions(r *http.Request, resource string) (volumeChange, error)
 }
 
 // removeOptions reads a request to remove a volume.
-func (a *API) removeOptions(r *http.Request, resource string) (volumeChange, error) {
+func (a *API) removeOptions(r *http.Request) (volumeChange, error) {
 	options := &v1.RemoveVolumeOptions{}
-	if err := a.volumeOptions(r, resource+"/"+removeVolume, options); err != nil {
+	if err := a.volumeOptions(r, options); err != nil {
 		return volumeChange{}, err
 	}
 	if options.Name == "" {
@@ -103,12 +102,8 @@ func (a *API) removeOptions(r *http.Request, resource string) (volumeChange, err
 }
 
 // volumeOptions decodes the body of a request, which must not be empty, if volumes can be plugged at all.
-func (a *API) volumeOptions(r *http.Request, verb string, into any) error {
-	switch gates := a.Config().FeatureGates; {
-	case a.Config().HotplugVolumes:
-	case gates.IsEnabled(clusterconfig.GateDeclarativeHotplug) || gates.IsEnabled(clusterconfig.GateHotplug):
-		return notImplemented(verb, noHotplug)
-	default:
+func (a *API) volumeOptions(r *http.Request, into any) error {
+	if !a.Config().HotplugVolumes {
 		return apierrors.NewBadRequest(hotplugIsOff)
 	}
 	body, err := io.ReadAll(r.Body)
@@ -128,7 +123,7 @@ func (a *API) volumeOptions(r *http.Request, verb string, into any) error {
 }
 
 func (a *API) addVolumeToVM(w http.ResponseWriter, r *http.Request) error {
-	change, err := a.addOptions(r, VirtualMachines)
+	change, err := a.addOptions(r)
 	if err != nil {
 		return err
 	}
@@ -136,7 +131,7 @@ func (a *API) addVolumeToVM(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) removeVolumeFromVM(w http.ResponseWriter, r *http.Request) error {
-	change, err := a.removeOptions(r, VirtualMachines)
+	change, err := a.removeOptions(r)
 	if err != nil {
 		return err
 	}
@@ -144,7 +139,7 @@ func (a *API) removeVolumeFromVM(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) addVolumeToVMI(w http.ResponseWriter, r *http.Request) error {
-	change, err := a.addOptions(r, VirtualMachineInstances)
+	change, err := a.addOptions(r)
 	if err != nil {
 		return err
 	}
@@ -152,7 +147,7 @@ func (a *API) addVolumeToVMI(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) removeVolumeFromVMI(w http.ResponseWriter, r *http.Request) error {
-	change, err := a.removeOptions(r, VirtualMachineInstances)
+	change, err := a.removeOptions(r)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -147,7 +146,5 @@ func TestRequestsForVolumes(t *testing.T) {
 		"Hotplug configuration for disk [data] requires bus to be 'scsi' or 'virtio'. [sata] is not permitted.")
 
 	w.config.HotplugVolumes = false
-	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData, 501, "virtualmachines/addvolume is not implemented by Vireo yet")
-	w.config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{clusterconfig.GateDeclarativeHotplug})
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData, 400, "Enable DeclarativeHotplugVolumes or HotplugVolumes feature gate to use this API.")
 }

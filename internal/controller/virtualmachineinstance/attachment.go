@@ -15,7 +15,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -31,12 +33,21 @@ func (s *scope) changeGuest(ctx context.Context) error {
 
 // reconcileAttachments creates and deletes attachment Pods. One that fails prevents no other.
 func (s *scope) reconcileAttachments(ctx context.Context) error {
+	if !s.knowsPlugs() {
+		return nil // The write that changed the launcher Pod triggers another reconciliation.
+	}
 	var errs []error
 	kept := map[string]bool{}
 	if s.keepsAttachments() {
 		for _, p := range s.plugs {
 			kept[podspec.AttachmentName(s.pod.UID, p.name)], kept[podspec.TriggerName(s.pod.UID, p.name)] = true, true
 			errs = append(errs, s.reconcilePlug(ctx, p))
+		}
+	}
+	if PodState(s.otherPod) == protocol.PodAlive {
+		for _, p := range s.plugs {
+			kept[podspec.AttachmentName(s.otherPod.UID, p.name)] = true
+			errs = append(errs, s.attachToTarget(ctx, p))
 		}
 	}
 	// The rest is of volumes that are in neither spec nor status, of earlier launcher Pods, and of a guest that has ended.
@@ -46,6 +57,15 @@ func (s *scope) reconcileAttachments(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// knowsPlugs reports whether the plugs are those of the guest's launcher Pod, which was just created, or became another one by a migration,
+// if they are not.
+func (o *observed) knowsPlugs() bool {
+	if o.pod == nil {
+		return PodState(o.otherPod) != protocol.PodAlive
+	}
+	return o.pod.UID == o.plugsOf
 }
 
 // keepsAttachments reports whether a guest uses the attachment Pods, or will.
@@ -74,7 +94,11 @@ func (s *scope) reconcilePlug(ctx context.Context, p *plug) error {
 	case p.isBlocked():
 		return nil // A change of the claim or the DataVolume triggers another reconciliation.
 	default:
-		return errors.Join(s.createAttachment(ctx, p, false), s.deleteAttachment(ctx, p.trigger))
+		pod, err := s.createAttachment(ctx, p, s.pod, false)
+		if pod != nil {
+			p.pod = pod
+		}
+		return errors.Join(err, s.deleteAttachment(ctx, p.trigger))
 	}
 }
 
@@ -82,9 +106,36 @@ func (s *scope) reconcilePlug(ctx context.Context, p *plug) error {
 func (s *scope) reconcileTrigger(ctx context.Context, p *plug) error {
 	switch {
 	case p.trigger == nil && p.claim != nil:
-		return s.createAttachment(ctx, p, true)
+		pod, err := s.createAttachment(ctx, p, s.pod, true)
+		p.trigger = pod
+		return err
 	case p.trigger != nil && p.trigger.Status.Phase == corev1.PodFailed:
 		return s.replaceAttachment(ctx, p.trigger)
+	default:
+		return nil
+	}
+}
+
+// attachToTarget attaches a volume that the guest uses to the node to which the guest migrates. The target's agent finds the Pod by its
+// name. When the target owns the guest, its launcher Pod is the VMI's, and the Pod that of the volume.
+func (s *scope) attachToTarget(ctx context.Context, p *plug) error {
+	switch {
+	case !p.wanted || p.claim == nil || p.status == nil || !vmistatus.Migrating(&s.vmi.Status) || s.deleting():
+		return nil
+	case s.vmi.Status.NodeName == s.vmi.Status.MigrationState.TargetNode: // The other Pod is the source's.
+		return nil
+	case s.otherPod.Spec.NodeName == "" || s.otherPod.DeletionTimestamp != nil:
+		return nil
+	case p.status.Phase != v1.HotplugVolumeMounted && p.status.Phase != v1.VolumeReady:
+		return nil
+	}
+	pod := s.attachments[podspec.AttachmentName(s.otherPod.UID, p.name)]
+	switch {
+	case pod == nil:
+		_, err := s.createAttachment(ctx, p, s.otherPod, false)
+		return err
+	case podstate.Terminal(pod):
+		return s.replaceAttachment(ctx, pod)
 	default:
 		return nil
 	}
@@ -99,22 +150,22 @@ func (s *scope) replaceAttachment(ctx context.Context, pod *corev1.Pod) error {
 	return s.deleteAttachment(ctx, pod)
 }
 
-// createAttachment creates the attachment Pod of a volume, or the Pod that has its claim bound and filled.
-func (s *scope) createAttachment(ctx context.Context, p *plug, trigger bool) error {
+// createAttachment creates the attachment Pod of a volume for a launcher Pod, or the Pod that has its claim bound and filled. It returns nil
+// if it was gone again meanwhile.
+func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.Pod, trigger bool) (*corev1.Pod, error) {
 	ranges := &corev1.LimitRangeList{}
 	// From the API server: a watch of LimitRanges would be for the moment when a volume is plugged.
 	if err := s.apiReader.List(ctx, ranges, client.InNamespace(s.vmi.Namespace)); err != nil {
-		return fmt.Errorf("list the LimitRanges of namespace %s: %w", s.vmi.Namespace, err)
+		return nil, fmt.Errorf("list the LimitRanges of namespace %s: %w", s.vmi.Namespace, err)
 	}
 	pod := podspec.BuildAttachment(s.vmi, s.podConfig, podspec.Attachment{
-		Volume: p.volume, Claim: p.claim, Launcher: s.pod, Ranges: ranges.Items, Trigger: trigger,
+		Volume: p.volume, Claim: p.claim, Launcher: launcher, Ranges: ranges.Items, Trigger: trigger,
 	})
 	err := s.client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
-		if pod, err = s.findAttachment(ctx, pod.Name); err != nil || pod == nil {
-			return err
-		}
-	} else if err == nil {
+		return s.findAttachment(ctx, pod.Name)
+	}
+	if err == nil {
 		note := "Created attachment pod %s"
 		if trigger {
 			note = "Created hotplug trigger pod %s for volume " + p.name
@@ -123,14 +174,9 @@ func (s *scope) createAttachment(ctx context.Context, p *plug, trigger bool) err
 	}
 	if err != nil {
 		p.failure = fmt.Sprintf("Error creating attachment pod: %v", err)
-		return fmt.Errorf("create attachment Pod %s of volume %s: %w", pod.Name, p.name, err)
+		return nil, fmt.Errorf("create attachment Pod %s of volume %s: %w", pod.Name, p.name, err)
 	}
-	if trigger {
-		p.trigger = pod
-	} else {
-		p.pod = pod
-	}
-	return nil
+	return pod, nil
 }
 
 // findAttachment reads a Pod that exists although the cache does not have it. It returns nil for one that is gone meanwhile.

@@ -66,6 +66,9 @@ func (s *scope) readHotplug(ctx context.Context) error {
 	for i := range pods.Items {
 		s.attachments[pods.Items[i].Name] = &pods.Items[i]
 	}
+	if s.pod != nil {
+		s.plugsOf = s.pod.UID
+	}
 	if s.stage() == vmistatus.Ended || s.pod == nil {
 		return nil
 	}

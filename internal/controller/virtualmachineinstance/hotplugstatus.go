@@ -19,7 +19,7 @@ const ReasonPVCNotReady = "PVCNotReady"
 
 // setHotplug reports the hotplugged volumes. It adds and removes them, and leaves the others as they are.
 func setHotplug(o *observed, status *v1.VirtualMachineInstanceStatus) {
-	if len(o.plugs) == 0 {
+	if len(o.plugs) == 0 || !o.knowsPlugs() {
 		return
 	}
 	list := slices.DeleteFunc(slices.Clone(status.VolumeStatus), func(v v1.VolumeStatus) bool { return o.isPlug(v.Name) })

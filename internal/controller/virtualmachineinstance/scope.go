@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -83,6 +84,8 @@ type observed struct {
 	// attachments are the VMI's attachment Pods, by name, plugs its hotplugged volumes, sorted by name.
 	attachments map[string]*corev1.Pod
 	plugs       []*plug
+	// plugsOf is the launcher Pod for which the plugs were read.
+	plugsOf types.UID
 	// stateClaim is the claim with the state of TPM and EFI, or nil.
 	stateClaim *corev1.PersistentVolumeClaim
 	// silence is set if the agent of a live VMI's node does not respond.

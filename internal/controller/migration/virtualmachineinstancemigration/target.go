@@ -19,7 +19,6 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
-	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // How long a target's Pod may be unschedulable, and how long it may be pending for any reason. KubeVirt's values.
@@ -35,11 +34,8 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	if config.Claims, err = s.claims(ctx); err != nil {
 		return nil, err
 	}
-	for i := range s.VMI.Status.VolumeStatus {
-		if volume := &s.VMI.Status.VolumeStatus[i]; vmistatus.IsHotplugged(volume) {
-			s.Failure = fmt.Sprintf("The target's Pod cannot be made: volume %s is hotplugged, and cannot migrate yet. Remove it first", volume.Name)
-			return nil, nil
-		}
+	if config.VolumeAffinities, err = virtualmachineinstance.VolumeAffinities(ctx, s.Client, s.APIReader, s.VMI, config); err != nil {
+		return nil, err
 	}
 	if s.ReadNetworks {
 		resources, missing, err := virtualmachineinstance.NetworkResources(ctx, s.APIReader, s.VMI)
