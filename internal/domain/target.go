@@ -69,8 +69,8 @@ func disksAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 			errs = append(errs, fmt.Errorf("disk %s of the running guest: %w", aliasOf(disk.Alias), ErrNotPrepared))
 			continue
 		}
-		if emptyDrive(disk) {
-			continue
+		if !HasMedium(disk) {
+			continue // The guest has ejected it.
 		}
 		visible := slicesOf(disk)
 		disk.Source, disk.BackingStore, disk.Mirror = there.Source, there.BackingStore, nil
@@ -94,11 +94,6 @@ func slicesOf(disk *libvirtxml.DomainDisk) *libvirtxml.DomainDiskSlices {
 		return nil
 	}
 	return disk.Source.Slices
-}
-
-// emptyDrive reports whether the guest has ejected the medium.
-func emptyDrive(disk *libvirtxml.DomainDisk) bool {
-	return disk.Source == nil || disk.Source.File != nil && disk.Source.File.File == ""
 }
 
 func interfacesAtTarget(target, built *libvirtxml.DomainDeviceList) error {

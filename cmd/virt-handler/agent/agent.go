@@ -199,6 +199,8 @@ func slimPod(object any) (any, error) {
 		pod.Spec = corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ReadinessGates: pod.Spec.ReadinessGates,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			// All other claims of the VMI are hotplugged.
+			Volumes: slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim == nil }),
 		}
 		if compute != nil {
 			pod.Spec.Containers = []corev1.Container{{Name: compute.Name, Resources: resize.Resizable(compute.Resources)}}

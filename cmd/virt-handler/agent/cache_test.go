@@ -4,12 +4,14 @@
 package agent
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
 )
 
@@ -39,5 +41,20 @@ func TestPodInTheCacheHasItsResources(t *testing.T) {
 		if got := resize.Applied(kept); got != want {
 			t.Errorf("allocated %s: applied: %t, want %t", allocated, got, want)
 		}
+	}
+}
+
+// A volume is hotplugged if the launcher Pod does not have its claim.
+func TestPodInTheCacheHasItsClaims(t *testing.T) {
+	claim := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}
+	slim, err := slimPod(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+		{Name: "sockets", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, {Name: "data", VolumeSource: claim},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, ok := slim.(*corev1.Pod)
+	if !ok || len(kept.Spec.Volumes) != 1 || !podspec.HasClaim(kept, "claim") || slices.ContainsFunc(kept.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }) {
+		t.Errorf("the cache has %v", slim)
 	}
 }

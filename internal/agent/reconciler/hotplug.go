@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
@@ -20,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -50,6 +53,8 @@ const (
 	mountTimeout = 10 * time.Second
 	// plugRetry is the delay before a volume that could not be mounted, attached or detached is tried again.
 	plugRetry = 15 * time.Second
+	// attachmentPoll is the delay before the agent of a migration's target looks again for an attachment Pod.
+	attachmentPoll = time.Second
 	// releasePatience is how long a guest may take to release a disk before the status tells that it has not.
 	releasePatience = 5 * time.Second
 )
@@ -122,12 +127,55 @@ func (r *Reconciler) plugBeforeStart(ctx context.Context, s *scope) error {
 			return &Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
 		}
 	}
+	s.addPlugged(s.vmi)
+	return nil
+}
+
+// addPlugged adds the hotplugged volumes that are in the launcher Pod to the prepared ones.
+func (s *scope) addPlugged(vmi *v1.VirtualMachineInstance) {
+	if s.disks == nil {
+		return
+	}
 	// What is in the cache does not change.
 	disks := *s.disks
 	disks.Disks = maps.Clone(s.disks.Disks)
-	maps.Copy(disks.Disks, s.pluggedFacts())
+	maps.Copy(disks.Disks, s.pluggedFacts(vmi))
 	s.disks = &disks
+}
+
+// plugOnTarget mounts in the target's Pod the hotplugged volumes of a guest that is to be received. The Pod has attachment Pods of its own,
+// whose names are known.
+func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
+	for i := range s.incoming.Status.VolumeStatus {
+		v := &s.incoming.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.incoming, v) || v.PersistentVolumeClaimInfo == nil ||
+			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" {
+			continue
+		}
+		pod, err := r.attachmentOnTarget(ctx, s, v.Name)
+		if err != nil {
+			return err
+		}
+		if err := r.mountVolume(ctx, s, v, pod.UID); err != nil {
+			return notMounted(err)
+		}
+	}
+	s.addPlugged(s.incoming)
 	return nil
+}
+
+// attachmentOnTarget returns the attachment Pod of a volume for the target's Pod, once it is ready. Its label proves it: only virt-controller
+// can set that. The agent watches launcher Pods only.
+func (r *Reconciler) attachmentOnTarget(ctx context.Context, s *scope, volume string) (*corev1.Pod, error) {
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.key.Namespace, Name: launcherpod.AttachmentPod(string(s.pod.UID), volume)}
+	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.APIReader.Get(ctx, key, pod) })
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read attachment Pod %s: %w", key, err)
+	}
+	if err != nil || !podspec.IsAttachmentOf(pod, s.incoming) || pod.Spec.NodeName != r.Node || !podstate.Ready(pod) {
+		return nil, &Requeue{After: attachmentPoll}
+	}
+	return pod, nil
 }
 
 // plugVolumes gives a running guest the hotplugged volumes of its spec, and takes the others away.
@@ -175,16 +223,16 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 		if !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
 			continue
 		}
-		attachment, known := v.HotplugVolume.AttachPodUID, s.plugging(v.Name)
-		if known.mounted != attachment {
-			bounded, cancel := context.WithTimeout(ctx, mountTimeout)
-			err := r.Files(s.pod.UID).AttachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
-			cancel()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("mount volume %s in the launcher Pod: %w", v.Name, err))
-				continue
-			}
-			*known = plugging{mounted: attachment}
+		err := r.mountVolume(ctx, s, v, v.HotplugVolume.AttachPodUID)
+		if err != nil && s.pluggedDisk(v.Name) != nil {
+			// The guest has it. After a migration, the attachment Pod may still be the source's.
+			log.FromContext(ctx).V(2).Info("A volume that the guest uses cannot be mounted again yet", "volume", v.Name, "error", err.Error())
+			s.requeueAfter(plugRetry)
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
 		if v.Phase == v1.HotplugVolumeAttachedToNode {
 			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonVolumeMounted
@@ -192,6 +240,21 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// mountVolume mounts the volume of an attachment Pod, unless that was done.
+func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStatus, attachment types.UID) error {
+	known := s.plugging(v.Name)
+	if known.mounted == attachment {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
+	defer cancel()
+	if err := r.Files(s.pod.UID).AttachVolume(ctx, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo)); err != nil {
+		return fmt.Errorf("mount volume %s in the launcher Pod: %w", v.Name, err)
+	}
+	*known = plugging{mounted: attachment}
+	return nil
 }
 
 func mountedMessage(volume string) string {
@@ -207,11 +270,11 @@ func notMounted(err error) error {
 }
 
 // pluggedFacts returns the facts about the volumes that are wanted and in the launcher Pod.
-func (s *scope) pluggedFacts() map[string]domain.DiskFact {
+func (s *scope) pluggedFacts(vmi *v1.VirtualMachineInstance) map[string]domain.DiskFact {
 	disks := map[string]domain.DiskFact{}
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.vmi, v) || s.plugging(v.Name).mounted == "" || v.PersistentVolumeClaimInfo == nil {
+	for i := range vmi.Status.VolumeStatus {
+		v := &vmi.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(vmi, v) || s.plugging(v.Name).mounted == "" || v.PersistentVolumeClaimInfo == nil {
 			continue
 		}
 		block := vmistatus.IsBlock(v.PersistentVolumeClaimInfo)
@@ -270,7 +333,7 @@ func (p *plugging) attempted(operation domain.Operation, err error, now time.Tim
 
 // inspectPlugged returns the facts by which the disks of the spec on hotplugged volumes are built.
 func (r *Reconciler) inspectPlugged(ctx context.Context, s *scope) (domain.Facts, error) {
-	collected := domain.Facts{Disks: s.pluggedFacts(), Unplugged: map[string]bool{}}
+	collected := domain.Facts{Disks: s.pluggedFacts(s.vmi)}
 	files := r.Files(s.pod.UID)
 	for name, disk := range collected.Disks {
 		known := s.plugging(name)
@@ -287,14 +350,21 @@ func (r *Reconciler) inspectPlugged(ctx context.Context, s *scope) (domain.Facts
 	if err := facts.AddBlockSizes(ctx, s.vmi, files, collected.Disks); err != nil {
 		return collected, fmt.Errorf("inspect the launcher Pod: %w", err)
 	}
-	for i := range s.vmi.Spec.Volumes {
-		v := &s.vmi.Spec.Volumes[i]
-		status := vmistatus.FindVolume(&s.vmi.Status, v.Name)
-		if _, known := collected.Disks[v.Name]; !known && isHotplugged(s.vmi, s.pod, v) && (status == nil || vmistatus.IsWanted(s.vmi, status)) {
-			collected.Unplugged[v.Name] = true
+	collected.Unplugged = unplugged(s.vmi, s.pod, collected.Disks)
+	return collected, nil
+}
+
+// unplugged returns the names of the hotplugged volumes that are wanted and not among the disks.
+func unplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, disks map[string]domain.DiskFact) map[string]bool {
+	missing := map[string]bool{}
+	for i := range vmi.Spec.Volumes {
+		v := &vmi.Spec.Volumes[i]
+		status := vmistatus.FindVolume(&vmi.Status, v.Name)
+		if _, known := disks[v.Name]; !known && isHotplugged(vmi, pod, v) && (status == nil || vmistatus.IsWanted(vmi, status)) {
+			missing[v.Name] = true
 		}
 	}
-	return collected, nil
+	return missing
 }
 
 // unmountVolumes takes from the launcher Pod the volumes that are not wanted, once the guest has released them.

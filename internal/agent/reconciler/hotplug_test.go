@@ -6,6 +6,7 @@ package reconciler_test
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"libvirt.org/go/libvirtxml"
@@ -25,7 +27,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -46,7 +47,7 @@ func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
 	if m.mounted == nil {
 		m.mounted = map[string]types.UID{}
 	}
-	m.mounted[layout.HotplugDiskName(volume, block)] = attachment
+	m.mounted[path.Base(launcherpod.HotplugDisk(volume, block))] = attachment
 	return nil
 }
 
@@ -56,7 +57,7 @@ func (m *mounts) detach(volume string, block bool) error {
 	if m.failure != nil {
 		return m.failure
 	}
-	delete(m.mounted, layout.HotplugDiskName(volume, block))
+	delete(m.mounted, path.Base(launcherpod.HotplugDisk(volume, block)))
 	return nil
 }
 
@@ -306,11 +307,9 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Expect(g.has("data")()).To(Equal(launcherpod.HotplugDisk("data", false)))
 		Expect(g.has("cd")()).To(Equal(launcherpod.HotplugDisk("cd", false)))
 		Expect(g.volume("data")()).To(HavePrefix("Ready"))
-		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reconciler.ReasonHotplugVolume)
-		a.mounts.fail(nil)
-		a.ahead.Store(int64(time.Minute))
-		g.settle()
 		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+		a.mounts.fail(nil)
+		g.settle()
 		Eventually(a.mounts.list).Should(Equal("cd.img=uid-2 data.img=uid-1"))
 
 		By("losing an attachment Pod")
@@ -403,5 +402,39 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		g.change(unplug("data"))
 		Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
 		Expect(g.has("other")()).To(Equal("/var/run/kubevirt-private/other.img"))
+	})
+})
+
+var _ = Describe("A guest with a hotplugged volume that is migrated", func() {
+	It("keeps the volume, of an attachment Pod on the target", func() {
+		c := newMigratingGuest()
+		c.change(hotplug("data", onSCSI), hotplug("late", onSCSI))
+		c.attached("data", "uid-source", asFile)
+		Eventually(c.volume("data")).Should(HavePrefix("Ready"))
+		c.prepare().assignMigration()
+		target := c.targetPod.Load()
+		Consistently(func() string { return c.state().TargetNodeAddress }).WithTimeout(2 * time.Second).Should(BeEmpty())
+
+		attachment := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: c.vmi.Namespace, Name: launcherpod.AttachmentPod(string(target.UID), "data"),
+				Labels: map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue, v1.CreatedByLabel: string(c.vmi.UID)},
+			},
+			Spec: corev1.PodSpec{NodeName: c.target.node, Containers: []corev1.Container{{Name: launcherpod.AttachmentContainer, Image: "launcher"}}},
+		}
+		Expect(api.Create(ctx, attachment)).To(Succeed())
+		DeferCleanup(func() { Expect(api.Delete(ctx, attachment, client.GracePeriodSeconds(0))).To(Succeed()) })
+		attachment.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		Expect(api.Status().Update(ctx, attachment)).To(Succeed())
+		c.expectMigrated()
+		Expect(c.targetA.mounts.list()).To(Equal("data.img=" + string(attachment.UID)))
+		Expect(c.volume("data")()).To(HavePrefix("Ready"))
+		Expect(c.targetLauncher.Snapshot().XML.Devices.Disks).To(HaveLen(3))
+
+		By("unplugging it there")
+		c.attached("data", attachment.UID, asFile)
+		c.change(unplug("data"))
+		Eventually(c.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+		Expect(c.targetA.mounts.list()).To(BeEmpty())
 	})
 })

@@ -209,6 +209,8 @@ func (r *Reconciler) build(
 	if err != nil {
 		return nil, fmt.Errorf("inspect the launcher Pod: %w", err)
 	}
+	// A guest that is received may not have all volumes of its spec yet.
+	collected.Unplugged = unplugged(vmi, s.pod, collected.Disks)
 	definition, err := domain.Build(vmi, collected)
 	if err != nil {
 		return nil, s.fromBuild(err)

@@ -169,6 +169,9 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	if _, ready := r.Targets.Get(state.MigrationUID); ready && published {
 		return &Wait{Reason: "the guest to be sent"}
 	}
+	if err := r.plugOnTarget(ctx, s); err != nil {
+		return err
+	}
 	definition, err := r.build(ctx, s, s.connection, s.incoming)
 	if err != nil {
 		return err
