@@ -86,7 +86,7 @@ type Attachment struct {
 // AttachmentName returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that a stale cache
 // cannot lead to a second Pod.
 func AttachmentName(launcher types.UID, volume string) string {
-	return podName(launcherpod.AttachmentPrefix, volume, string(launcher)+"/"+volume)
+	return launcherpod.AttachmentPod(string(launcher), volume)
 }
 
 // TriggerName returns the name of the Pod by which the claim of a volume is bound and filled.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -98,6 +99,11 @@ func isHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, v *v1.Volume)
 		return true
 	}
 	return v.IsHotpluggable() && !podspec.HasClaim(pod, v.WrittenClaim()) && vmistatus.Migrated(&vmi.Status, v.Name) == nil
+}
+
+// isDisk reports whether a volume's status is that of a hotplugged disk or medium. A utility volume is for no disk of the guest.
+func isDisk(vmi *v1.VirtualMachineInstance, v *v1.VolumeStatus) bool {
+	return vmistatus.IsHotplugged(v) && !slices.ContainsFunc(vmi.Spec.UtilityVolumes, func(u v1.UtilityVolume) bool { return u.Name == v.Name })
 }
 
 // withoutHotplugged returns a VMI without the volumes that are not in the launcher Pod from its start.
@@ -220,7 +226,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
 	for i := range s.vmi.Status.VolumeStatus {
 		v := &s.vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
+		if !isDisk(s.vmi, v) || !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
 			continue
 		}
 		err := r.mountVolume(ctx, s, v, v.HotplugVolume.AttachPodUID)
@@ -372,7 +378,7 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
 	for i := range s.vmi.Status.VolumeStatus {
 		v := &s.vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.vmi, v) || s.pluggedDisk(v.Name) != nil {
+		if !isDisk(s.vmi, v) || vmistatus.IsWanted(s.vmi, v) || s.pluggedDisk(v.Name) != nil {
 			continue
 		}
 		switch v.Phase {
@@ -409,7 +415,7 @@ func (s *scope) pluggedDisk(volume string) *libvirtxml.DomainDisk {
 func (s *scope) reportPlugged() {
 	for i := range s.vmi.Status.VolumeStatus {
 		v := &s.vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady {
+		if !isDisk(s.vmi, v) || v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady {
 			continue
 		}
 		known, has := s.plugging(v.Name), s.pluggedDisk(v.Name) != nil
