@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/virtctl"
 	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
@@ -26,7 +27,7 @@ func TestExplainFindsObjects(t *testing.T) {
 	s.Add(&v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "vireo", Name: "kubevirt"}}, deployment("virt-controller"), deployment("virt-api"))
 	vmi := builder.MakeVMI("demo").UID("u-1").Namespace(virtctltest.Namespace).PVC("data", "missing").Phase(v1.Scheduling)
 	s.Add(builder.MakeVM("demo").Namespace(virtctltest.Namespace).Template(vmi).Obj(), vmi.Obj())
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "virt-launcher-demo-x", Labels: map[string]string{v1.CreatedByLabel: "u-1"}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "virt-launcher-demo-x", Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: "u-1"}}}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available: 1 Insufficient cpu."}}
 	s.Add(pod, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "e"}, Reason: "FailedScheduling", Message: "no luck",

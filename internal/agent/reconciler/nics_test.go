@@ -32,16 +32,6 @@ func withoutBlue(vmi *v1.VirtualMachineInstance) {
 	vmi.Spec.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent
 }
 
-// change changes the spec, as virt-controller does.
-func (g *guest) change(how func(*v1.VirtualMachineInstance)) {
-	GinkgoHelper()
-	Eventually(func() error {
-		vmi := g.read()
-		how(vmi)
-		return api.Update(ctx, vmi)
-	}).Should(Succeed())
-}
-
 // attachBlue writes the annotation by which Multus reports the second network of a Pod.
 func attachBlue(pod *corev1.Pod) {
 	GinkgoHelper()
