@@ -209,6 +209,7 @@ func Default() Config {
 		EvictionStrategy:                   v1.EvictionStrategyNone,
 		RolloutStrategy:                    v1.VMRolloutStrategyLiveUpdate,
 		LiveUpdate:                         LiveUpdate{MaxRatio: 4},
+		HotplugVolumes:                     true,
 		Migrations:                         defaultMigrations(),
 		MemBalloonStatsPeriod:              10,
 		ObsoleteCPUModels:                  defaultObsoleteCPUModels(),

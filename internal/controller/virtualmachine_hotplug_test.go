@@ -172,7 +172,9 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 	})
 
 	It("requires a restart as long as hotplug is off", func() {
-		m.Config = fixedConfig{clusterconfig.Default()}
+		config := clusterconfig.Default()
+		config.HotplugVolumes = false
+		m.Config = fixedConfig{config}
 		vm, _ := runs()
 		insert(vm, "more", "more-claim")
 		m.expectReconciled(vm, "patch VirtualMachine/status")

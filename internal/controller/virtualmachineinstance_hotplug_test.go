@@ -203,7 +203,9 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 	})
 
 	It("has the hotpluggable volumes in the launcher Pod as long as hotplug is off, and leaves them there", func() {
-		w.Config = newWorld().Config
+		config := w.Config.Current()
+		config.HotplugVolumes = false
+		w.Config = fixedConfig{config}
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
 		Expect(volume(vmi, "data")).To(Equal("none"))

@@ -81,13 +81,13 @@ func (g *gatherer) vm(ctx context.Context) error {
 func (g *gatherer) pods(ctx context.Context) error {
 	selector := client.MatchingLabels{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(g.Name)}
 	if g.VMI != nil {
-		selector = client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(g.VMI.UID)}
+		selector = client.MatchingLabels{v1.CreatedByLabel: string(g.VMI.UID)}
 	}
 	list := &corev1.PodList{}
 	if err := g.List(ctx, list, client.InNamespace(g.Namespace), selector); err != nil {
 		return g.hideForbidden(AreaPods, err)
 	}
-	g.Pods = list.Items
+	g.Pods = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return pod.Labels[v1.AppLabel] == launcherpod.AttachmentLabelValue })
 	slices.SortFunc(g.Pods, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	return nil
 }
