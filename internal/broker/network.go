@@ -11,19 +11,19 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// connectNetwork connects the guest to the Pod's network.
-func (s *Server) connectNetwork(pod string, a brokerapi.NetworkArguments) (task, error) {
-	return s.inNetwork(pod, func(ctx context.Context, namespace *network.Namespace) (answer, error) {
-		interfaces, err := network.Ensure(ctx, namespace, a.Plan)
-		return answer{result: brokerapi.ConnectNetworkResult{Interfaces: interfaces}}, err
-	}), a.Plan.Check()
+// networkState describes the Pod's links.
+func (s *Server) networkState(pod string, _ none) (task, error) {
+	return s.inNetwork(pod, func(_ context.Context, namespace *network.Namespace) (answer, error) {
+		links, err := network.Links(namespace)
+		return answer{result: brokerapi.NetworkStateResult{Links: links}}, err
+	}), nil
 }
 
-// forwardPorts forwards the migration's ports to the guest after the migration.
-func (s *Server) forwardPorts(pod string, a brokerapi.NetworkArguments) (task, error) {
+// changeNetwork changes the Pod's network.
+func (s *Server) changeNetwork(pod string, a brokerapi.ChangeNetworkArguments) (task, error) {
 	return s.inNetwork(pod, func(ctx context.Context, namespace *network.Namespace) (answer, error) {
-		return answer{}, network.Forward(ctx, namespace, a.Plan)
-	}), a.Plan.Check()
+		return answer{}, network.Change(ctx, namespace, a.Steps)
+	}), network.Check(a.Steps)
 }
 
 // openRouter opens a socket for router advertisements to the guest.

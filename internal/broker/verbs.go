@@ -66,22 +66,22 @@ func with[A any](prepare func(s *Server, pod string, a A) (task, error)) verb {
 type none struct{}
 
 var verbs = map[brokerapi.Verb]verb{
-	brokerapi.Ping:           with((*Server).ping),
-	brokerapi.OpenSocket:     with((*Server).openSocket),
-	brokerapi.WatchGuest:     with((*Server).watchGuest),
-	brokerapi.ReadVolume:     with((*Server).readVolume),
-	brokerapi.OpenFile:       with((*Server).openFile),
-	brokerapi.SyncState:      with((*Server).syncState),
-	brokerapi.GiveHostDir:    with((*Server).giveHostDir),
-	brokerapi.OwnDevices:     with((*Server).ownDevices),
-	brokerapi.Inspect:        with((*Server).inspect),
-	brokerapi.CPUs:           with((*Server).cpus),
-	brokerapi.SetRealtime:    with((*Server).setRealtime),
-	brokerapi.ConnectNetwork: with((*Server).connectNetwork),
-	brokerapi.ForwardPorts:   with((*Server).forwardPorts),
-	brokerapi.OpenRouter:     with((*Server).openRouter),
-	brokerapi.WatchDevices:   with((*Server).watchDevices),
-	brokerapi.CPUPolicy:      with((*Server).cpuPolicy),
+	brokerapi.Ping:          with((*Server).ping),
+	brokerapi.OpenSocket:    with((*Server).openSocket),
+	brokerapi.WatchGuest:    with((*Server).watchGuest),
+	brokerapi.ReadVolume:    with((*Server).readVolume),
+	brokerapi.OpenFile:      with((*Server).openFile),
+	brokerapi.SyncState:     with((*Server).syncState),
+	brokerapi.GiveHostDir:   with((*Server).giveHostDir),
+	brokerapi.OwnDevices:    with((*Server).ownDevices),
+	brokerapi.Inspect:       with((*Server).inspect),
+	brokerapi.CPUs:          with((*Server).cpus),
+	brokerapi.SetRealtime:   with((*Server).setRealtime),
+	brokerapi.NetworkState:  with((*Server).networkState),
+	brokerapi.ChangeNetwork: with((*Server).changeNetwork),
+	brokerapi.OpenRouter:    with((*Server).openRouter),
+	brokerapi.WatchDevices:  with((*Server).watchDevices),
+	brokerapi.CPUPolicy:     with((*Server).cpuPolicy),
 }
 
 // task checks a request and returns its task.

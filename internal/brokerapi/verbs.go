@@ -48,10 +48,10 @@ const (
 	CPUs Verb = "cpus"
 	// SetRealtime sets the realtime priority of vCPUs of the Pod's guest.
 	SetRealtime Verb = "set-realtime"
-	// ConnectNetwork connects the guest to the Pod's network.
-	ConnectNetwork Verb = "connect-network"
-	// ForwardPorts forwards the ports of a migration to the guest after it.
-	ForwardPorts Verb = "forward-ports"
+	// NetworkState describes the links of the Pod's network namespace.
+	NetworkState Verb = "network-state"
+	// ChangeNetwork changes the Pod's network step by step, to connect the guest to it.
+	ChangeNetwork Verb = "change-network"
 	// OpenRouter opens a socket for router advertisements to the guest, and returns its descriptor.
 	OpenRouter Verb = "open-router"
 	// WatchDevices returns the state of the node's devices now and after each change (node).
@@ -65,7 +65,7 @@ func (v Verb) OfNode() bool { return v == Ping || v == WatchDevices || v == CPUP
 
 // The limits of the protocol.
 const (
-	// MaxRequest is the limit for a request in bytes: a plan of a network with thousands of forwarded ports is the longest. Few are longer
+	// MaxRequest is the limit for a request in bytes: a change of a network with thousands of forwarded ports is the longest. Few are longer
 	// than SmallRequest.
 	MaxRequest   = 256 << 10
 	SmallRequest = 4 << 10
@@ -175,28 +175,6 @@ type CPUsResult struct {
 type SetRealtimeArguments struct {
 	// VCPUs are the numbers of the vCPUs.
 	VCPUs []uint `json:"vcpus"`
-}
-
-// NetworkArguments are the arguments of ConnectNetwork and ForwardPorts.
-type NetworkArguments struct {
-	// Plan is the desired state of the Pod's network.
-	Plan Plan `json:"plan"`
-}
-
-// ConnectNetworkResult is the result of ConnectNetwork.
-type ConnectNetworkResult struct {
-	// Interfaces are the guest's interfaces by their name in the VMI.
-	Interfaces map[string]ConnectedInterface `json:"interfaces,omitempty"`
-}
-
-// ConnectedInterface is an interface of the guest.
-type ConnectedInterface struct {
-	// Tap is the name of its tap.
-	Tap string `json:"tap"`
-	// MAC is its hardware address.
-	MAC string `json:"mac"`
-	// MTU is the MTU of the Pod's interface.
-	MTU uint `json:"mtu"`
 }
 
 // OpenRouterArguments are the arguments of OpenRouter.

@@ -87,18 +87,16 @@ func (c *Client) GiveHostDir(ctx context.Context, pod types.UID, dir string) err
 	return err
 }
 
-// ConnectNetwork connects a guest to its Pod's network. It returns the guest's interfaces by their name in the VMI.
-func (c *Client) ConnectNetwork(
-	ctx context.Context, pod types.UID, plan brokerapi.Plan,
-) (map[string]brokerapi.ConnectedInterface, error) {
-	result := brokerapi.ConnectNetworkResult{}
-	_, err := c.call(ctx, brokerapi.ConnectNetwork, pod, brokerapi.NetworkArguments{Plan: plan}, &result)
-	return result.Interfaces, err
+// NetworkLinks describes the links of a Pod's network namespace.
+func (c *Client) NetworkLinks(ctx context.Context, pod types.UID) ([]brokerapi.Link, error) {
+	result := brokerapi.NetworkStateResult{}
+	_, err := c.call(ctx, brokerapi.NetworkState, pod, nil, &result)
+	return result.Links, err
 }
 
-// ForwardPorts forwards the ports of a migration to the guest after it.
-func (c *Client) ForwardPorts(ctx context.Context, pod types.UID, plan brokerapi.Plan) error {
-	_, err := c.call(ctx, brokerapi.ForwardPorts, pod, brokerapi.NetworkArguments{Plan: plan}, nil)
+// ChangeNetwork changes a Pod's network step by step.
+func (c *Client) ChangeNetwork(ctx context.Context, pod types.UID, steps []brokerapi.Step) error {
+	_, err := c.call(ctx, brokerapi.ChangeNetwork, pod, brokerapi.ChangeNetworkArguments{Steps: steps}, nil)
 	return err
 }
 

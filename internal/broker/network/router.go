@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -35,12 +37,12 @@ func OpenRouter(ctx context.Context, namespace *Namespace, podInterface string) 
 	var socket *os.File
 	var result brokerapi.OpenRouterResult
 	err := namespace.Do(func() error {
-		bridge, err := mustFind(podiface.Bridge(podInterface))
+		bridge, err := netlink.LinkByName(podiface.Bridge(podInterface))
 		if err != nil {
 			return err
 		}
 		list, err := addresses(bridge)
-		if err != nil || !(podState{addresses: list}).hasIPv6() {
+		if err != nil || !slices.ContainsFunc(list, func(address netip.Prefix) bool { return address.Addr().Is6() }) {
 			return err
 		}
 		result.MAC, result.MTU = bridge.Attrs().HardwareAddr, bridge.Attrs().MTU
