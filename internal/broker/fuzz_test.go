@@ -20,7 +20,6 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 	"github.com/vireo-project/vireo/test/kubelet"
 )
 
@@ -162,15 +161,6 @@ func FuzzOpenFile(f *testing.F) {
 	})
 }
 
-// FuzzSyncState checks that the directory of the TPM is in the persistent state.
-func FuzzSyncState(f *testing.F) {
-	fuzzVerb(f, brokerapi.SyncState, nil, func(t *testing.T, a brokerapi.SyncStateArguments, _ task) {
-		if a.TPM != "" && (!strings.HasPrefix(a.TPM, launcherpod.StateDir+"/") || path.Clean(a.TPM) != a.TPM) {
-			t.Errorf("%q was accepted", a.TPM)
-		}
-	})
-}
-
 // FuzzGiveHostDir checks that only directories for disks are given away.
 func FuzzGiveHostDir(f *testing.F) {
 	fuzzVerb(f, brokerapi.GiveHostDir, nil, func(t *testing.T, a brokerapi.GiveHostDirArguments, _ task) {
@@ -254,17 +244,7 @@ func checkLink(t *testing.T, name string) {
 	}
 }
 
-func checkName(t *testing.T, name string) {
-	t.Helper()
-	const longest = 15
-	for _, derived := range []string{name, podiface.Bridge(name), podiface.Tap(name), podiface.Displaced(name), podiface.Placeholder(name)} {
-		if len(derived) > longest || strings.ContainsAny(derived, "/. \x00\n") || derived == "lo" {
-			t.Errorf("%q leads to the name %q", name, derived)
-		}
-	}
-}
-
 // FuzzOpenRouter checks the same for the verb that opens a socket.
 func FuzzOpenRouter(f *testing.F) {
-	fuzzVerb(f, brokerapi.OpenRouter, nil, func(t *testing.T, a brokerapi.OpenRouterArguments, _ task) { checkName(t, a.PodInterface) })
+	fuzzVerb(f, brokerapi.OpenRouter, nil, func(t *testing.T, a brokerapi.OpenRouterArguments, _ task) { checkLink(t, a.Bridge) })
 }

@@ -6,9 +6,12 @@ package broker
 import (
 	"context"
 	"os"
+	"strings"
 
 	"github.com/vireo-project/vireo/internal/broker/network"
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // networkState describes the Pod's links.
@@ -28,17 +31,20 @@ func (s *Server) changeNetwork(pod string, a brokerapi.ChangeNetworkArguments) (
 
 // openRouter opens a socket for router advertisements to the guest.
 func (s *Server) openRouter(pod string, a brokerapi.OpenRouterArguments) (task, error) {
+	if !strings.HasPrefix(a.Bridge, layout.BridgePrefix) {
+		return task{}, brokerapi.Invalid("%.32q is no bridge of a guest", a.Bridge)
+	}
 	return s.inNetwork(pod, func(ctx context.Context, namespace *network.Namespace) (answer, error) {
-		socket, result, err := network.OpenRouter(ctx, namespace, a.PodInterface)
+		socket, result, err := network.OpenRouter(ctx, namespace, a.Bridge)
 		return answer{result: result, file: socket}, err
-	}), brokerapi.CheckPodInterface(a.PodInterface)
+	}), network.CheckLinkName(a.Bridge)
 }
 
 // inNetwork returns a task in the network namespace of the Pod's libvirtd, opened through its descriptor, as its pid may have been
 // reused. The node's own network is refused.
 func (s *Server) inNetwork(pod string, do func(context.Context, *network.Namespace) (answer, error)) task {
 	return s.ofLibvirtd(s.network, pod, func(ctx context.Context, libvirtd *os.File) (answer, error) {
-		namespace, err := network.OpenNamespaceFile(procFD(libvirtd) + "/ns/net")
+		namespace, err := network.OpenNamespaceFile(podprocess.Reopen(libvirtd) + "/ns/net")
 		if err != nil {
 			return answer{}, err
 		}

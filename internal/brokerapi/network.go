@@ -6,7 +6,6 @@ package brokerapi
 import (
 	"net"
 	"net/netip"
-	"regexp"
 )
 
 // NetworkStateResult is the result of NetworkState.
@@ -160,18 +159,4 @@ type PortRange struct {
 	// First and Last are the ends of the range, both included.
 	First uint16 `json:"first"`
 	Last  uint16 `json:"last"`
-}
-
-// podInterface matches names of a Pod's interfaces: eth0, and those that virt-controller chooses. The names of the guest's devices
-// are derived from them.
-var podInterface = regexp.MustCompile(`^[a-z][a-z0-9]{1,13}$`)
-
-// CheckPodInterface returns an error if no Pod's interface to which a guest is connected has a name.
-func CheckPodInterface(name string) error {
-	// A name of pod and eleven digits loses its prefix in those that are derived from it.
-	const longest, hashed = 11, 14
-	if !podInterface.MatchString(name) || name == "lo" || len(name) > longest && len(name) != hashed {
-		return Invalid("%q is no name of an interface of a launcher Pod", name)
-	}
-	return nil
 }

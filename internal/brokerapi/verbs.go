@@ -132,12 +132,6 @@ type OpenFileArguments struct {
 	Name string `json:"name"`
 }
 
-// SyncStateArguments are the arguments of SyncState.
-type SyncStateArguments struct {
-	// TPM is the directory with the TPM's state, which must be complete; empty if the guest has no TPM.
-	TPM string `json:"tpm,omitempty"`
-}
-
 // GiveHostDirArguments are the arguments of GiveHostDir.
 type GiveHostDirArguments struct {
 	// Directory is where a directory of the node is mounted in the Pod.
@@ -179,8 +173,8 @@ type SetRealtimeArguments struct {
 
 // OpenRouterArguments are the arguments of OpenRouter.
 type OpenRouterArguments struct {
-	// PodInterface is the name of the Pod's interface that the guest is connected to with masquerade.
-	PodInterface string `json:"podInterface"`
+	// Bridge is the name of the bridge between the guest and its gateway.
+	Bridge string `json:"bridge"`
 }
 
 // OpenRouterResult is the result of OpenRouter. If the Pod has no IPv6, it is empty and comes without a descriptor.

@@ -29,7 +29,8 @@ const maxSteps = 2048
 // link.
 var linkName = regexp.MustCompile(`^[a-z0-9-]{2,15}$`)
 
-func checkLinkName(name string) error {
+// CheckLinkName returns an error unless a name can be that of a link that a guest needs.
+func CheckLinkName(name string) error {
 	if !linkName.MatchString(name) || name == "lo" || name == "all" || name == "default" {
 		return brokerapi.Invalid("%.32q is no name of a link", name)
 	}
@@ -60,7 +61,7 @@ func check(s *brokerapi.Step) error {
 			return nil
 		}
 	}
-	if err := checkLinkName(s.Link); err != nil {
+	if err := CheckLinkName(s.Link); err != nil {
 		return err
 	}
 	valid := true
@@ -70,7 +71,7 @@ func check(s *brokerapi.Step) error {
 	case brokerapi.AddAddress, brokerapi.RemoveAddress:
 		valid = s.Address.IsValid() && s.Address.Addr().Zone() == ""
 	case brokerapi.Rename, brokerapi.Attach:
-		return checkLinkName(s.Other)
+		return CheckLinkName(s.Other)
 	case brokerapi.AddTap, brokerapi.SetUp, brokerapi.StopLearning, brokerapi.Set:
 	default:
 		return brokerapi.Invalid("%.32q is no change of a network", s.Do)

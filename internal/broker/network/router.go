@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 const (
@@ -30,14 +29,14 @@ const (
 
 var allRouters = net.ParseIP("ff02::2")
 
-// OpenRouter opens a socket for router discovery on the bridge of a Pod's interface, and describes the bridge. It returns no socket if
-// the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after Ensure; it needs
-// CAP_NET_RAW.
-func OpenRouter(ctx context.Context, namespace *Namespace, podInterface string) (*os.File, brokerapi.OpenRouterResult, error) {
+// OpenRouter opens a socket for router discovery on a bridge of a Pod, and describes the bridge. It returns no socket if
+// the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after the
+// guest was connected; it needs CAP_NET_RAW.
+func OpenRouter(ctx context.Context, namespace *Namespace, name string) (*os.File, brokerapi.OpenRouterResult, error) {
 	var socket *os.File
 	var result brokerapi.OpenRouterResult
 	err := namespace.Do(func() error {
-		bridge, err := netlink.LinkByName(podiface.Bridge(podInterface))
+		bridge, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func checkRules(s *brokerapi.Step) error {
 
 func checkRule(r *brokerapi.Rule) error {
 	for _, name := range []string{r.In, r.Out} {
-		if name != "" && checkLinkName(name) != nil {
+		if name != "" && CheckLinkName(name) != nil {
 			return brokerapi.Invalid("%.32q is no link of a rule", name)
 		}
 	}

@@ -119,7 +119,7 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 		return err
 	}
 	defer func() { _ = pods.Close() }()
-	starts, err := openAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
+	starts, err := podprocess.OpenAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY, beneath)
 	if err != nil {
 		return fmt.Errorf("find the container %s of Pod %s: %w", layout.ComputeContainer, pod, err)
 	}
@@ -140,7 +140,7 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 
 // connectSocket connects to a socket by its inode.
 func connectSocket(socket *os.File) (*net.UnixConn, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: throughFD(socket)})
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: podprocess.Reopen(socket)})
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", socket.Name(), err)
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -172,15 +173,5 @@ func (p *Pods) Created(pod string) (time.Time, error) {
 	if err := CheckUID(pod); err != nil {
 		return time.Time{}, err
 	}
-	pods, err := openDir(p.dir)
-	if err != nil {
-		return time.Time{}, err
-	}
-	defer func() { _ = pods.Close() }()
-	dir, err := openBeneath(pods, pod)
-	if err != nil {
-		return time.Time{}, err
-	}
-	created, err := podprocess.CreationTime(dir)
-	return created, errors.Join(err, dir.Close())
+	return podprocess.CreationTime(filepath.Join(p.dir, pod))
 }
