@@ -114,8 +114,6 @@ type ReadVolumeArguments struct {
 	Kind string `json:"kind"`
 	// Volume is its name in the Pod.
 	Volume string `json:"volume"`
-	// Keys are files of which the first that exists is returned; without any, all files are.
-	Keys []string `json:"keys,omitempty"`
 }
 
 // ReadVolumeResult is the result of ReadVolume.
