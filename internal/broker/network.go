@@ -34,8 +34,8 @@ func (s *Server) openRouter(pod string, a brokerapi.OpenRouterArguments) (task, 
 	if !strings.HasPrefix(a.Bridge, layout.BridgePrefix) {
 		return task{}, brokerapi.Invalid("%.32q is no bridge of a guest", a.Bridge)
 	}
-	return s.inNetwork(pod, func(ctx context.Context, namespace *network.Namespace) (answer, error) {
-		socket, result, err := network.OpenRouter(ctx, namespace, a.Bridge)
+	return s.inNetwork(pod, func(_ context.Context, namespace *network.Namespace) (answer, error) {
+		socket, result, err := network.OpenRouter(namespace, a.Bridge)
 		return answer{result: result, file: socket}, err
 	}), network.CheckLinkName(a.Bridge)
 }

@@ -28,10 +28,10 @@ func openSysctls() (*sysctls, error) {
 		return nil, fmt.Errorf("open the kernel's network settings: %w", err)
 	}
 	defer func() { _ = unix.Close(mount) }()
-	if err := unix.FsconfigCreate(mount); err != nil {
-		return nil, fmt.Errorf("mount the kernel's network settings: %w", err)
+	root := -1
+	if err = unix.FsconfigCreate(mount); err == nil {
+		root, err = unix.Fsmount(mount, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	}
-	root, err := unix.Fsmount(mount, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("mount the kernel's network settings: %w", err)
 	}
@@ -61,11 +61,7 @@ func (s *sysctls) get(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(content)))
 }
 
-// set writes a value unless it is set.
 func (s *sysctls) set(name string, value int) error {
-	if now, err := s.get(name); err != nil || now == value {
-		return err
-	}
 	file, err := s.open(name, unix.O_WRONLY)
 	if err != nil {
 		return err
@@ -112,7 +108,7 @@ func (s *sysctls) apply(which brokerapi.Setting, link string) error {
 	if which == brokerapi.AcceptRA && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil || to.from != nil && !to.from(now) {
+	if err != nil || now == to.value || to.from != nil && !to.from(now) {
 		return err
 	}
 	return s.set(name, to.value)
