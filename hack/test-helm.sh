@@ -34,10 +34,12 @@ load_all() {
 	hack/cluster/cluster load "${archives[@]}"
 }
 
-# release VERB TAG: installs or upgrades the release, and waits for the KubeVirt object to report it.
+# release VERB TAG: installs or upgrades the release, and waits for the KubeVirt object to report it. Its conditions alone could still be
+# those of the former release.
 release() {
 	"$helm" "$1" vireo charts/vireo --namespace kubevirt --create-namespace --wait --timeout 10m \
 		--set "image.tag=$2,emulation=true,kubevirt.spec.configuration.network.defaultNetworkInterface=masquerade" &&
+		$kubectl -n kubevirt wait kubevirt/kubevirt --for="jsonpath={.status.observedKubeVirtVersion}=$2" --timeout=10m &&
 		$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m &&
 		$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Progressing=False --timeout=10m &&
 		$kubectl -n kubevirt rollout status deployment/virt-controller --timeout=5m &&

@@ -168,4 +168,10 @@ const (
 	VirtualMachineInstanceDecentralizedMigrationBlocked VirtualMachineInstanceMigrationConditionType = "decentralizedMigrationBlocked"
 	// VirtualMachineInstanceMigrationBlockedByBackup: it waits until a backup of the guest is finished.
 	VirtualMachineInstanceMigrationBlockedByBackup VirtualMachineInstanceMigrationConditionType = "migrationBlockedByBackup"
+	// VirtualMachineInstanceMigrationReconciling is not KubeVirt's: the migration has not ended. It is there only while it is True, and
+	// kstatus reads it.
+	VirtualMachineInstanceMigrationReconciling VirtualMachineInstanceMigrationConditionType = "Reconciling"
+	// VirtualMachineInstanceMigrationStalled is not KubeVirt's: the migration has failed, and the message says why. It is there only
+	// while it is True, and kstatus reads it.
+	VirtualMachineInstanceMigrationStalled VirtualMachineInstanceMigrationConditionType = "Stalled"
 )

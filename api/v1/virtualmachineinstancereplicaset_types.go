@@ -96,4 +96,7 @@ const (
 	// VirtualMachineInstanceReplicaSetReplicaPaused: spec.paused was seen, from now on VMIs may be added and removed by
 	// hand.
 	VirtualMachineInstanceReplicaSetReplicaPaused VirtualMachineInstanceReplicaSetConditionType = "ReplicaPaused"
+	// VirtualMachineInstanceReplicaSetReconciling is not KubeVirt's: the VMIs are not yet those that the spec wants, or not ready. It is
+	// there only while it is True, and kstatus reads it.
+	VirtualMachineInstanceReplicaSetReconciling VirtualMachineInstanceReplicaSetConditionType = "Reconciling"
 )

@@ -63,6 +63,12 @@ type VirtualMachineInstanceStatus struct {
 	// snapshotFreezeRecord is what the agent has done for the last such request. Set by the agent.
 	// +optional
 	SnapshotFreezeRecord *SnapshotFreezeRecord `json:"snapshotFreezeRecord,omitempty"`
+	// diskBackup requests a backup of the guest's disks. Set by virt-controller; KubeVirt calls the subresource backup instead.
+	// +optional
+	DiskBackup *DiskBackup `json:"diskBackup,omitempty"`
+	// diskBackupRecord is what the agent has done for the last such request. Set by the agent.
+	// +optional
+	DiskBackupRecord *DiskBackupRecord `json:"diskBackupRecord,omitempty"`
 	// topologyHints are what a node must offer for a migration.
 	// +optional
 	TopologyHints *TopologyHints `json:"topologyHints,omitempty"`

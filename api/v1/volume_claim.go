@@ -15,3 +15,9 @@ func (v *Volume) WrittenClaim() string {
 		return ""
 	}
 }
+
+// IsHotpluggable reports whether a volume may be plugged into a running guest and unplugged: that of a claim or a DataVolume whose
+// hotpluggable is set.
+func (v *Volume) IsHotpluggable() bool {
+	return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.Hotpluggable || v.DataVolume != nil && v.DataVolume.Hotpluggable
+}

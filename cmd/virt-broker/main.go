@@ -25,6 +25,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/broker/device"
+	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 )
@@ -92,7 +93,7 @@ func serve(ctx context.Context, o *options) error {
 	server := broker.New(broker.Options{
 		PodsDir: filepath.Join(o.kubeletRoot, "pods"), PodLogsDir: o.podLogsDir,
 		PodResourcesDir: filepath.Join(o.kubeletRoot, "pod-resources"), DevDir: o.devDir,
-		Devices: devices, ClientUID: brokerapi.ClientUID, Log: log,
+		PublishedDevices: pods.PublishedDevices(o.kubeletRoot), Devices: devices, ClientUID: brokerapi.ClientUID, Log: log,
 	})
 	defer server.Close()
 	listener, err := broker.Listen(brokerapi.Socket(o.kubeletRoot), brokerapi.ClientUID)

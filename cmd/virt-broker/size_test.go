@@ -21,14 +21,14 @@ const (
 	// maxCode and maxLines are the limits for the lines of the process, of which the first has no lines that are blank or only comments:
 	// what has privileges on a node must be small enough to be read. Counted are all files of this module that the program is built from,
 	// without tests. Lower the limits with the code, and leave no room. docs/adr/0088-the-agent-in-two.md
-	maxCode  = 3095
-	maxLines = 4235
+	maxCode  = 4112
+	maxLines = 5491
 )
 
 // ours are the packages of this module that the process may be built from. internal/brokerapi is the only one that it shares with
 // virt-handler, beside names of what is in a launcher Pod.
 var ours = []string{
-	"cmd/virt-broker", "internal/broker", "internal/broker/device", "internal/broker/network", "internal/broker/podprocess",
+	"cmd/virt-broker", "internal/broker", "internal/broker/device", "internal/broker/devicerule", "internal/broker/network", "internal/broker/podprocess",
 	"internal/broker/podresources", "internal/broker/pods", "internal/brokerapi", "internal/component/memorylimit", "internal/launcherpod/layout",
 }
 

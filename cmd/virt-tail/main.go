@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-tail is the container guest-console-log of a VM's Pod: it prints the guest's serial console and nothing else.
+// Command virt-tail is the container guest-console-log of a VM's Pod, which prints the guest's serial console. With --hold it is the
+// container of an attachment Pod, which only waits until it is stopped: the smallest program of the image keeps the Pod's volumes on
+// the node.
 package main
 
 import (
@@ -15,14 +17,21 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/tail"
 )
 
+// hold is launcherpod.HoldArgument. The package is not imported, because one virt-tail runs for every guest.
+const hold = "--hold"
+
 func main() {
 	debug.SetGCPercent(20)
 	if len(os.Args) != 2 {
-		_, _ = os.Stderr.WriteString("usage: virt-tail PIPE\n")
+		_, _ = os.Stderr.WriteString("usage: virt-tail PIPE | --hold\n")
 		os.Exit(2)
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
+	if os.Args[1] == hold {
+		<-stop
+		return
+	}
 	// A container runtime that restarts closes the log for a moment. Without a handler, a write would then terminate PID 1.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if err := tail.Run(os.Args[1], os.Stdout, stop, time.After(tail.StartTimeout)); err != nil {

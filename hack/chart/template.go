@@ -15,6 +15,8 @@ const (
 	// installNamespace is the namespace in config/.
 	installNamespace = "kubevirt"
 	namespaceValue   = "{{ .Release.Namespace }}"
+	// aggregationLabel is the beginning of the labels by which a role becomes part of others.
+	aggregationLabel = "rbac.authorization.k8s.io/aggregate-to-"
 )
 
 // controllerImage is an image of config/default.
@@ -50,6 +52,8 @@ func render(o object, value string) (string, error) {
 	case "CustomResourceDefinition":
 		conditions = append(conditions, ".Values.crds.enabled")
 		t.keep(metadata)
+	case "ClusterRole":
+		t.aggregation(metadata)
 	case "Deployment":
 		t.deployment(o)
 	}
@@ -75,6 +79,17 @@ func (t *templates) keep(metadata map[string]any) {
 	t.set(annotations, "helm.sh/resource-policy", "-{{- if .Values.crds.keep }}\nhelm.sh/resource-policy: keep\n-{{- end }}")
 }
 
+// aggregation replaces whether a role becomes part of one of Kubernetes' own. With --reuse-values, values that an earlier chart did not have
+// are missing.
+func (t *templates) aggregation(metadata map[string]any) {
+	labels, _ := metadata["labels"].(map[string]any)
+	for label := range labels {
+		if strings.HasPrefix(label, aggregationLabel) {
+			t.set(labels, label, label+`: {{ (.Values.roles | default dict).aggregate | toString | ne "false" | quote }}`)
+		}
+	}
+}
+
 // namespaces replaces the install namespace by that of the release.
 func (t *templates) namespaces(value any) {
 	switch v := value.(type) {
@@ -95,8 +110,8 @@ func (t *templates) namespaces(value any) {
 	}
 }
 
-// deployment replaces virt-controller's replicas, placement, resources and pull settings by values of the chart. The default placement is
-// that of config/.
+// deployment replaces virt-controller's replicas, placement, resources, environment and pull settings by values of the chart. The default
+// placement is that of config/.
 func (t *templates) deployment(o object) {
 	spec := child(o, "spec")
 	t.set(spec, "replicas", "replicas: {{ .Values.controller.replicas }}")
@@ -117,6 +132,9 @@ func (t *templates) deployment(o object) {
 			continue
 		}
 		t.set(container, "imagePullPolicy", "imagePullPolicy: {{ .Values.image.pullPolicy }}")
+		t.add(container, "args", "-{{- if (.Values.monitoring | default dict).authorization }}\n- --metrics-authorization\n-{{- end }}")
+		t.add(container, "env", "-{{- with (.Values.monitoring | default dict).runbookURL }}\n- name: RUNBOOK_URL_TEMPLATE\n  value: {{ . | quote }}\n-{{- end }}\n"+
+			"-{{- with .Values.controller.env }}\n-{{- toYaml . | nindent 8 }}\n-{{- end }}")
 		inner, err := yaml.Marshal(container["resources"])
 		if err != nil {
 			continue // it was YAML before
@@ -124,6 +142,15 @@ func (t *templates) deployment(o object) {
 		t.set(container, "resources", "resources:\n-{{- with .Values.controller.resources }}\n-{{- toYaml . | nindent 10 }}\n-{{- else }}\n"+
 			indent(strings.TrimSuffix(string(inner), "\n"), "  ")+"\n-{{- end }}")
 	}
+}
+
+// add appends a template to a list.
+func (t *templates) add(fields map[string]any, field, template string) {
+	inner, err := yaml.Marshal(fields[field])
+	if err != nil {
+		return // it was YAML before
+	}
+	t.set(fields, field, field+":\n"+string(inner)+template)
 }
 
 // fill replaces the lines with tokens by their templates.
@@ -140,7 +167,7 @@ func (t *templates) fill(content string) string {
 		space := line[:len(line)-len(field)]
 		if strings.HasPrefix(field, "- ") {
 			// The first field of an item of a list.
-			template = "- " + strings.ReplaceAll(template, "\n", "\n  ")
+			template = "- " + strings.ReplaceAll(strings.ReplaceAll(template, "\n", "\n  "), "\n  -{{", "\n-{{")
 		}
 		for part := range strings.SplitSeq(template, "\n") {
 			if action, ok := strings.CutPrefix(part, "-{{"); ok {

@@ -5,8 +5,8 @@
 //
 //	sbom -name NAME -version VERSION -created TIME FILE...
 //
-// A file is a Go program, whose modules are read from it, or a tar archive of a root file system, whose Debian packages are read from
-// var/lib/dpkg/status.d, and the release that they are from, of usr/lib/os-release.
+// A file is a Go program or a tar archive of a root file system. The modules of a program are read from it. The Debian packages of an
+// archive are read from its var/lib/dpkg/status.d, and their release from its usr/lib/os-release.
 package main
 
 import (

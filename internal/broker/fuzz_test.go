@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 	"github.com/vireo-project/vireo/test/kubelet"
 )
 
@@ -246,4 +247,32 @@ func checkLink(t *testing.T, name string) {
 // FuzzOpenRouter checks the same for the verb that opens a socket.
 func FuzzOpenRouter(f *testing.F) {
 	fuzzVerb(f, brokerapi.OpenRouter, nil, func(t *testing.T, a brokerapi.OpenRouterArguments, _ task) { checkLink(t, a.Bridge) })
+}
+
+// FuzzAttachVolume checks that a volume that is accepted is one entry of a directory, and the attachment Pod another.
+func FuzzAttachVolume(f *testing.F) {
+	more := []brokerapi.VolumeArguments{{Volume: "../x", Attachment: otherUID}, {Volume: "data.img", Attachment: otherUID}, {Volume: "data", Attachment: "../" + otherUID}}
+	fuzzVerb(f, brokerapi.AttachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, accepted task) {
+		checkVolumeName(t, a)
+		if pods.CheckUID(a.Attachment) != nil {
+			t.Errorf("attachment Pod %q was accepted", a.Attachment)
+		}
+		if _, err := accepted.run(t.Context()); err == nil {
+			t.Errorf("%+v: a Pod without claims was attached", a)
+		}
+	})
+}
+
+// FuzzDetachVolume is FuzzAttachVolume for the other verb.
+func FuzzDetachVolume(f *testing.F) {
+	more := []brokerapi.VolumeArguments{{Volume: ".."}, {Volume: "data", Attachment: "/"}}
+	fuzzVerb(f, brokerapi.DetachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, _ task) { checkVolumeName(t, a) })
+}
+
+func checkVolumeName(t *testing.T, a brokerapi.VolumeArguments) {
+	t.Helper()
+	name := layout.HotplugDiskName(a.Volume, a.Block)
+	if filepath.Join("/a", name) != "/a/"+name || strings.ContainsAny(name, "/\x00\n") || strings.Contains(a.Volume, ".") || name == "" {
+		t.Errorf("volume %q was accepted", a.Volume)
+	}
 }

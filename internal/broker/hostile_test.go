@@ -44,6 +44,8 @@ var valid = map[brokerapi.Verb]any{
 	brokerapi.NetworkState:  nil,
 	brokerapi.ChangeNetwork: brokerapi.ChangeNetworkArguments{Steps: []brokerapi.Step{{Do: brokerapi.SetUp, Link: "eth0"}}},
 	brokerapi.OpenRouter:    brokerapi.OpenRouterArguments{Bridge: "k6t-eth0"},
+	brokerapi.AttachVolume:  brokerapi.VolumeArguments{Volume: "data", Attachment: otherUID},
+	brokerapi.DetachVolume:  brokerapi.VolumeArguments{Volume: "data", Block: true},
 	brokerapi.WatchDevices:  nil,
 	brokerapi.CPUPolicy:     nil,
 }

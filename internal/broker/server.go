@@ -53,6 +53,8 @@ type Options struct {
 	PodResourcesDir string
 	// DevDir is the path at which the node's /dev is mounted.
 	DevDir string
+	// PublishedDevices is the directory with the block devices of CSI drivers.
+	PublishedDevices string
 	// Devices are the node's devices.
 	Devices Devices
 	// ClientUID is the user whose requests are accepted, beside the broker's own.
@@ -68,8 +70,8 @@ type Server struct {
 	Options
 	pods *pods.Pods
 	// quick are requests that do not depend on a Pod's storage, volumes those with a large response, network those that change a Pod's
-	// network, and waits those that wait for an event until the client ends them.
-	quick, volumes, storage, network, waits *limiter
+	// network, hotplug those that change its hotplugged volumes, and waits those that wait for an event until the client ends them.
+	quick, volumes, storage, network, hotplug, waits *limiter
 	// large has an element for each large request that is being received.
 	large chan struct{}
 	// lines limits the lines of the log.
@@ -89,6 +91,7 @@ func New(o Options) *Server {
 		// reconciliation would block another one.
 		storage: newLimiter(4, 0, "the storage of the launcher Pod does not respond"),
 		network: newLimiter(1, 16, "the network of the launcher Pod is being changed: retry"),
+		hotplug: newLimiter(1, 128, "volumes of the launcher Pod are being changed: retry"),
 		waits:   newLimiter(4, 0, "too many requests wait for events of this Pod"),
 		lines:   rate.NewLimiter(logRate, logBurst),
 		idle:    time.AfterFunc(idleAfter, debug.FreeOSMemory),
@@ -128,6 +131,7 @@ func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
+	requests.Go(func() { s.sweep(ctx) })
 	open := make(chan struct{}, maxConnections)
 	for {
 		conn, err := listener.AcceptUnix()

@@ -80,6 +80,8 @@ var verbs = map[brokerapi.Verb]verb{
 	brokerapi.NetworkState:  with((*Server).networkState),
 	brokerapi.ChangeNetwork: with((*Server).changeNetwork),
 	brokerapi.OpenRouter:    with((*Server).openRouter),
+	brokerapi.AttachVolume:  with((*Server).attachVolume),
+	brokerapi.DetachVolume:  with((*Server).detachVolume),
 	brokerapi.WatchDevices:  with((*Server).watchDevices),
 	brokerapi.CPUPolicy:     with((*Server).cpuPolicy),
 }

@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -30,6 +31,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if root := os.Getenv(launcherRoot); root != "" {
+		beLauncher(root)
+	}
 	log.SetLogger(logr.Discard())
 	os.Exit(m.Run())
 }
@@ -71,6 +75,8 @@ type world struct {
 	pods string
 	// root is the root directory of every Pod, and processes are directories like those in /proc.
 	root, process string
+	// logs and published are the kubelet's directories of the logs of Pods, and of devices. By default they are pods.
+	logs, published string
 	// log is the log of a broker that is started later. By default it is discarded.
 	log  logr.Logger
 	stop func()
@@ -100,7 +106,7 @@ func newWorld(t testing.TB, check pods.CheckPeer) *world {
 func (w *world) start(check pods.CheckPeer) {
 	w.t.Helper()
 	server := New(Options{
-		PodsDir: w.pods, PodLogsDir: w.pods, PodResourcesDir: w.pods, DevDir: "/dev", Devices: w.devices,
+		PodsDir: w.pods, PodLogsDir: cmp.Or(w.logs, w.pods), PublishedDevices: w.published, PodResourcesDir: w.pods, DevDir: "/dev", Devices: w.devices,
 		ClientUID: uint32(os.Geteuid()), CheckPeer: check, Log: w.log,
 	})
 	listener, err := Listen(w.socket, os.Geteuid())

@@ -54,6 +54,10 @@ const (
 	ChangeNetwork Verb = "change-network"
 	// OpenRouter opens a socket for router advertisements to the guest, and returns its descriptor.
 	OpenRouter Verb = "open-router"
+	// AttachVolume gives the Pod the claim of an attachment Pod, for a disk of the guest.
+	AttachVolume Verb = "attach-volume"
+	// DetachVolume takes it away again.
+	DetachVolume Verb = "detach-volume"
 	// WatchDevices returns the state of the node's devices now and after each change (node).
 	WatchDevices Verb = "watch-devices"
 	// CPUPolicy reports whether the kubelet assigns exclusive CPUs (node).
@@ -181,6 +185,16 @@ type OpenRouterResult struct {
 	MAC []byte `json:"mac,omitempty"`
 	// MTU is its MTU.
 	MTU int `json:"mtu,omitempty"`
+}
+
+// VolumeArguments are the arguments of AttachVolume and DetachVolume.
+type VolumeArguments struct {
+	// Volume is the name of the volume.
+	Volume string `json:"volume"`
+	// Attachment is the UID of the attachment Pod, whose only claim is the volume's. DetachVolume does without it.
+	Attachment string `json:"attachment,omitempty"`
+	// Block reports whether the claim has volumeMode Block.
+	Block bool `json:"block,omitempty"`
 }
 
 // DevicesResult is a result of WatchDevices.

@@ -90,8 +90,14 @@ type Config struct {
 	DisableFreePageReporting bool
 	// DisableSerialConsoleLog turns the log of the serial console off for VMIs that do not enable it.
 	DisableSerialConsoleLog bool
+	// HotplugVolumes reports whether volumes are plugged into running guests.
+	HotplugVolumes bool
+	// HotplugResources override single requests and limits of the container of attachment Pods.
+	HotplugResources corev1.ResourceRequirements
 	// ConsoleLogResources override single requests and limits of the container that logs a guest's console.
 	ConsoleLogResources corev1.ResourceRequirements
+	// ExporterResources override single requests and limits of the Pods of exports.
+	ExporterResources corev1.ResourceRequirements
 	// RestartsContainers reports whether the cluster supports restart policies of containers that differ from the Pod's.
 	RestartsContainers bool
 	// AutoCPULimitNamespaces selects the namespaces in which launcher Pods get a CPU limit. Nil means none.

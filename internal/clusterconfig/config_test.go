@@ -43,14 +43,14 @@ func TestEmptyObjectGivesDefaults(t *testing.T) {
 	}
 }
 
-func TestConsoleLogResourcesOfPods(t *testing.T) {
+func TestResourcesOfSupportContainers(t *testing.T) {
 	of := func(kind v1.SupportContainerType, cpu string) v1.SupportContainerResources {
 		return v1.SupportContainerResources{Type: kind, Resources: v1.ResourceRequirementsWithoutClaims{
 			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
 		}}
 	}
 	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
-		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"), of(v1.SideCar, "1")}
+		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"), of(v1.SideCar, "1"), of(v1.VMExport, "2"), of(v1.HotplugAttachment, "30m")}
 	}), WithContainerRestarts(true))
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +58,12 @@ func TestConsoleLogResourcesOfPods(t *testing.T) {
 	pods := got.Pods()
 	if cpu := pods.ConsoleLogResources.Limits[corev1.ResourceCPU]; cpu.String() != "20m" || !pods.RestartsContainers {
 		t.Errorf("got %+v and %t", pods.ConsoleLogResources, pods.RestartsContainers)
+	}
+	if cpu := got.ExporterResources.Limits[corev1.ResourceCPU]; cpu.String() != "2" {
+		t.Errorf("got %+v for the Pods of exports", got.ExporterResources)
+	}
+	if cpu := pods.HotplugResources.Limits[corev1.ResourceCPU]; cpu.String() != "30m" {
+		t.Errorf("got %+v for attachment Pods", pods.HotplugResources)
 	}
 }
 

@@ -42,6 +42,9 @@ const (
 	GateMemoryOverheadReport = "VmiMemoryOverheadReport"
 	// GateStallDetection enables maxDowntimeMs and the detection of stalled migrations.
 	GateStallDetection = "MigrationStallDetection"
+	// GateDeclarativeHotplug and the deprecated GateHotplug enable that volumes are plugged into running guests.
+	GateDeclarativeHotplug = "DeclarativeHotplugVolumes"
+	GateHotplug            = "HotplugVolumes"
 	// GateExternalNetResources leaves adding the resources of networks to launcher Pods to another component.
 	GateExternalNetResources = "ExternalNetResourceInjection"
 )

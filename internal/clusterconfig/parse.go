@@ -135,8 +135,14 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 	}
 	p.autoCPULimit(s.AutoCPULimitNamespaceLabelSelector, path.Child("autoCPULimitNamespaceLabelSelector"))
 	for _, support := range s.SupportContainerResources {
-		if support.Type == v1.GuestConsoleLog {
-			c.ConsoleLogResources = corev1.ResourceRequirements{Requests: support.Resources.Requests, Limits: support.Resources.Limits}
+		resources := corev1.ResourceRequirements{Requests: support.Resources.Requests, Limits: support.Resources.Limits}
+		switch support.Type {
+		case v1.GuestConsoleLog:
+			c.ConsoleLogResources = resources
+		case v1.VMExport:
+			c.ExporterResources = resources
+		case v1.HotplugAttachment:
+			c.HotplugResources = resources
 		}
 	}
 	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode, path.Child("virtualMachineInstancesPerNode"))

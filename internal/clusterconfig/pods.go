@@ -19,6 +19,8 @@ func (c Config) Pods() podspec.Config {
 		CPURequest:                         c.CPURequest,
 		MemoryOvercommit:                   c.MemoryOvercommit,
 		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
+		HotplugVolumes:                     c.HotplugVolumes,
+		HotplugResources:                   c.HotplugResources,
 		ConsoleLogResources:                c.ConsoleLogResources,
 		RestartsContainers:                 c.RestartsContainers,
 		SkipBackupHooks:                    c.SkipBackupHooks,

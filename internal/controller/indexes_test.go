@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -23,13 +24,14 @@ import (
 // indexes are those of the manager's cache by which reconcilers list objects. The API server does not have them.
 var indexes = map[string]client.IndexerFunc{
 	virtualmachinesnapshot.PodClaimIndex: indexOf(func(pod *corev1.Pod) []string {
-		if pod.Labels[v1.AppLabel] != launcherpod.AppLabelValue {
-			return nil // The cache has launcher Pods only.
+		if app := pod.Labels[v1.AppLabel]; app != launcherpod.AppLabelValue && app != launcherpod.AttachmentLabelValue {
+			return nil // The cache has launcher and attachment Pods only.
 		}
 		return virtualmachinesnapshot.ClaimsOfPod(pod)
 	}),
-	virtualmachineclone.ClaimIndex:  indexOf(virtualmachineclone.RestoreOfClaim),
-	virtualmachinerestore.LockIndex: indexOf(virtualmachinerestore.LockOf),
+	virtualmachineinstance.AttachmentIndex: indexOf(virtualmachineinstance.AttachmentOf),
+	virtualmachineclone.ClaimIndex:         indexOf(virtualmachineclone.RestoreOfClaim),
+	virtualmachinerestore.LockIndex:        indexOf(virtualmachinerestore.LockOf),
 }
 
 func indexOf[T client.Object](values func(T) []string) client.IndexerFunc {

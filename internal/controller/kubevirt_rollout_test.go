@@ -187,7 +187,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		expectImages("v1.2.0", "v1.1.0")
 	})
 
-	It("stops when an updated broker cannot run, and replaces no agent", func() {
+	It("stops when an updated broker cannot run, replaces no agent, and goes on after one change of the object", func() {
 		setTag("v1.2.0")
 		daemonsRolled(operator.BrokerName, 1, 1)
 		pod := &corev1.Pod{
@@ -206,6 +206,15 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
 		Expect(degraded().Message).To(ContainSubstring(`"virt-broker-canary"`))
 		expectImages("v1.1.0", "v1.1.0")
+
+		By("taking it back, while the agent of that node is not ready without its broker")
+		agentsRolled(2, 1)
+		setTag("")
+		Expect(brokerImage()).To(Equal("e.org/b:v1.1.0"))
+		daemonsRolled(operator.BrokerName, 2, 2)
+		agentsRolled(2, 2)
+		Expect(reconcile()).To(Succeed())
+		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
 	})
 
 	It("stops when an updated agent cannot run, names it, and goes on after one change of the object", func() {

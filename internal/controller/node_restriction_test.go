@@ -176,6 +176,27 @@ var _ = Describe("Node restriction", Ordered, func() {
 		}
 	})
 
+	It("permits an agent to write the record of a backup, and denies it the intent", func() {
+		vmi := onNode("backs-up", "n1")
+		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+			v.Status.DiskBackup = &v1.DiskBackup{ID: "a", UtilityVolume: "target", Directory: "vm/a", Volumes: []string{"root"}}
+		})).To(Succeed())
+		ExpectExists(vmi)
+		Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
+			v.Status.DiskBackupRecord = &v1.DiskBackupRecord{ID: "a", Stage: "Perhaps"}
+		})).To(MatchError(apierrors.IsInvalid, "is invalid"))
+		Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
+			v.Status.DiskBackupRecord = &v1.DiskBackupRecord{ID: "a", Stage: v1.DiskBackupRunning}
+		})).To(Succeed())
+		for what, change := range map[string]func(*v1.VirtualMachineInstance){
+			"a cancel":          func(v *v1.VirtualMachineInstance) { v.Status.DiskBackup.Canceled = true },
+			"another directory": func(v *v1.VirtualMachineInstance) { v.Status.DiskBackup.Directory = "." },
+			"no intent":         func(v *v1.VirtualMachineInstance) { v.Status.DiskBackup = nil },
+		} {
+			Expect(write(agentOf("n1"), ExpectExists(vmi), change)).To(MatchError(ContainSubstring("may only write what it observes of its guests")), what)
+		}
+	})
+
 	It("denies an agent VMIs of other nodes", func() {
 		vmi := onNode("theirs", "n2")
 		Expect(write(agentOf("n1"), vmi, machine)).To(MatchError(ContainSubstring("of another node")))

@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("A migration during a snapshot", func() {
+var _ = Describe("A migration during a snapshot or a backup", func() {
 	var (
 		m    *migrations
 		vmi  *v1.VirtualMachineInstance
@@ -66,6 +67,29 @@ var _ = Describe("A migration during a snapshot", func() {
 		Expect(wait).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
 		m.clock.SetTime(m.clock.Now().Add(wait))
 		m.reconcileAll(vmim)
+		ExpectExists(m.target(vmi, vmim))
+	})
+
+	It("waits until a backup of the guest's disks has ended, and says why", func() {
+		write := func(do func(*v1.VirtualMachineInstanceStatus)) {
+			GinkgoHelper()
+			before := ExpectExists(vmi).DeepCopy()
+			do(&vmi.Status)
+			Expect(k8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+			m.reconcileAll(vmim)
+		}
+		intent := &backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm", Volumes: []string{"root"}}
+		write(func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = intent.Status() })
+		ExpectGone(m.target(vmi, vmim))
+		Expect(m.recorded.take()).To(ContainElement(
+			"Normal MigrationWaitsForBackup: The migration go waits until the VirtualMachineBackup of the guest has ended, or is deleted"))
+		write(func(status *v1.VirtualMachineInstanceStatus) {
+			status.DiskBackupRecord = backup.Record{ID: "a", Stage: backup.Running}.Status()
+		})
+		ExpectGone(m.target(vmi, vmim))
+		write(func(status *v1.VirtualMachineInstanceStatus) {
+			status.DiskBackupRecord = backup.Record{ID: "a", Stage: backup.Succeeded}.Status()
+		})
 		ExpectExists(m.target(vmi, vmim))
 	})
 

@@ -47,6 +47,17 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 			And(Not(BeNil()), HaveField("Reference", "registry:5000/os@"+digest)))))
 	})
 
+	It("is not made for a guest with a hotplugged volume, which it would lack", func() {
+		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
+		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{Name: "data", Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{}})
+		ExpectStatus(vmi)
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("volume data is hotplugged, and cannot migrate yet")))
+		ExpectGone(m.target(vmi, vmim))
+	})
+
 	It("requires a CPU of the same vendor if the source's node has the label", func() {
 		const intel = v1.CPUModelVendorLabel + "Intel"
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), map[string]string{intel: "true"})

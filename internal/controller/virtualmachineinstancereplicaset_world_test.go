@@ -166,6 +166,8 @@ func haveSetCondition(kind v1.VirtualMachineInstanceReplicaSetConditionType, rea
 	}, And(HavePrefix("%s: ", reason), ContainSubstring(message)))
 }
 
+// haveNoSetConditions matches a set without conditions other than that it is not finished.
 func haveNoSetConditions() gomegatypes.GomegaMatcher {
-	return WithTransform(func(set *v1.VirtualMachineInstanceReplicaSet) any { return set.Status.Conditions }, BeEmpty())
+	return WithTransform(func(set *v1.VirtualMachineInstanceReplicaSet) any { return set.Status.Conditions },
+		Not(ContainElement(HaveField("Type", Not(Equal(v1.VirtualMachineInstanceReplicaSetReconciling))))))
 }

@@ -112,7 +112,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").Replicas(4).With(descending))
 			uid := string(r.vm("web-3").UID)
 			r.scale(pool, 2)
-			r.expectReconciled(pool, deleteVM, deleteVM)
+			r.expectReconciled(pool, deleteVM, deleteVM, patchPoolStatus)
 			Expect(r.events.take()).To(ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
 			Expect(ExpectExists(pool)).To(havePoolReplicas(4, 4))
 			r.expectReconciled(pool, patchVM, patchVM)
@@ -148,7 +148,7 @@ var _ = Describe("VirtualMachinePool", func() {
 				r.scale(pool, 1)
 				r.expectReconciled(pool)
 				Expect(k8sClient.Delete(ctx, r.vm(name+"-0"))).To(Succeed())
-				r.expectReconciled(pool, patchVM)
+				r.expectReconciled(pool, patchVM, patchPoolStatus)
 				r.expectReconciled(pool, patchPoolStatus)
 				Expect(r.names()).To(And(ContainElement(name+"-1"), Not(ContainElement(name+"-0"))))
 			}
@@ -183,7 +183,7 @@ var _ = Describe("VirtualMachinePool", func() {
 				pool := r.running(builder.MakePool("web").With(withDisk(state)))
 				dv, claim := disk(r.vm("web-0"))
 				r.scale(pool, 0)
-				r.expectReconciled(pool, deleteVM)
+				r.expectReconciled(pool, deleteVM, patchPoolStatus)
 				// The VM last: without its finalizer, it takes along what it still owns.
 				r.expectReconciledInOrder(pool, "patch DataVolume", "patch PersistentVolumeClaim", patchVM)
 				Expect(hasOwner(ExpectExists(dv)) || hasOwner(ExpectExists(claim))).To(BeFalse())
@@ -202,7 +202,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool = r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ = disk(r.vm("web-0"))
 			Expect(k8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
-			r.expectReconciled(pool, patchVM)
+			r.expectReconciled(pool, patchVM, patchPoolStatus)
 			Expect(hasOwner(ExpectExists(dv))).To(BeTrue())
 		})
 
@@ -210,7 +210,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ := disk(r.vm("web-0"))
 			r.scale(pool, 0)
-			r.expectReconciled(pool, deleteVM)
+			r.expectReconciled(pool, deleteVM, patchPoolStatus)
 			r.writes.Fail = func(request string) error {
 				if request == "patch DataVolume" {
 					return ErrInjected

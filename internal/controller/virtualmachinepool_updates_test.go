@@ -27,7 +27,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			pool := r.running(builder.MakePool("web").Replicas(3).With(oneByOne))
 			r.change(pool, hostname("b"))
 			// The VM before its guest, which would otherwise start again as it was.
-			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI)
+			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI, patchPoolStatus)
 			Expect(r.events.take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
 				"Normal SuccessfulDelete: Successfully updated resource "+r.ns+"/web-0"))
 			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))
@@ -41,7 +41,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.expectReconciled(pool, deleteVMI)
 			Expect(r.revisions()).To(Equal([]string{"web-1", "web-2"}))
 			r.start()
-			r.expectReconciled(pool, deleteRevision)
+			r.expectReconciled(pool, deleteRevision, patchPoolStatus)
 			Expect(r.revisions()).To(Equal([]string{"web-2"}))
 			r.expectReconciled(pool)
 		})
@@ -57,7 +57,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			})
 			Expect(k8sClient.Delete(ctx, r.vmi("web-0"))).To(Succeed())
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM)
+			r.expectReconciled(pool, createRevision, patchVM, patchPoolStatus)
 			vm := r.vm("web-0")
 			Expect(vm.Spec.Template.Spec.Hostname).To(Equal("b"))
 			Expect(vm.Labels).To(HaveKeyWithValue("mine", "yes"))
@@ -71,9 +71,9 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.change(pool, func(s *poolSpec) {
 				s.NameGeneration = &poolv1.VirtualMachinePoolNameGeneration{AppendIndexToSecretRefs: ptr.To(true)}
 			})
-			r.expectReconciled(pool, createRevision, patchVM, patchVMI)
+			r.expectReconciled(pool, createRevision, patchVM, patchVMI, patchPoolStatus)
 			Expect(r.events.take()).To(BeEmpty())
-			r.expectReconciled(pool, deleteRevision)
+			r.expectReconciled(pool, deleteRevision, patchPoolStatus)
 			r.expectReconciled(pool)
 		})
 
@@ -82,7 +82,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.change(pool, func(s *poolSpec) {
 				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
 			})
-			r.expectReconciled(pool, createRevision, deleteVM)
+			r.expectReconciled(pool, createRevision, deleteVM, patchPoolStatus)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
 		})
 
@@ -91,7 +91,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
 			}))
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM, "patch VirtualMachine/status")
+			r.expectReconciled(pool, createRevision, patchVM, "patch VirtualMachine/status", patchPoolStatus)
 			uid := r.vmi("web-0").UID
 			Expect(r.vm("web-0").Status.StateChangeRequests).To(Equal([]v1.VirtualMachineStateChangeRequest{
 				{Action: v1.StopRequest, UID: &uid}, {Action: v1.StartRequest},
@@ -104,8 +104,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}}
 			}))
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM)
-			r.expectReconciled(pool)
+			r.expectReconciled(pool, createRevision, patchVM, patchPoolStatus)
+			r.expectReconciled(pool, patchPoolStatus)
 			Expect(r.revisions()).To(HaveLen(2), "the VMI names the old one")
 			r.change(pool, func(s *poolSpec) {
 				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}

@@ -228,8 +228,10 @@ func havePoolCondition(kind poolv1.VirtualMachinePoolConditionType, reason, mess
 	}, And(HavePrefix("True %s: ", reason), ContainSubstring(message)))
 }
 
+// haveNoPoolConditions matches a pool without conditions other than that it is not finished.
 func haveNoPoolConditions() gomegatypes.GomegaMatcher {
-	return WithTransform(func(pool *poolv1.VirtualMachinePool) any { return pool.Status.Conditions }, BeEmpty())
+	return WithTransform(func(pool *poolv1.VirtualMachinePool) any { return pool.Status.Conditions },
+		Not(ContainElement(HaveField("Type", Not(Equal(poolv1.VirtualMachinePoolReconciling))))))
 }
 
 // only returns the requests that contain a text.

@@ -39,7 +39,11 @@ func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirt
 			path: devicesPath.Child("disks").Index(i),
 			plan: plan,
 		}
-		if b.fact, b.prepared = facts.Disks[b.spec.Name]; !b.prepared && volumes[b.spec.Name] {
+		b.fact, b.prepared = facts.Disks[b.spec.Name]
+		switch unplugged := !b.prepared && facts.Unplugged[b.spec.Name]; {
+		case unplugged && b.spec.CDRom == nil:
+			continue
+		case !unplugged && !b.prepared && volumes[b.spec.Name]:
 			return fmt.Errorf("%s: the volume %q is %w", b.path, b.spec.Name, ErrNotPrepared)
 		}
 		disk, err := b.build(&targets)

@@ -12,6 +12,9 @@ type Facts struct {
 	Arch string `json:"arch,omitempty"`
 	// Disks are the prepared volumes by volume name.
 	Disks map[string]DiskFact `json:"disks,omitempty"`
+	// Unplugged are the names of volumes that the Pod does not have now, and that can be plugged into the running guest. The domain has no
+	// disk for them, and an empty drive for a CD-ROM.
+	Unplugged map[string]bool `json:"unplugged,omitempty"`
 	// Interfaces are the prepared taps by the name of the VMI's interface.
 	Interfaces map[string]InterfaceFact `json:"interfaces,omitempty"`
 	// KernelBoot is set if the guest boots a kernel from an image.

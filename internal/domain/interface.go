@@ -66,7 +66,7 @@ func buildInterface(vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Inter
 	}
 	out := &libvirtxml.DomainInterface{
 		Source: &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}},
-		// The agent creates the tap, because libvirt lacks the capability.
+		// virt-broker creates the tap, because libvirt lacks the capability.
 		Target: &libvirtxml.DomainInterfaceTarget{Dev: fact.Tap, Managed: "no"},
 		Model:  &libvirtxml.DomainInterfaceModel{Type: model},
 		Boot:   bootOrder(iface.BootOrder),

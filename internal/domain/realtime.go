@@ -14,8 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureRealtime disables what would interrupt a realtime guest. The agent sets the priority of the vCPUs after the start,
-// because libvirtd in the Pod lacks the capability.
+// configureRealtime disables what would interrupt a realtime guest. virt-broker sets the priority of the vCPUs after the start, because
+// libvirtd in the Pod lacks the capability.
 func configureRealtime(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu == nil || cpu.Realtime == nil {

@@ -23,6 +23,7 @@ type RequirementError struct {
 	text  string
 }
 
+// Error returns KubeVirt's text.
 func (e *RequirementError) Error() string { return e.text }
 
 // Admission returns an error for each field, with KubeVirt's message.

@@ -93,7 +93,7 @@ const (
 	// ImageDiskDir is the directory of a containerDisk image that contains the disk.
 	ImageDiskDir = "disk"
 	// DiskImage is the file of the disk in a filesystem claim.
-	DiskImage = "disk.img"
+	DiskImage = layout.DiskImage
 )
 
 // SharedStateEnv is set to StateDir if it is on a claim that other Pods use at the same time. KubeVirt's name for the list

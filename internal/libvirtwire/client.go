@@ -48,7 +48,7 @@ type Client struct {
 	timedOut atomic.Pointer[time.Duration]
 
 	// write is held while a message is sent, which blocks if the daemon does not read. mu guards the fields below and is never
-	// held while a goroutine blocks, so that responses are read even then.
+	// held while a goroutine blocks, so responses are read even while a message cannot be sent.
 	write sync.Mutex
 
 	mu      sync.Mutex

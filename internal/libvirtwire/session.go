@@ -43,13 +43,14 @@ var eventMessages = map[int32]int32{
 	eventIDLifecycle: procEventLifecycleMessage,
 	7:                324, // an I/O error with its reason
 	13:               331, // the size of the balloon
+	15:               333, // a device was removed
 	18:               348, // the guest agent connects and disconnects
 	23:               379, // the domain's metadata, which contains freezes
 	26:               438, // how much memory the guest has taken from a memory device
 }
 
 // Session tracks the calls of a client of libvirt, so that only their responses and the events that the client has registered for
-// are forwarded to it. The C library, which parses what is forwarded, runs with the agent's privileges.
+// are forwarded to it. The C library, which parses what is forwarded, runs in the agent, which controls all guests of the node.
 type Session struct {
 	mu sync.Mutex
 	// waiting are the calls without a response, by their serial.

@@ -53,6 +53,12 @@ type Config struct {
 	NodeSelectors map[string]string
 	// Claims has the claims by name of the VMI's volumes. The claim of a volume that it lacks is treated as a filesystem.
 	Claims map[string]Claim
+	// HotplugVolumes leaves hotpluggable volumes out of the launcher Pod: attachment Pods have them.
+	HotplugVolumes bool
+	// HotplugResources replace individual requests and limits of the container of attachment Pods.
+	HotplugResources corev1.ResourceRequirements
+	// VolumeAffinities restrict the launcher Pod to the nodes that can use the hotpluggable volumes.
+	VolumeAffinities []corev1.NodeSelector
 	// NetworkResources has the resource names of the NetworkAttachmentDefinitions by name of the VMI's networks. The Pod
 	// requests one of each.
 	NetworkResources map[string]corev1.ResourceName

@@ -117,6 +117,9 @@ func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	out[defaultContainerAnnotation] = launcherpod.ComputeContainer
 	out[evictRequestAnnotation] = ""
 	local := []string{launcherpod.SocketsVolume, launcherpod.RuntimeVolume, launcherpod.EphemeralDisksVolume}
+	if !vmi.Spec.Domain.Devices.DisableHotplug {
+		local = append(local, launcherpod.HotplugDisksVolume)
+	}
 	if LogsConsole(vmi) {
 		local = append(local, launcherpod.ConsoleLogVolume)
 	}

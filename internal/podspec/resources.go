@@ -15,7 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/quantity"
 )
 
-// Resources of the agent's device plugin. Except for userfaultfd, the names are KubeVirt's.
+// Resources of virt-broker's device plugins. Except for userfaultfd, the names are KubeVirt's.
 const (
 	deviceKVM         corev1.ResourceName = "devices.kubevirt.io/kvm"
 	deviceTUN         corev1.ResourceName = "devices.kubevirt.io/tun"

@@ -25,6 +25,9 @@ const yes = "true"
 func schedule(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance, cfg Config) {
 	spec.NodeSelector = nodeSelector(vmi, cfg)
 	spec.Affinity = affinity(vmi, cfg)
+	for i := range cfg.VolumeAffinities {
+		requireNodes(spec, &cfg.VolumeAffinities[i])
+	}
 	spec.Tolerations = vmi.Spec.Tolerations
 	spec.TopologySpreadConstraints = vmi.Spec.TopologySpreadConstraints
 	spec.PriorityClassName = vmi.Spec.PriorityClassName
@@ -106,6 +109,44 @@ func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 		}
 	}
 	return out
+}
+
+// maxVolumeTerms is the limit for the number of nodeSelectorTerms with those of volumes. More than that are not combined.
+const maxVolumeTerms = 256
+
+// requireNodes restricts a Pod to nodes that a selector selects as well. Terms are ORed, so each of them is combined with each of
+// the selector's. A selector that would result in too many terms is left out: then the attachment Pod of its volume, which the
+// scheduler does not place on the launcher's node, has the reason.
+func requireNodes(spec *corev1.PodSpec, selector *corev1.NodeSelector) {
+	if len(selector.NodeSelectorTerms) == 0 {
+		return
+	}
+	var terms []corev1.NodeSelectorTerm
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		terms = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	}
+	if len(terms) == 0 {
+		terms = []corev1.NodeSelectorTerm{{}}
+	}
+	if len(terms)*len(selector.NodeSelectorTerms) > maxVolumeTerms {
+		return
+	}
+	combined := make([]corev1.NodeSelectorTerm, 0, len(terms)*len(selector.NodeSelectorTerms))
+	for _, term := range terms {
+		for _, other := range selector.NodeSelectorTerms {
+			combined = append(combined, corev1.NodeSelectorTerm{
+				MatchExpressions: slices.Concat(term.MatchExpressions, other.MatchExpressions),
+				MatchFields:      slices.Concat(term.MatchFields, other.MatchFields),
+			})
+		}
+	}
+	if spec.Affinity == nil {
+		spec.Affinity = &corev1.Affinity{}
+	}
+	if spec.Affinity.NodeAffinity == nil {
+		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: combined}
 }
 
 // maxUnwanted is the limit for the labels that a node must not have, summed over all nodeSelectorTerms. A Pod with more is too

@@ -46,7 +46,7 @@ func ownVolumes(vmi *v1.VirtualMachineInstance) map[string]bool {
 	own := map[string]bool{
 		launcherpod.SocketsVolume: true, launcherpod.RuntimeVolume: true, launcherpod.EphemeralDisksVolume: true,
 		launcherpod.KernelBootVolume: true, launcherpod.StateVolume: true, launcherpod.ConsoleLogVolume: true,
-		hugepagesVolume: true,
+		launcherpod.HotplugDisksVolume: true, hugepagesVolume: true,
 	}
 	for _, secret := range credentialSecrets(vmi) {
 		own[launcherpod.CredentialsVolume(secret)] = true

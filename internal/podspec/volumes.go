@@ -36,6 +36,9 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 	s.emptyDir(launcherpod.SocketsVolume, launcherpod.SocketsDir, corev1.StorageMediumDefault)
 	s.emptyDir(launcherpod.RuntimeVolume, launcherpod.RuntimeDir, corev1.StorageMediumDefault)
 	s.emptyDir(launcherpod.EphemeralDisksVolume, launcherpod.EphemeralDisksDir, corev1.StorageMediumDefault)
+	if !vmi.Spec.Domain.Devices.DisableHotplug {
+		s.emptyDir(launcherpod.HotplugDisksVolume, launcherpod.HotplugDisksDir, corev1.StorageMediumDefault)
+	}
 	if LogsConsole(vmi) {
 		s.emptyDir(launcherpod.ConsoleLogVolume, launcherpod.ConsoleLogDir, corev1.StorageMediumDefault)
 	}
@@ -51,6 +54,9 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 		s.files(name, path.Join(launcherpod.CredentialsDir, name), corev1.VolumeSource{Secret: secretSource(secret, nil)})
 	}
 	for i := range vmi.Spec.Volumes {
+		if IsHotplugged(vmi, &vmi.Spec.Volumes[i], cfg) {
+			continue
+		}
 		if err := s.volume(&vmi.Spec.Volumes[i], cfg); err != nil {
 			return nil, err
 		}

@@ -111,9 +111,9 @@ func Resizable(all corev1.ResourceRequirements) corev1.ResourceRequirements {
 }
 
 // Target returns the resources of the launcher's container after a resize. now are those that it has, wanted those of a new Pod for
-// the guest of the new size. Everything else about the container stays, also what an admission plugin has set. Only resources
-// that the guest needs more of grow, and only those that it needs less of shrink, so that an earlier version or configuration by
-// which the Pod was made causes no change of its own.
+// the guest of the new size. Everything else about the container stays, also what an admission plugin has set. A resource
+// grows only if the guest grows in it, and shrinks only if the guest shrinks in it. Otherwise a Pod from an earlier version or
+// configuration would be resized without a change of its guest.
 func Target(now, wanted corev1.ResourceRequirements, from, to Size) corev1.ResourceRequirements {
 	out := *now.DeepCopy()
 	// 1 is growth, -1 the opposite.

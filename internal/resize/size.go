@@ -151,8 +151,8 @@ func ForPod(desired, granted, pod Size) Size {
 	}
 }
 
-// ForTarget returns the guest that the target Pod of a migration has to be for. The guest arrives with what it has, also with memory that
-// it is to return. own is the Pod that it is in; one of an earlier version has no annotations, and its guest was never resized.
+// ForTarget returns the guest that the target Pod of a migration has to be for. The guest is transferred with what it has, also with memory
+// that it is to return. own is the Pod that it is in; one of an earlier version has no annotations, and its guest was never resized.
 func ForTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod) Size {
 	desired := Desired(vmi)
 	return ForPod(desired, grantedIn(vmi, own, desired), OfPod(own, desired))

@@ -87,7 +87,8 @@ var fieldOwners = map[string]owners{
 	"phaseTransitionTimestamps": byHandlerWhileLive,
 	// The reason why the VMI waits or ended. The agent sets conditions instead.
 	"reason": byController,
-	// Targets, sizes and phases are read from the running domain. Claims are in claimOwners.
+	// Targets and sizes are read from the running domain. Claims are in claimOwners, attachment Pods in attachmentOwners, the
+	// phases of hotplugged volumes in volumePhaseOwners.
 	"volumeStatus": byHandlerWhileLive,
 
 	"nodeName":                      byController,
@@ -103,6 +104,7 @@ var fieldOwners = map[string]owners{
 	"migrationTransport":            byController,
 	"changedBlockTracking":          byController,
 	"snapshotFreeze":                byController,
+	"diskBackup":                    byController,
 
 	"interfaces":           byHandler,
 	"guestOSInfo":          byHandler,
@@ -113,6 +115,7 @@ var fieldOwners = map[string]owners{
 	"kernelBootStatus":     byHandler,
 	"fsFreezeStatus":       byHandler,
 	"snapshotFreezeRecord": byHandler,
+	"diskBackupRecord":     byHandler,
 	"selinuxContext":       byHandler,
 }
 
@@ -123,11 +126,30 @@ const (
 	migrationField  = "migrationState"
 	volumesField    = "volumeStatus"
 	claimsField     = "volumeStatus.persistentVolumeClaimInfo"
+	attachmentField = "volumeStatus.hotplugVolume"
+	volumePhase     = "volumeStatus.phase"
 )
 
 // claimOwners are the writers of what a volume's status has about its claim. Only virt-controller reads claims, which can
 // grow while a guest runs.
 var claimOwners = byController
+
+// attachmentOwners are the writers of which Pod attaches a hotplugged volume to the node. Its writer also adds the volume to
+// the list and takes it off.
+var attachmentOwners = byController
+
+// volumePhaseOwners is the table of writers by the phase that a hotplugged volume gets, with its reason and message, while the
+// VMI is Live. hotplugNext has the changes that there are.
+var volumePhaseOwners = map[v1.VolumePhase]Writer{
+	"":                             Controller,
+	v1.VolumePending:               Controller,
+	v1.VolumeBound:                 Controller,
+	v1.HotplugVolumeAttachedToNode: Controller,
+	v1.HotplugVolumeMounted:        Handler,
+	v1.VolumeReady:                 Handler,
+	v1.HotplugVolumeUnMounted:      Handler,
+	v1.HotplugVolumeDetaching:      Controller,
+}
 
 // conditionOwners is the table of writers by condition type.
 var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{

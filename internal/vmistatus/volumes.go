@@ -5,7 +5,6 @@ package vmistatus
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -78,43 +77,4 @@ func settleVolumes(status *v1.VirtualMachineInstanceStatus) {
 	}
 	status.MigratedVolumes = nil
 	RemoveCondition(status, v1.VirtualMachineInstanceVolumesChange)
-}
-
-// checkVolumes checks a change of the list of volumes, in which the claims have a writer of their own.
-func checkVolumes(w Writer, stage Stage, before, after []v1.VolumeStatus) ([]string, error) {
-	var changed []string
-	for _, part := range []struct {
-		field  string
-		owners owners
-		of     func([]v1.VolumeStatus) []v1.VolumeStatus
-	}{{volumesField, fieldOwners[volumesField], withoutClaims}, {claimsField, claimOwners, onlyClaims}} {
-		if equality.Semantic.DeepEqual(part.of(before), part.of(after)) {
-			continue
-		}
-		if err := mayWrite(w, stage, "status."+part.field, part.owners); err != nil {
-			return nil, err
-		}
-		changed = append(changed, part.field)
-	}
-	return changed, nil
-}
-
-func withoutClaims(list []v1.VolumeStatus) []v1.VolumeStatus {
-	out := make([]v1.VolumeStatus, len(list))
-	for i := range list {
-		out[i] = list[i]
-		out[i].PersistentVolumeClaimInfo = nil
-	}
-	return out
-}
-
-// onlyClaims returns the volumes with a claim, in the order of the list.
-func onlyClaims(list []v1.VolumeStatus) []v1.VolumeStatus {
-	var out []v1.VolumeStatus
-	for i := range list {
-		if claim := list[i].PersistentVolumeClaimInfo; claim != nil {
-			out = append(out, v1.VolumeStatus{Name: list[i].Name, PersistentVolumeClaimInfo: claim})
-		}
-	}
-	return out
 }

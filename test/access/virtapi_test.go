@@ -57,7 +57,9 @@ func createVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy) 
 // TestVerbsAreAllowed runs virt-api's verbs against the policy, so that one cannot change without the other.
 func TestVerbsAreAllowed(t *testing.T) {
 	installVirtAPIPolicy(t)
-	api := &subresource.API{Client: withoutRBAC(t, apiAccount), Config: clusterconfig.Default}
+	config := clusterconfig.Default()
+	config.HotplugVolumes = true
+	api := &subresource.API{Client: withoutRBAC(t, apiAccount), Config: func() clusterconfig.Config { return config }}
 	verbs := map[string]func(http.ResponseWriter, *http.Request) error{}
 	for _, v := range api.Verbs(nil) {
 		verbs[v.RBACName()] = v.Serve
@@ -66,12 +68,21 @@ func TestVerbsAreAllowed(t *testing.T) {
 	createVM(t, "api-manual", v1.RunStrategyManual)
 	runningVMI(t, createVM(t, "api-always", v1.RunStrategyAlways))
 	runningVMI(t, createVM(t, "api-restarts", v1.RunStrategyAlways))
+	alone := runningVMI(t, createVM(t, "api-alone", v1.RunStrategyHalted))
+	const volume = `{"name":"data","disk":{"disk":{"bus":"scsi"}},"volumeSource":{"dataVolume":{"name":"dv"}}}`
+	if alone.OwnerReferences = nil; cluster.Update(t.Context(), alone) != nil {
+		t.Fatal("the VMI still has an owner")
+	}
 	for _, c := range []struct{ verb, name, body string }{
 		{"virtualmachines/start", "api-halted", ""},
 		{"virtualmachines/start", "api-manual", `{"paused":true}`},
 		{"virtualmachineinstances/evacuate/cancel", "api-always", `{"evacuationNodeName":"node"}`},
 		{"virtualmachines/migrate", "api-always", `{"addedNodeSelector":{"zone":"a"}}`},
 		{"virtualmachines/restart", "api-restarts", ""},
+		{"virtualmachines/addvolume", "api-halted", volume},
+		{"virtualmachines/removevolume", "api-halted", `{"name":"data"}`},
+		{"virtualmachineinstances/addvolume", "api-alone", volume},
+		{"virtualmachineinstances/removevolume", "api-alone", `{"name":"data"}`},
 		{"virtualmachines/stop", "api-always", `{"gracePeriod":5}`},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/", strings.NewReader(c.body))
@@ -97,10 +108,19 @@ func TestOtherWritesOfVirtAPIAreDenied(t *testing.T) {
 	} {
 		expectForbidden(t, api.Patch(ctx, vm.DeepCopy(), merge(patch)))
 	}
+	spec := func(changes string) string { return `{"spec":{"template":{"spec":{` + changes + `}}}}` }
+	for _, patch := range []string{
+		spec(`"hostname":"a"`), spec(`"volumes":[{"name":"a","emptyDisk":{"capacity":"1Gi"}}]`), spec(`"domain":{"devices":{"rng":{}}}`),
+		spec(`"volumes":[{"name":"a","persistentVolumeClaim":{"claimName":"a"}}]`),
+		spec(`"domain":{"devices":{"disks":[{"name":"a","disk":{}}]}}`),
+	} {
+		expectForbidden(t, api.Patch(ctx, vm.DeepCopy(), merge(patch)))
+	}
 	for _, patch := range []string{`{"status":{"created":true}}`, `{"status":{"ready":true}}`, `{"status":{"printableStatus":"Running"}}`} {
 		expectForbidden(t, api.Status().Patch(ctx, vm.DeepCopy(), merge(patch)))
 	}
 	for _, patch := range []string{
+		`{"spec":{"domain":{"devices":{"rng":{}}}}}`, `{"spec":{"domain":{"cpu":{"cores":2}}}}`, `{"spec":{"volumes":[{"name":"a","emptyDisk":{"capacity":"1Gi"}}]}}`,
 		`{"spec":{"nodeSelector":{"a":"b"}}}`, `{"spec":{"terminationGracePeriodSeconds":1,"hostname":"a"}}`, `{"metadata":{"ownerReferences":null}}`,
 		`{"metadata":{"annotations":{"pre.hook.backup.velero.io/command":"[\"/bin/sh\"]"}}}`, `{"metadata":{"annotations":{"init.hook.restore.velero.io/command":"a"}}}`,
 	} {

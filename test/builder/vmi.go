@@ -126,6 +126,14 @@ func (b *VMI) PVC(name, claim string) *VMI {
 	return b.Volume(name, v1.VolumeSource{PersistentVolumeClaim: source})
 }
 
+// Hotpluggable adds a disk on a claim that may be plugged and unplugged.
+func (b *VMI) Hotpluggable(name, claim string) *VMI {
+	b.PVC(name, claim)
+	b.vmi.Spec.Volumes[len(b.vmi.Spec.Volumes)-1].PersistentVolumeClaim.Hotpluggable = true
+	b.vmi.Spec.Domain.Devices.Disks[len(b.vmi.Spec.Domain.Devices.Disks)-1].Disk = &v1.DiskTarget{Bus: v1.DiskBusSCSI}
+	return b
+}
+
 // EmptyDisk adds an empty disk.
 func (b *VMI) EmptyDisk(name, capacity string) *VMI {
 	return b.Volume(name, v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse(capacity)}})

@@ -221,6 +221,55 @@ func TestValuesHaveEffects(t *testing.T) {
 	}
 }
 
+// TestMonitoring checks the values about Prometheus, and that of the roles of users.
+func TestMonitoring(t *testing.T) {
+	objects := mustRender(t, map[string]any{
+		"controller": map[string]any{"env": []any{map[string]any{"name": "OTEL_TRACES_SAMPLER", "value": "always_on"}}},
+		"monitoring": map[string]any{
+			"namespace": "prometheus", "account": "scraper", "runbookURL": "https://example.com/%s", "authorization": true,
+		},
+		"roles":    map[string]any{"aggregate": false},
+		"kubevirt": map[string]any{"spec": map[string]any{"monitorAccount": "own"}},
+	}, namespace)
+	deployment, err := yaml.Marshal(objects["Deployment kubevirt/virt-controller"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"- --port\n        - \"8443\"\n        - --metrics-authorization\n", "- name: OTEL_TRACES_SAMPLER\n          value: always_on\n",
+		"- name: RUNBOOK_URL_TEMPLATE\n          value: https://example.com/%s\n", "- name: VIRT_BROKER_IMAGE\n",
+	} {
+		if !strings.Contains(string(deployment), want) {
+			t.Errorf("the Deployment has no %q:\n%s", want, deployment)
+		}
+	}
+	data, _ := objects["ConfigMap kubevirt/vireo-kubevirt"]["data"].(object)
+	if text, _ := data["kubevirt.yaml"].(string); !strings.Contains(text, "spec:\n  monitorAccount: own\n  monitorNamespace: prometheus") {
+		t.Errorf("the KubeVirt object is\n%s", text)
+	}
+	expectAggregation(t, objects, "false")
+}
+
+// TestReusedValues checks values that an earlier chart did not have, which --reuse-values does not add.
+func TestReusedValues(t *testing.T) {
+	objects := mustRender(t, map[string]any{"roles": nil, "monitoring": nil, "controller": map[string]any{"env": nil}}, namespace)
+	if diff := cmp.Diff(mustRender(t, nil, namespace), objects); diff != "" {
+		t.Errorf("(-defaults +got):\n%s", diff)
+	}
+	expectAggregation(t, objects, "true")
+}
+
+func expectAggregation(t *testing.T, objects map[string]object, want string) {
+	t.Helper()
+	for _, role := range []string{"admin", "edit", "view"} {
+		metadata, _ := objects["ClusterRole /kubevirt.io:"+role]["metadata"].(object)
+		labels, _ := metadata["labels"].(object)
+		if got := labels["rbac.authorization.k8s.io/aggregate-to-"+role]; got != want {
+			t.Errorf("kubevirt.io:%s is aggregated: %v, want %s", role, got, want)
+		}
+	}
+}
+
 func TestPartsCanBeLeftOut(t *testing.T) {
 	for name := range mustRender(t, map[string]any{
 		"crds": map[string]any{"enabled": false}, "kubevirt": map[string]any{"create": false},
@@ -240,6 +289,8 @@ func TestTheSchemaRejectsMistakes(t *testing.T) {
 		"an incomplete digest":    {"image": map[string]any{"digests": map[string]any{"virt-api": "sha256:00"}}},
 		"an unknown component":    {"image": map[string]any{"digests": map[string]any{"virt-apy": "sha256:" + strings.Repeat("0", 64)}}},
 		"no replicas":             {"controller": map[string]any{"replicas": 0}},
+		"a runbook without name":  {"monitoring": map[string]any{"runbookURL": "https://example.com/"}},
+		"a nameless variable":     {"controller": map[string]any{"env": []any{map[string]any{"value": "a"}}}},
 		"a text for a condition":  {"crds": map[string]any{"keep": "no"}},
 		"an unknown pull policy":  {"image": map[string]any{"pullPolicy": "Sometimes"}},
 		"a spec that is a string": {"kubevirt": map[string]any{"spec": "{}"}},

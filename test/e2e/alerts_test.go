@@ -64,6 +64,7 @@ var tooSlow = map[string]string{
 	"KubeVirtVMGuestMemoryPressure":           "a guest swaps without a pause",
 	"VMNonRecoverableOSPanic":                 "a guest crashes six times",
 	"VireoAgentSilent":                        "an agent does not renew its Lease until that has expired",
+	"VireoBrokerSilent":                       "a broker is missing for longer than the kubelet takes to start it again",
 	"VireoAuthorityNotRenewed":                "an authority is not renewed for days",
 	"VireoGuestFrozenTooLong":                 "a guest stays frozen after the limit of its freeze",
 	"VireoGuestOwnerUndecided":                "both agents of a migration wait for a person",

@@ -278,6 +278,10 @@ func (noFiles) OwnDevices(context.Context) error { return nil }
 
 func (noFiles) SetRealtime(context.Context, []uint) error { return nil }
 
+func (noFiles) AttachVolume(context.Context, string, types.UID, bool) error { return nil }
+
+func (noFiles) DetachVolume(context.Context, string, types.UID, bool) error { return nil }
+
 // ownedBy returns a controller reference to a VMI.
 func ownedBy(vmi *v1.VirtualMachineInstance) []metav1.OwnerReference {
 	controller := true

@@ -56,8 +56,9 @@ var vmiKey = types.NamespacedName{Namespace: "default", Name: "vm"}
 
 // node is a kubelet's directory with Pods and an agent, with a real libvirtd.
 type node struct {
-	daemon        *libvirtd.Daemon
-	pods          string
+	daemon *libvirtd.Daemon
+	// pods and logs are the kubelet's directories of Pods and of their logs.
+	pods, logs    string
 	notifications chan types.NamespacedName
 	manager       *rpc.Manager
 	client        client.Client
@@ -71,9 +72,11 @@ type node struct {
 func newNode(objects ...client.Object) *node {
 	GinkgoHelper()
 	n := &node{
-		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(),
+		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(), logs: GinkgoT().TempDir(),
 	}
-	n.broker = broker.Start(GinkgoT(), virtbroker.Options{PodsDir: n.pods, DevDir: "/dev", CheckPeer: processOf(n.daemon.PID)})
+	n.broker = broker.Start(GinkgoT(), virtbroker.Options{
+		PodsDir: n.pods, PodLogsDir: n.logs, DevDir: "/dev", PublishedDevices: filepath.Join(n.pods, "published"), CheckPeer: processOf(n.daemon.PID),
+	})
 	scheme := runtime.NewScheme()
 	Expect(corev1.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())

@@ -53,7 +53,7 @@ var gathered = sync.OnceValues(func() ([]*dto.MetricFamily, error) {
 		}},
 	}
 	for _, list := range [][]prometheus.Collector{
-		monitoring.Process(yes, yes, yes), monitoring.NewTransitions(nil).Collectors(), guestmetrics.Node("node", []string{"pc-1.0"}, yes), stream.Collectors(yes),
+		monitoring.Process(yes, yes, yes), monitoring.NewTransitions(nil).Collectors(), guestmetrics.Node("node", []string{"pc-1.0"}, yes, yes), stream.Collectors(yes),
 	} {
 		collectors = append(collectors, list...)
 	}

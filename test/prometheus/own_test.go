@@ -24,6 +24,17 @@ func ownScenarios() []scenario {
 				"vireo_node_silent_agent_vmis{node='a', pod='virt-controller-1'}": "0x4 3x5 0x9",
 				"vireo_node_silent_agent_vmis{node='b', pod='virt-controller-1'}": "0x20",
 			}},
+		{alert: "VireoBrokerSilent", silent: []string{"6m", "12m"}, firing: "8m", labels: map[string]string{"node": "a"},
+			summary:     "virt-broker on node a does not respond to virt-handler.",
+			description: "No guest can be started or migrated on node a, and no console opens there, until its virt-broker runs.",
+			series: map[string]string{
+				"vireo_node_broker_silent{node='a', pod='virt-handler-a'}": "0x4 1x5 0x9",
+				"vireo_node_broker_silent{node='b', pod='virt-handler-b'}": "0x20",
+			}},
+		// It is replaced, and its virt-handler was restarted meanwhile.
+		{alert: "VireoBrokerSilent", silent: []string{"5m", "7m", "12m"}, series: map[string]string{
+			"vireo_node_broker_silent{node='a', pod='virt-handler-a'}": "0x4 1 0x9",
+		}},
 		{alert: "VireoGuestFrozenTooLong", silent: []string{"6m", "20m"}, firing: "8m", labels: guest, series: map[string]string{
 			demo("vireo_vmi_freeze_overdue_seconds", ", pod='virt-handler-a'"): "0x4 0+60x10 stale",
 		}, description: "The guest of VMI ns/demo on node a should have been thawed 3m 0s ago, and cannot write to its disks."},

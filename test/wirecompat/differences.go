@@ -37,6 +37,8 @@ var typeDifferences = []onPurpose{
 	{"VirtualMachineClone.spec.volumeNamePolicy", addedField, olderVersion},
 	{"VirtualMachineInstance.status.snapshotFreeze", addedField, ownField},
 	{"VirtualMachineInstance.status.snapshotFreezeRecord", addedField, ownField},
+	{"VirtualMachineInstance.status.diskBackup", addedField, ownField},
+	{"VirtualMachineInstance.status.diskBackupRecord", addedField, ownField},
 }
 
 // accepted matches differences with a list and records which entries matched.
@@ -87,6 +89,8 @@ var schemaDifferences = []onPurpose{
 	{"VirtualMachineClone.spec.volumeNamePolicy", schemaAdded, olderVersion},
 	{"VirtualMachineInstance.status.snapshotFreeze", schemaAdded, ownField},
 	{"VirtualMachineInstance.status.snapshotFreezeRecord", schemaAdded, ownField},
+	{"VirtualMachineInstance.status.diskBackup", schemaAdded, ownField},
+	{"VirtualMachineInstance.status.diskBackupRecord", schemaAdded, ownField},
 	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook rejects any other value"},
 	{"selfSigned.caRotateInterval", schemaRule, durationWhy},
 	{"selfSigned.certRotateInterval", schemaRule, durationWhy},

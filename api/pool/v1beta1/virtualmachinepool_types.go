@@ -122,6 +122,9 @@ const (
 	VirtualMachinePoolReplicaFailure VirtualMachinePoolConditionType = "ReplicaFailure"
 	// VirtualMachinePoolReplicaPaused is True while the pool is paused. VMs can then be made and deleted by hand.
 	VirtualMachinePoolReplicaPaused VirtualMachinePoolConditionType = "ReplicaPaused"
+	// VirtualMachinePoolReconciling is not KubeVirt's: the VMs are not yet those that the spec wants, or not ready. It is there only
+	// while it is True, and kstatus reads it.
+	VirtualMachinePoolReconciling VirtualMachinePoolConditionType = "Reconciling"
 )
 
 // VirtualMachinePoolCondition is one aspect of the state of a pool.

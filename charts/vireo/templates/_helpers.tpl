@@ -17,6 +17,13 @@
 {{- with .Values.image.pullSecrets -}}
 {{- $_ := set $added "imagePullSecrets" . -}}
 {{- end -}}
+{{- $monitoring := .Values.monitoring | default dict -}}
+{{- range $field, $value := dict "monitorNamespace" $monitoring.namespace "monitorAccount" $monitoring.account
+  "serviceMonitorNamespace" $monitoring.serviceMonitorNamespace -}}
+{{- if $value -}}
+{{- $_ := set $added $field $value -}}
+{{- end -}}
+{{- end -}}
 {{- mergeOverwrite $added (deepCopy .Values.kubevirt.spec) | toYaml -}}
 {{- end -}}
 

@@ -119,7 +119,7 @@ func transformEvent(o any) (any, error) {
 const otherSigners = "spec.signerName!=kubernetes.io/kubelet-serving," +
 	"spec.signerName!=kubernetes.io/kube-apiserver-client-kubelet,spec.signerName!=kubernetes.io/kube-apiserver-client"
 
-// cacheOptions restricts the cache to launcher Pods, and in the install namespace to the objects of agents, the installed
+// cacheOptions restricts the cache to launcher Pods and attachment Pods, and in the install namespace to the objects of agents, the installed
 // components and the Secrets of certificates and CAs. The Roles of virt-controller allow no more.
 func cacheOptions(namespace string) cache.Options {
 	labeled := func(values ...string) labels.Selector {
@@ -139,7 +139,7 @@ func cacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}), Transform: transformPod},
+			&corev1.Pod{}: {Label: labeled(launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue), Transform: transformPod},
 			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with the
 			// templates of pools.
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},

@@ -94,10 +94,11 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err != nil {
 		return err
 	}
-	if err := setupNode(mgr, o, broker, guests.brokerResponds); err != nil {
+	devices, err := setupNode(mgr, o, broker, guests.brokerResponds)
+	if err != nil {
 		return err
 	}
-	if err := setupMetrics(mgr, o, store, guests.collectors); err != nil {
+	if err := setupMetrics(mgr, o, store, append(guests.collectors, nodeCollectors(mgr, o, devices.Responds)...)); err != nil {
 		return err
 	}
 	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
@@ -325,8 +326,8 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	return mgr.Add(served)
 }
 
-// setupNode adds the reports about the node. brokerResponds is called when the broker responds again.
-func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, brokerResponds func()) error {
+// setupNode adds the reports about the node, and returns the state of its devices. brokerResponds is called when the broker responds again.
+func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, brokerResponds func()) (*brokerclient.Devices, error) {
 	capabilities, err := observe.ReadCapabilities(o.CapabilitiesDir, runtime.GOARCH)
 	if err != nil {
 		// Not fatal: running guests must be reconciled. Without a report virt-controller sets no labels for CPU models.
@@ -335,12 +336,12 @@ func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, broker
 	}
 	devices := brokerclient.NewDevices(broker, brokerResponds)
 	if err := mgr.Add(devices); err != nil {
-		return err
+		return nil, err
 	}
 	if err := mgr.AddReadyzCheck("virt-broker", devices.Ready); err != nil {
-		return err
+		return nil, err
 	}
-	return mgr.Add(&observe.Reporter{
+	return devices, mgr.Add(&observe.Reporter{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
 		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),
 		StaticCPUPolicy: broker.HasStaticCPUPolicy, Realtime: observe.RealtimeCapable,

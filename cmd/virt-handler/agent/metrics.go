@@ -32,7 +32,7 @@ func setupMetrics(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, coll
 	}
 	return metrics.AddServer(mgr, metrics.Options{
 		Address: o.metricsAddress(), RestrictTLS: store.RestrictTLS, Queues: queues, Authorize: o.MetricsAuthorization,
-		Collectors: append(collectors, nodeCollectors(mgr, o)...),
+		Collectors: collectors,
 		Health:     &health.Check{APIServer: api, ConfigVersion: store.Version},
 	})
 }
@@ -58,11 +58,11 @@ func GuestMetrics(node string, guests *reconciler.Reconciler, connections *rpc.M
 	})
 }
 
-// nodeCollectors returns the metrics of the process and of the node.
-func nodeCollectors(mgr ctrl.Manager, o *Options) []prometheus.Collector {
+// nodeCollectors returns the metrics of the process and of the node. brokerResponds reports whether the node's virt-broker responds.
+func nodeCollectors(mgr ctrl.Manager, o *Options, brokerResponds func() bool) []prometheus.Collector {
 	deprecated, err := observe.DeprecatedMachineTypes(o.CapabilitiesDir)
 	if err != nil {
 		ctrl.Log.WithName(name).Error(err, "The node's deprecated machine types are not known")
 	}
-	return guestmetrics.Node(o.Node, deprecated, health.Ready(mgr))
+	return guestmetrics.Node(o.Node, deprecated, health.Ready(mgr), brokerResponds)
 }

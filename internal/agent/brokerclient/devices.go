@@ -56,12 +56,17 @@ var errSilent = errors.New("virt-broker of this node does not respond: see its P
 // Ready returns an error while the broker does not respond. It is a check of virt-handler's readiness: without the broker, no guest can be
 // started, reached or migrated.
 func (d *Devices) Ready(*http.Request) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.responds {
+	if !d.Responds() {
 		return errSilent
 	}
 	return nil
+}
+
+// Responds reports whether the broker responds.
+func (d *Devices) Responds() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.responds
 }
 
 func (d *Devices) setResponds(responds bool) {

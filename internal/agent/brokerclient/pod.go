@@ -82,6 +82,20 @@ func (f Files) SetRealtime(ctx context.Context, vcpus []uint) error {
 	return err
 }
 
+// AttachVolume gives the launcher Pod the claim of an attachment Pod. block reports whether it is a block device.
+func (f Files) AttachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error {
+	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: block}
+	_, err := f.client.call(ctx, brokerapi.AttachVolume, f.pod, arguments, nil)
+	return err
+}
+
+// DetachVolume takes from the launcher Pod what AttachVolume has given it. The attachment Pod may be gone, and its UID unknown.
+func (f Files) DetachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error {
+	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: block}
+	_, err := f.client.call(ctx, brokerapi.DetachVolume, f.pod, arguments, nil)
+	return err
+}
+
 // Content reads the files that the kubelet wrote to a launcher Pod's volumes, so that virt-handler needs no permission to read Secrets.
 type Content struct {
 	client *Client

@@ -10,8 +10,9 @@ import (
 	"github.com/vireo-project/vireo/internal/component/version"
 )
 
-// Node returns the metrics of the process and of its node, with the machine types that QEMU calls deprecated.
-func Node(node string, deprecated []string, ready func() bool) []prometheus.Collector {
+// Node returns the metrics of the process and of its node, with the machine types that QEMU calls deprecated. ready reports whether the
+// process is ready, and brokerResponds whether the virt-broker of its node responds.
+func Node(node string, deprecated []string, ready, brokerResponds func() bool) []prometheus.Collector {
 	build := version.Get()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kubevirt_info", Help: "1, with the version of this build.",
@@ -24,5 +25,11 @@ func Node(node string, deprecated []string, ready func() bool) []prometheus.Coll
 	for _, machine := range deprecated {
 		machines.WithLabelValues(machine, node).Set(1)
 	}
-	return []prometheus.Collector{info, machines, metrics.NewStatus("virt_handler_ready_status", "1 if this virt-handler is ready.", ready)}
+	silent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "vireo_node_broker_silent", Help: "1 if the virt-broker of the node does not respond to its virt-handler.",
+		ConstLabels: prometheus.Labels{"node": node},
+	}, func() float64 { return metrics.Bool(!brokerResponds()) })
+	return []prometheus.Collector{
+		info, machines, silent, metrics.NewStatus("virt_handler_ready_status", "1 if this virt-handler is ready.", ready),
+	}
 }

@@ -43,8 +43,10 @@ type Connection interface {
 	diskGrower
 	interfaceUpdater
 	guestResizer
+	diskPlugger
 	probePauser
 	snapshotfreeze.Guest
+	diskBackuper
 	migrationSource
 	migrationTarget
 }
@@ -77,6 +79,10 @@ type Files interface {
 	OwnDevices(ctx context.Context) error
 	// SetRealtime gives vCPUs of the Pod's guest a realtime priority, if they run on CPUs that only their container may use.
 	SetRealtime(ctx context.Context, vcpus []uint) error
+	// AttachVolume gives the Pod the claim of an attachment Pod. block reports whether it is a block device.
+	AttachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error
+	// DetachVolume takes it away again. The attachment Pod may be gone, and its UID unknown.
+	DetachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error
 }
 
 // Networks connects the guest's interfaces to the Pod's network.

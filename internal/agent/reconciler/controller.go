@@ -225,20 +225,23 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"advertise gateway", func() error { return r.advertise(ctx, s) }},
 		// 7. Before the start: the guest of a migration is not started on its target.
 		{"receive migration", func() error { return r.prepareTarget(ctx, s) }},
-		// 8. Only for a VMI that is assigned to the agent, and once in the life of a Pod.
+		// 8. Only then virt-controller attaches volumes to the node.
+		{"mount hotplugged volumes", func() error { return r.plugBeforeStart(ctx, s) }},
+		// 9. Only for a VMI that is assigned to the agent, and once in the life of a Pod.
 		{"start domain", func() error { return r.startDomain(ctx, s, c) }},
-		// 9. Before the phases that need to know whether the guest runs.
+		// 10. Before the phases that need to know whether the guest runs.
 		{"recover from I/O error", func() error { return r.recoverFromIOError(ctx, s, c) }},
 		{"observe guest", func() error { return r.observeGuest(ctx, s, c) }},
-		// 10. After the disks were measured by observe guest.
+		// 11. After the disks were measured by observe guest.
 		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
 		{"forward ports", func() error { return r.forwardPorts(ctx, s) }},
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
 		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
-		// 11. Last, and each even if another one fails: if libvirt refuses to change a link or the guest's size, or the node the
+		{"back up disks", func() error { return r.backUpDisks(ctx, s, c) }},
+		// 12. Last, and each even if another one fails: if libvirt refuses to change a link or the guest's size, or the node the
 		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
-		{"set links, realtime priority and size", func() error {
-			return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c))
+		{"set links, realtime priority, size and disks", func() error {
+			return errors.Join(setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
 		}},
 	} {
 		if err := p.run(); err != nil {

@@ -37,6 +37,7 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent 
 	if before.Phase != v1.Running && after.Phase == v1.Running {
 		add(corev1.EventTypeNormal, v1.Started.String(), "VirtualMachineInstance started.")
 	}
+	events = append(events, hotplugEvents(before, after)...)
 	credentials := vmistatus.FindCondition(after, v1.VirtualMachineInstanceAccessCredentialsSynchronized)
 	known := vmistatus.FindCondition(before, v1.VirtualMachineInstanceAccessCredentialsSynchronized)
 	switch {

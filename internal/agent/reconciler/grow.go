@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -43,7 +44,8 @@ type diskGrower interface {
 // fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone, so it also works after the
 // agent was replaced. docs/adr/0051
 func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) error {
-	if s.vmi == nil || s.cache.sizes == nil || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) {
+	if s.vmi == nil || s.cache.sizes == nil || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) ||
+		backup.InProgress(&s.vmi.Status) {
 		return nil
 	}
 	grown := false
@@ -95,9 +97,13 @@ func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
 }
 
 func growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
-	if vmistatus.IsBlock(claimInfo(s.vmi, volume.Name)) {
+	switch block := vmistatus.IsBlock(claimInfo(s.vmi, volume.Name)); {
+	case block:
 		// Only libvirt knows the size of the device.
 		return disks.GrowDisk(ctx, s.domainName(), target, 0)
+	case isHotplugged(s.vmi, s.pod, volume):
+		// The file system is not in the launcher Pod, so that its free space is not known.
+		return disks.GrowDisk(ctx, s.domainName(), target, want)
 	}
 	pool, err := disks.Pool(ctx, media.PoolName(volume.Name), launcherpod.DiskDir(volume.Name))
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 // Peer sends requests to the agents of other nodes.
 type Peer interface {
 	migration.Peer
-	// Release releases a guest to the target's agent: the source's guest will never run again. It returns for how long the target's has
-	// run.
+	// Release releases a guest to the target's agent: the source's guest will never run again. It returns how long the
+	// target's guest has run.
 	Release(ctx context.Context, a peer.Attempt) (time.Duration, error)
 }
 

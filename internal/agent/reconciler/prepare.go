@@ -132,7 +132,7 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 		disks, err := media.Prepare(ctx, storage, r.Content(s.pod.UID), media.Limits{
 			ReserveBytes:        s.config.MinimumReservePVCBytes,
 			TolerateLessPercent: s.config.PVCTolerateLessSpaceUpToPercent,
-		}, vmi)
+		}, withoutHotplugged(vmi, s.pod))
 		if err != nil {
 			return fromMedia(vmi, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/ratelimit"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 )
@@ -112,6 +113,8 @@ type podCache struct {
 	guestWrites guestWriteLimit
 	// grown are the attempts to grow disks, by their volume.
 	grown map[string]growth
+	// plugged is what is known about the hotplugged volumes, by their name.
+	plugged map[string]*plugging
 	// recovery is the state of the recovery from an I/O error.
 	recovery recovery
 	// realtime reports whether the guest's vCPUs have their priority.
@@ -124,6 +127,8 @@ type podCache struct {
 	outgoing types.UID
 	// freeze freezes the guest for snapshots.
 	freeze snapshotfreeze.Keeper
+	// backup is the record of a backup that was written last.
+	backup backup.Record
 	// lastShutdown is when the guest was last requested to shut down.
 	lastShutdown time.Time
 	// monitored is the guest if it runs and has metrics. Scrapes read it.

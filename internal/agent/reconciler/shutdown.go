@@ -15,8 +15,8 @@ const (
 	// shutdownInterval is the time between two presses of the power button: a guest that is booting ignores the
 	// first. Source: kubevirt/kubevirt pkg/virt-handler, gracefulShutdownRetry.
 	shutdownInterval = 5 * time.Second
-	// destroySlack lets virt-launcher, which counts the same grace period from its SIGTERM, destroy the domain first, so
-	// that its outcome is that of a guest that was stopped on request. The agent does it if the launcher does not.
+	// destroySlack is how long after the grace period the agent destroys the domain. virt-launcher, which counts the same
+	// period from its SIGTERM, is to do it first: its outcome then is that of a guest that was stopped on request.
 	destroySlack = 2 * time.Second
 	// defaultGrace is the grace period of a VMI without terminationGracePeriodSeconds. Source: kubevirt.io/api core/v1,
 	// DefaultGracePeriodSeconds.

@@ -32,6 +32,7 @@ func computeStatus(s *scope, phaseErr error) {
 		setAgentConnected(status, s.report(), now)
 		setFrozen(s)
 		setSnapshotFreeze(s)
+		setDiskBackup(s)
 	}
 	if s.domain.Active() {
 		setMachine(status, s.domain.XML)
@@ -202,8 +203,8 @@ func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) 
 	}
 }
 
-// currentMemory returns the guest's current memory: what it has taken from its memory device beside what it had at its start, or,
-// for a guest whose memory cannot grow, what its balloon leaves. It returns nil if libvirt does not report it.
+// currentMemory returns the guest's current memory, or nil if libvirt does not report it. For a guest whose memory can grow, it is
+// what it had at its start and what it has taken from its memory device. For others, it is what the balloon leaves.
 func currentMemory(d *hypervisor.Domain) *resource.Quantity {
 	switch {
 	case !d.Active():

@@ -107,6 +107,8 @@ type agent struct {
 	beforeWrite atomic.Pointer[func(context.Context) error]
 	// setRealtime is called with the vCPUs that get a realtime priority.
 	setRealtime atomic.Pointer[func(vcpus []uint) error]
+	// mounts are the hotplugged volumes in the launcher Pods.
+	mounts mounts
 	// faults ends the agent's process during a migration; it may be nil.
 	faults *faults
 	// noReads makes reads from the API server fail that do not use the cache.
@@ -392,6 +394,14 @@ func (fakeFiles) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
 }
 
 func (fakeFiles) OwnDevices(context.Context) error { return nil }
+
+func (f fakeFiles) AttachVolume(_ context.Context, volume string, attachment types.UID, block bool) error {
+	return f.agent.mounts.attach(volume, attachment, block)
+}
+
+func (f fakeFiles) DetachVolume(_ context.Context, volume string, _ types.UID, block bool) error {
+	return f.agent.mounts.detach(volume, block)
+}
 
 // podContent are the volumes of a Pod in podsDir.
 type podContent types.UID

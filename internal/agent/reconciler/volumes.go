@@ -11,6 +11,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // setVolumes sets the device name and the size of each volume. It keeps what virt-controller wrote about claims before it
@@ -24,7 +25,20 @@ func setVolumes(s *scope) {
 	if state, found := stateClaim(s.vmi); found {
 		list = append(list, state)
 	}
+	for i := range s.vmi.Status.VolumeStatus {
+		// virt-controller adds and removes hotplugged volumes, and they stay until nobody uses them.
+		if v := &s.vmi.Status.VolumeStatus[i]; vmistatus.IsHotplugged(v) {
+			v.Target = diskTarget(s.domain.XML, domain.DiskAlias(v.Name))
+			if size := s.cache.sizes[v.Target]; size > 0 && size <= math.MaxInt64 {
+				v.Size = int64(size)
+			}
+			list = append(list, *v)
+		}
+	}
 	for i := range s.vmi.Spec.Volumes {
+		if isHotplugged(s.vmi, s.pod, &s.vmi.Spec.Volumes[i]) {
+			continue
+		}
 		name := s.vmi.Spec.Volumes[i].Name
 		status := before[name]
 		status.Name = name
@@ -39,6 +53,12 @@ func setVolumes(s *scope) {
 		}
 		list = append(list, status)
 	}
+	for i := range s.vmi.Spec.UtilityVolumes {
+		if status, found := before[s.vmi.Spec.UtilityVolumes[i].Name]; found && !vmistatus.IsHotplugged(&status) {
+			list = append(list, status)
+		}
+	}
+	vmistatus.SortVolumes(list)
 	s.vmi.Status.VolumeStatus = list
 }
 

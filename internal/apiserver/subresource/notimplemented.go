@@ -28,12 +28,8 @@ const (
 
 // unimplementedVerbs are in discovery, and need a permission like the others. They return 501 and the reason.
 var unimplementedVerbs = []unimplemented{
-	{VirtualMachines, "addvolume", http.MethodPut, noHotplug},
-	{VirtualMachines, "removevolume", http.MethodPut, noHotplug},
 	{VirtualMachines, "memorydump", http.MethodPut, noMemoryDump},
 	{VirtualMachines, "removememorydump", http.MethodPut, noMemoryDump},
-	{VirtualMachineInstances, "addvolume", http.MethodPut, noHotplug},
-	{VirtualMachineInstances, "removevolume", http.MethodPut, noHotplug},
 	{VirtualMachineInstances, "backup", http.MethodPut, noBackup},
 	{VirtualMachineInstances, "redefine-checkpoint", http.MethodPut, noBackup},
 	{VirtualMachineInstances, "sev/fetchcertchain", http.MethodGet, noSEV},

@@ -29,6 +29,14 @@ func (a *API) vmVerbs() []Verb {
 			Doc: "Migrate a running VirtualMachine to another node.", Serve: a.migrate,
 		},
 		{
+			Resource: VirtualMachines, Name: addVolume, Method: http.MethodPut, Body: &v1.AddVolumeOptions{},
+			Doc: "Add a volume to a VirtualMachine, and plug it into the running guest.", Serve: a.addVolumeToVM,
+		},
+		{
+			Resource: VirtualMachines, Name: removeVolume, Method: http.MethodPut, Body: &v1.RemoveVolumeOptions{},
+			Doc: "Remove a hotpluggable volume from a VirtualMachine, and unplug it from the running guest.", Serve: a.removeVolumeFromVM,
+		},
+		{
 			Resource: VirtualMachines, Name: "evacuate/cancel", Method: http.MethodPut, Body: &v1.EvacuateCancelOptions{},
 			Doc: "Cancel the evacuation of the VirtualMachineInstance of a VirtualMachine.", Serve: a.cancelEvacuation(a.vmiOfVM),
 		},

@@ -54,6 +54,14 @@ func (a *API) vmiVerbs() []Verb {
 			Doc: "Get a screenshot of a VirtualMachineInstance as PNG.", Serve: a.screenshot,
 		},
 		{
+			Resource: VirtualMachineInstances, Name: addVolume, Method: http.MethodPut, Body: &v1.AddVolumeOptions{},
+			Doc: "Plug a volume into the guest of a VirtualMachineInstance that no VirtualMachine owns.", Serve: a.addVolumeToVMI,
+		},
+		{
+			Resource: VirtualMachineInstances, Name: removeVolume, Method: http.MethodPut, Body: &v1.RemoveVolumeOptions{},
+			Doc: "Unplug a volume from the guest of a VirtualMachineInstance that no VirtualMachine owns.", Serve: a.removeVolumeFromVMI,
+		},
+		{
 			Resource: VirtualMachineInstances, Name: "evacuate/cancel", Method: http.MethodPut, Body: &v1.EvacuateCancelOptions{},
 			Doc: "Cancel the evacuation of a VirtualMachineInstance.", Serve: a.cancelEvacuation(a.requireVMI),
 		},

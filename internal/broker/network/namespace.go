@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
@@ -87,27 +87,10 @@ func (n *Namespace) Close() error { return n.file.Close() }
 
 // Do calls a function in the namespace, on a thread that is not used again: no other goroutine ever runs in a Pod's namespace.
 func (n *Namespace) Do(inside func() error) error {
-	return onDisposableThread(func() error {
+	return podprocess.OnDisposableThread(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter the Pod's network namespace: %w", err)
 		}
 		return inside()
 	})
-}
-
-// onDisposableThread calls a function on a thread that exits afterwards.
-func onDisposableThread(do func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the runtime ends the thread with the goroutine
-		if unix.Gettid() != unix.Getpid() {
-			result <- do()
-			return
-		}
-		// The first thread of a process cannot exit. It would stay in the Pod's namespace, and /proc/self, with which isOf compares,
-		// is about the first thread. While this goroutine keeps it locked, another thread is used.
-		defer runtime.UnlockOSThread()
-		result <- onDisposableThread(do)
-	}()
-	return <-result
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
 // The first thread of a process never ends: if it entered a namespace, the process would stay in it.
@@ -17,7 +19,7 @@ func TestFirstThreadIsNotUsed(t *testing.T) {
 	// Many short goroutines run on every thread, including the first.
 	for range 50 * runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
-			err := onDisposableThread(func() error {
+			err := podprocess.OnDisposableThread(func() error {
 				if unix.Gettid() == unix.Getpid() {
 					t.Error("ran on the first thread")
 				}

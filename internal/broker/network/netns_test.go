@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	plans "github.com/vireo-project/vireo/internal/agent/network"
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
@@ -100,7 +101,7 @@ func newNamespace(t *testing.T) *Namespace {
 		t.Skip("needs root: it makes network namespaces")
 	}
 	namespace := &Namespace{}
-	err := onDisposableThread(func() (err error) {
+	err := podprocess.OnDisposableThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}

@@ -49,6 +49,10 @@ func checkSocketName(name string) error {
 	return brokerapi.Refused("%.64q is no socket of a launcher Pod", name)
 }
 
+func openAt(dir *os.File, path string, flags int) (*os.File, error) {
+	return podprocess.OpenAt(dir, path, flags, beneath)
+}
+
 // openDir opens a directory that the broker trusts, for example the kubelet's.
 func openDir(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -65,7 +69,7 @@ func openSocket(podsDir, pod, name string) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = pods.Close() }()
-	socket, err := podprocess.OpenAt(pods, filepath.Join(socketsDir(pod), name), unix.O_PATH|unix.O_NOFOLLOW, beneath)
+	socket, err := openAt(pods, filepath.Join(socketsDir(pod), name), unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}

@@ -76,11 +76,16 @@ func checkCgroup(process *os.File, pod string) error {
 	return nil
 }
 
-// cgroupInPod reports whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup, which the
-// kubelet calls pod<UID> with cgroupfs and …-pod<UID with underscores>.slice with systemd.
+// IsCgroup reports whether an element of a cgroup's path is that of a Pod, which the kubelet calls pod<UID> with cgroupfs and
+// …-pod<UID with underscores>.slice with systemd.
 // Source: kubernetes pkg/kubelet/cm/{pod_container_manager_linux,cgroup_manager_linux}.go.
-func cgroupInPod(cgroup, pod string) bool {
+func IsCgroup(element, pod string) bool {
 	systemd := "-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
+	return element == "pod"+pod || strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)
+}
+
+// cgroupInPod reports whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup.
+func cgroupInPod(cgroup, pod string) bool {
 	for line := range strings.Lines(cgroup) {
 		// <hierarchy>:<controllers>:<path>
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -88,7 +93,7 @@ func cgroupInPod(cgroup, pod string) bool {
 			continue
 		}
 		for element := range strings.SplitSeq(parts[2], "/") {
-			if element == "pod"+pod || (strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)) {
+			if IsCgroup(element, pod) {
 				return true
 			}
 		}
@@ -119,7 +124,7 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 		return err
 	}
 	defer func() { _ = pods.Close() }()
-	starts, err := podprocess.OpenAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY, beneath)
+	starts, err := openAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return fmt.Errorf("find the container %s of Pod %s: %w", layout.ComputeContainer, pod, err)
 	}

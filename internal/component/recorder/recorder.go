@@ -58,8 +58,8 @@ type Sink interface {
 }
 
 // Recorder is an events.EventRecorder that writes core/v1 events, as KubeVirt does. Recording never blocks: events are queued,
-// and sent while the Runnable runs. An event is dropped, and counted by the metric vireo_events_dropped_total, if the queue is
-// full, if an object has too many events, if the API server rejects it, or if the API server cannot be reached for two minutes.
+// and sent while the Runnable runs. An event is dropped if the queue is full, if an object has too many events, if the API server
+// rejects it, or if the API server cannot be reached for two minutes. The metric vireo_events_dropped_total counts these.
 type Recorder struct {
 	// EventRecorder records with the source given to New. The related object and the action are ignored: core/v1 events as KubeVirt
 	// writes them have neither.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
@@ -21,6 +22,8 @@ func setIgnored(c *conditionList, spec *v1.KubeVirtSpec) {
 		for _, gate := range developer.FeatureGates {
 			if reason, not := specsupport.UnimplementedGates[gate]; not {
 				ignored = append(ignored, fmt.Sprintf("feature gate %s has no effect: %s", gate, reason))
+			} else if _, known := clusterconfig.StageOf(gate); !known {
+				ignored = append(ignored, fmt.Sprintf("feature gate %s has no effect: it is not known", gate))
 			}
 		}
 	}

@@ -220,11 +220,11 @@ func TestIgnoredFieldsAreNamed(t *testing.T) {
 	}
 	s := scope("new", func(s *Scope) {
 		s.KubeVirt.Spec.Configuration.OVMFPath = "/usr/share/edk2"
-		s.KubeVirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Sidecar"}}
+		s.KubeVirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Sidecar", "Sidecars"}}
 	})
 	Status(s, now)
 	got := ignored(s)
-	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ", "feature gate Sidecar has no effect: "} {
+	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ", "feature gate Sidecar has no effect: ", "feature gate Sidecars has no effect: it is not known"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not contain %q", got, part)
 		}

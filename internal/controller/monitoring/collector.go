@@ -67,17 +67,17 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	collectMigrations(w.migrations.Items, to)
-	collectInstances(w.instances.Items, w.migrations.Items, to)
-	for i := range w.instances.Items {
-		collectVMI(&w, &w.instances.Items[i], to)
+	collectMigrationTimes(w.vmis.Items, w.migrations.Items, to)
+	for i := range w.vmis.Items {
+		collectVMI(&w, &w.vmis.Items[i], to)
 	}
-	for i := range w.machines.Items {
-		vm := &w.machines.Items[i]
+	for i := range w.vms.Items {
+		vm := &w.vms.Items[i]
 		collectVM(&w, vm, to)
 		collectLabels(c.Labels, vm, to)
 		c.resources.collect(&w, vm, to)
 	}
-	c.resources.forget(w.machines.Items)
+	c.resources.forget(w.vms.Items)
 	collectSnapshots(w.snapshots.Items, to)
 	now := reconciler.Now(c.Clock)
 	collectAuthorities(&w, c.WebhookSecret, now, to)
@@ -87,8 +87,8 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 // world contains the objects of one scrape. They belong to the cache and must not be changed.
 type world struct {
 	config     clusterconfig.Config
-	machines   v1.VirtualMachineList
-	instances  v1.VirtualMachineInstanceList
+	vms        v1.VirtualMachineList
+	vmis       v1.VirtualMachineInstanceList
 	migrations v1.VirtualMachineInstanceMigrationList
 	snapshots  snapshotv1beta1.VirtualMachineSnapshotList
 	// kubevirts are the KubeVirt objects of the install namespace, secrets the Secrets with authorities, and nodes the metadata of Nodes.
@@ -113,7 +113,7 @@ func (c *Collector) read(ctx context.Context) (world, error) {
 		&v1beta1.VirtualMachineInstancetypeList{}, &v1beta1.VirtualMachineClusterInstancetypeList{},
 		&v1beta1.VirtualMachinePreferenceList{}, &v1beta1.VirtualMachineClusterPreferenceList{},
 	}
-	for _, list := range append(types, &w.machines, &w.instances, &w.migrations, &w.snapshots, &w.secrets, &w.nodes, pods, claims) {
+	for _, list := range append(types, &w.vms, &w.vmis, &w.migrations, &w.snapshots, &w.secrets, &w.nodes, pods, claims) {
 		if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return w, fmt.Errorf("list %T: %w", list, err)
 		}

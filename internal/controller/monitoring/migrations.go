@@ -50,14 +50,15 @@ func collectMigrations(migrations []v1.VirtualMachineInstanceMigration, to chan<
 	}
 }
 
-func collectInstances(instances []v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric) {
+// collectMigrationTimes collects the times of the migrations of VMIs, and counts the VMIs with an outdated launcher.
+func collectMigrationTimes(vmis []v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric) {
 	names := make(map[types.UID]string, len(migrations))
 	for i := range migrations {
 		names[migrations[i].UID] = migrations[i].Name
 	}
 	old := 0
-	for i := range instances {
-		vmi := &instances[i]
+	for i := range vmis {
+		vmi := &vmis[i]
 		if isOutdated(vmi) && vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Live {
 			old++
 		}

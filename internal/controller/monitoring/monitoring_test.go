@@ -42,8 +42,8 @@ var migrationNames = []string{
 type cached struct {
 	client.Reader
 	migrations []v1.VirtualMachineInstanceMigration
-	instances  []v1.VirtualMachineInstance
-	machines   []v1.VirtualMachine
+	vmis       []v1.VirtualMachineInstance
+	vms        []v1.VirtualMachine
 	snapshots  []snapshotv1beta1.VirtualMachineSnapshot
 	pods       []corev1.Pod
 	claims     []corev1.PersistentVolumeClaim
@@ -61,11 +61,11 @@ func (c *cached) List(_ context.Context, list client.ObjectList, options ...clie
 	case *v1.VirtualMachineInstanceMigrationList:
 		list.Items = c.migrations
 	case *v1.VirtualMachineInstanceList:
-		list.Items = c.instances
+		list.Items = c.vmis
 	case *snapshotv1beta1.VirtualMachineSnapshotList:
 		list.Items = c.snapshots
 	case *v1.VirtualMachineList:
-		list.Items = c.machines
+		list.Items = c.vms
 	case *corev1.PodList:
 		list.Items = c.pods
 	case *corev1.PersistentVolumeClaimList:
@@ -138,7 +138,7 @@ func TestMigrations(t *testing.T) {
 			migration("d", v1.MigrationScheduling), migration("e", v1.MigrationScheduled), migration("f", v1.MigrationTargetReady),
 			migration("g", v1.MigrationRunning), migration("done", v1.MigrationSucceeded), migration("bad", v1.MigrationFailed),
 		},
-		instances: []v1.VirtualMachineInstance{
+		vmis: []v1.VirtualMachineInstance{
 			instance("moved", v1.Running, moved(false)), instance("stayed", v1.Running, moved(true)),
 			instance("old", v1.Running, old), instance("old and gone", v1.Succeeded, old),
 		},
@@ -162,7 +162,7 @@ kubevirt_vmi_number_of_outdated 1
 }
 
 func TestOnlyLeaderHasMetrics(t *testing.T) {
-	follower := collector(&cached{machines: []v1.VirtualMachine{*builder.MakeVM("vm").Namespace("ns").Obj()}})
+	follower := collector(&cached{vms: []v1.VirtualMachine{*builder.MakeVM("vm").Namespace("ns").Obj()}})
 	follower.Elected = make(chan struct{})
 	if n := testutil.CollectAndCount(follower); n != 0 {
 		t.Errorf("%d metrics of a process that does not lead", n)
@@ -277,7 +277,7 @@ func (l listing) List(ctx context.Context, list client.ObjectList, options ...cl
 
 // Namespaces come and go; the counter of one without VMs is removed.
 func TestCountersOfNamespacesEnd(t *testing.T) {
-	objects := &cached{machines: make([]v1.VirtualMachine, 1)}
+	objects := &cached{vms: make([]v1.VirtualMachine, 1)}
 	transitions := NewTransitions(listing{from: objects})
 	transitions.created.WithLabelValues("ns").Inc()
 	objects.err = errors.New("not synced")
@@ -287,7 +287,7 @@ func TestCountersOfNamespacesEnd(t *testing.T) {
 	if n := testutil.CollectAndCount(transitions.created); n != 1 {
 		t.Errorf("%d counters of a namespace with a VM", n)
 	}
-	objects.machines = nil
+	objects.vms = nil
 	transitions.forget(t.Context(), "ns")
 	if n := testutil.CollectAndCount(transitions.created); n != 0 {
 		t.Errorf("%d counters of a namespace without VMs", n)

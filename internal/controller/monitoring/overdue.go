@@ -60,8 +60,8 @@ func collectAuthorities(w *world, controller string, now time.Time, to chan<- pr
 // collectSilence reports the nodes whose guests are not observed.
 func collectSilence(w *world, now time.Time, to chan<- prometheus.Metric) {
 	guests := map[string]int{}
-	for i := range w.instances.Items {
-		vmi := &w.instances.Items[i]
+	for i := range w.vmis.Items {
+		vmi := &w.vmis.Items[i]
 		if vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Live && vmi.Status.NodeName != "" {
 			guests[vmi.Status.NodeName]++
 		}

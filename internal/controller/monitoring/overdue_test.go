@@ -105,7 +105,7 @@ func TestNodesWithASilentAgent(t *testing.T) {
 	silent := map[string]string{node.UnresponsiveAnnotation: noon.Format(time.RFC3339)}
 	c := collector(&cached{
 		nodes: []metav1.PartialObjectMetadata{host("alive", nil), host("silent", silent), host("empty", silent), host("ended", silent)},
-		instances: []v1.VirtualMachineInstance{
+		vmis: []v1.VirtualMachineInstance{
 			instance("a", v1.Running, on("alive")), instance("b", v1.Running, on("silent")), instance("c", v1.Scheduled, on("silent")),
 			instance("d", v1.Succeeded, on("silent")), instance("e", v1.Failed, on("ended")), instance("f", v1.Running, on("removed")),
 			instance("g", v1.Scheduling, on("")),

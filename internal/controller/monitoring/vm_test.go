@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// machine returns a VM whose status is Running since a minute after its creation.
-func machine(template *builder.VMI, change func(*v1.VirtualMachine)) v1.VirtualMachine {
+// runningVM returns a VM whose status is Running since a minute after its creation.
+func runningVM(template *builder.VMI, change func(*v1.VirtualMachine)) v1.VirtualMachine {
 	return *builder.MakeVM("vm").Namespace("ns").UID("uid").Template(template).With(func(vm *v1.VirtualMachine) {
 		vm.CreationTimestamp = metav1.NewTime(noon)
 		vm.Status.PrintableStatus = v1.VirtualMachineStatusRunning
@@ -61,14 +61,14 @@ func expectSamples(t *testing.T, reader *cached, names []string, want ...string)
 }
 
 func TestVM(t *testing.T) {
-	vm := machine(builder.MakeVMI("").Masquerade().Multus("blue", "net-a").PVC("root", "claim").Annotation(osAnnotation, "debian\x00").
+	vm := runningVM(builder.MakeVMI("").Masquerade().Multus("blue", "net-a").PVC("root", "claim").Annotation(osAnnotation, "debian\x00").
 		Annotation(flavorAnnotation, "small").With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Machine = &v1.Machine{Type: "q35"}
 		vmi.Spec.Domain.Devices.Interfaces[0].Model = "e1000"
 	}), unchanged)
 	reader := &cached{
-		machines: []v1.VirtualMachine{vm},
-		claims:   []corev1.PersistentVolumeClaim{*builder.MakePVC("claim").Namespace("ns").Block().Obj()},
+		vms:    []v1.VirtualMachine{vm},
+		claims: []corev1.PersistentVolumeClaim{*builder.MakePVC("claim").Namespace("ns").Block().Obj()},
 	}
 	reader.claims[0].Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}
 	expectSamples(t, reader, []string{
@@ -92,7 +92,7 @@ func TestStatusGroups(t *testing.T) {
 		v1.VirtualMachineStatusMigrating: groupMigrating, v1.VirtualMachineStatusUnschedulable: groupError,
 		v1.VirtualMachineStatusWaitingForReceiver: groupUnknown, "": groupUnknown,
 	} {
-		reader := &cached{machines: []v1.VirtualMachine{machine(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Status.PrintableStatus = status })}}
+		reader := &cached{vms: []v1.VirtualMachine{runningVM(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Status.PrintableStatus = status })}}
 		got := samples(t, collector(reader), "kubevirt_vm_info")
 		if !strings.Contains(got, `status="`+strings.ToLower(string(status))+`",status_group="`+string(want)+`"`) {
 			t.Errorf("%s: got %s", status, got)
@@ -141,7 +141,7 @@ func TestResources(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expectSamples(t, &cached{machines: []v1.VirtualMachine{machine(tc.template, unchanged)}}, []string{"vm_resource_requests", "vm_resource_limits"}, tc.want...)
+			expectSamples(t, &cached{vms: []v1.VirtualMachine{runningVM(tc.template, unchanged)}}, []string{"vm_resource_requests", "vm_resource_limits"}, tc.want...)
 		})
 	}
 }
@@ -153,10 +153,10 @@ func TestInstancetype(t *testing.T) {
 		Spec:       v1beta1.VirtualMachineInstancetypeSpec{CPU: v1beta1.CPUInstancetype{Guest: 3}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("2Gi")}},
 	}
 	own := v1beta1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "secret", ResourceVersion: "1"}}
-	vm := machine(bare(), func(vm *v1.VirtualMachine) {
+	vm := runningVM(bare(), func(vm *v1.VirtualMachine) {
 		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "u1.small"}
 	})
-	reader := &cached{machines: []v1.VirtualMachine{vm}, types: []v1beta1.VirtualMachineClusterInstancetype{kind}, own: []v1beta1.VirtualMachineInstancetype{own}}
+	reader := &cached{vms: []v1.VirtualMachine{vm}, types: []v1beta1.VirtualMachineClusterInstancetype{kind}, own: []v1beta1.VirtualMachineInstancetype{own}}
 	c := collector(reader)
 	expect := func(name, part string) {
 		t.Helper()
@@ -173,14 +173,14 @@ func TestInstancetype(t *testing.T) {
 	expect("vm_resource_requests", `resource="cpu",source="guest_effective",unit="cores"} 4`)
 
 	// The names of others are not in metrics.
-	reader.machines[0].Spec.Instancetype = &v1.InstancetypeMatcher{Name: "secret", Kind: "VirtualMachineInstancetype"}
-	reader.machines[0].Generation++
+	reader.vms[0].Spec.Instancetype = &v1.InstancetypeMatcher{Name: "secret", Kind: "VirtualMachineInstancetype"}
+	reader.vms[0].Generation++
 	expect("vm_info", `instance_type="<other>"`)
-	reader.machines[0].Spec.Instancetype.Name = "missing"
+	reader.vms[0].Spec.Instancetype.Name = "missing"
 	expect("vm_info", `instance_type="<other>"`)
 
 	// Nothing is remembered of a VM that is gone.
-	reader.machines = nil
+	reader.vms = nil
 	_ = samples(t, c)
 	if len(c.resources.known) != 0 {
 		t.Errorf("%d VMs are remembered", len(c.resources.known))
@@ -188,8 +188,8 @@ func TestInstancetype(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	reader := &cached{machines: []v1.VirtualMachine{
-		machine(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{"app": "web", "team.io/a": "b"} }),
+	reader := &cached{vms: []v1.VirtualMachine{
+		runningVM(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{"app": "web", "team.io/a": "b"} }),
 		*builder.MakeVM("bare").Namespace("ns").Obj(),
 	}}
 	expectSamples(t, reader, []string{"vm_labels"}, `vm_labels{label_app="web",label_team_io_a="b"} 1`)
@@ -216,7 +216,7 @@ func TestVMI(t *testing.T) {
 	target := *launcher.DeepCopy()
 	target.Name, target.Spec.NodeName = "target", "node-2"
 	reader := &cached{
-		instances: []v1.VirtualMachineInstance{*vmi.Obj()}, pods: []corev1.Pod{target, launcher},
+		vmis: []v1.VirtualMachineInstance{*vmi.Obj()}, pods: []corev1.Pod{target, launcher},
 		types: []v1beta1.VirtualMachineClusterInstancetype{{ObjectMeta: metav1.ObjectMeta{Name: "u1.small", Labels: map[string]string{vendorLabel: "redhat.com"}}}},
 	}
 	expectSamples(t, reader, []string{"vmi_info", "vmi_non_evictable", "vmi_status_addresses", "vmi_vnic_info"},

@@ -96,6 +96,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy, CPUAllocationRatio: config.CPUAllocationRatio,
+		HotplugVolumes: config.HotplugVolumes,
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

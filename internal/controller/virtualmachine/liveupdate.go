@@ -12,10 +12,12 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -43,6 +45,8 @@ type templateDiff struct {
 	movingVolumes bool
 	// resizing reports whether the guest is yet to get the CPUs and the memory of the template.
 	resizing bool
+	// plugging reports whether volumes are yet to be plugged or unplugged.
+	plugging bool
 	// relabeled reports whether labels or annotations of the template changed, which take effect at the next start. As in
 	// KubeVirt this sets no condition; status.observedGeneration stays behind.
 	relabeled bool
@@ -50,7 +54,7 @@ type templateDiff struct {
 
 // upToDate reports whether the instance is what the template describes.
 func (d templateDiff) upToDate() bool {
-	return d.known && d.restart == "" && !d.movingVolumes && !d.resizing && !d.relabeled
+	return d.known && d.restart == "" && !d.movingVolumes && !d.resizing && !d.plugging && !d.relabeled
 }
 
 // syncInstance applies changes of the template to a running instance where possible, and determines which ones need a restart.
@@ -66,8 +70,13 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return s.failReference(err)
 	}
+	compared := template
 	if base != nil {
-		s.diff = compare(base, template, s.VMI, s.LiveUpdate, s.LiveMetadata)
+		if s.plugs() {
+			base, compared = base.DeepCopy(), template.DeepCopy()
+			hotplug.Equalize(&base.Spec, &compared.Spec, s.VMI)
+		}
+		s.diff = compare(base, compared, s.VMI, s.LiveUpdate, s.LiveMetadata)
 		if len(s.diff.changed) > 0 && hasReferences(&s.VM.Spec) {
 			s.diff.restart += ": " + strings.Join(s.diff.changed, ", ")
 		}
@@ -80,6 +89,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	if base != nil {
 		// As in KubeVirt, links follow the template whatever else has changed or failed.
 		copyLinkStates(&desired.Spec, &template.Spec)
+		s.plugVolumes(desired, &template.Spec)
 	}
 	if !known {
 		return s.replaceVMI(ctx, desired)
@@ -180,7 +190,14 @@ func (s *Scope) replaceVMI(ctx context.Context, desired *v1.VirtualMachineInstan
 	if equality.Semantic.DeepEqual(s.VMI, desired) {
 		return nil
 	}
+	before := s.VMI
 	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) { *vmi = *desired })
+	if apierrors.IsInvalid(err) && !equality.Semantic.DeepEqual(before.Spec.Volumes, desired.Spec.Volumes) {
+		// A retry does not help, only another change of the VM.
+		s.Failure = &Failure{Reason: ReasonHotPlugVolume, Message: fmt.Sprintf("Error encountered while handling volume hotplug requests: %v", err)}
+		s.diff = templateDiff{}
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("follow the template of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}

@@ -49,6 +49,8 @@ type Scope struct {
 	// LiveUpdate reports whether changes of the template are applied to a running instance where possible. Otherwise they take
 	// effect at the next start.
 	LiveUpdate bool
+	// HotplugVolumes reports whether volumes are plugged into running guests.
+	HotplugVolumes bool
 	// CPUAllocationRatio is the number of vCPUs for one CPU of the node.
 	CPUAllocationRatio int
 	// ReferencePolicy is whether the VM keeps referring to its instance type and preference.

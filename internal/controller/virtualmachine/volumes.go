@@ -134,7 +134,7 @@ func (s *Scope) updateVolumes(ctx context.Context) (bool, error) {
 // so. Each step is one write; the last one changes the instance's spec (see package vmistatus). The VM's status is written
 // first, because it must record that the claims in the template may be empty even if the instance is lost.
 func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, err error) {
-	state := compareVolumes(s.VM.Spec.Template, s.VMI)
+	state := compareVolumes(s.withoutPlugs(s.VM.Spec.Template), s.VMI)
 	switch state {
 	case volumesUnchanged:
 		s.Status.VolumeUpdateState = nil

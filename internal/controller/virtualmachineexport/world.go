@@ -214,7 +214,7 @@ func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
 func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 	config := s.Config.Current()
 	w.Config = plan.Config{
-		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Verbosity: config.Verbosity.Controller,
+		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Resources: config.ExporterResources, Verbosity: config.Verbosity.Controller,
 	}
 	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.Exporter.AuthoritySecret()}
 	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)

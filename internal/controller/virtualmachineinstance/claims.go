@@ -42,6 +42,9 @@ func (s *scope) readClaims(ctx context.Context) error {
 	s.claims = map[string]*corev1.PersistentVolumeClaim{}
 	s.podConfig.Claims = map[string]podspec.Claim{}
 	return s.eachClaim(ctx, func(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) error {
+		if s.isLeftOut(volume) {
+			return nil
+		}
 		imports := len(s.dataVolumes)
 		if err := s.readDataVolume(ctx, volume, claim); err != nil {
 			return err
@@ -62,6 +65,12 @@ func (s *scope) readClaims(ctx context.Context) error {
 		s.podConfig.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
 		return nil
 	})
+}
+
+// isLeftOut reports whether the launcher Pod is, or will be, without a hotpluggable volume. The guest waits for its claim, the Pod does
+// not.
+func (s *scope) isLeftOut(volume *v1.Volume) bool {
+	return podspec.IsHotplugged(s.vmi, volume, s.podConfig) && (s.pod == nil || !podspec.HasClaim(s.pod, volume.WrittenClaim()))
 }
 
 // eachClaim calls visit for each of the VMI's volumes that is a claim, with a nil claim if it does not exist. It stops at
@@ -142,17 +151,18 @@ func (s *scope) refreshClaims(ctx context.Context) error {
 	return s.readOverheads(ctx)
 }
 
-// volumeStatus describes the state claim and those of the VMI's volumes, in the volumes' order.
+// volumeStatus describes the state claim and those of the VMI's volumes, sorted by name.
 func volumeStatus(o *observed) []v1.VolumeStatus {
 	out := stateVolumeStatus(o)
 	for i := range o.vmi.Spec.Volumes {
 		name := o.vmi.Spec.Volumes[i].Name
 		claim := o.claims[name]
-		if claim == nil {
+		if claim == nil || o.isPlug(name) {
 			continue
 		}
 		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: ClaimInfo(claim, o.overheads)})
 	}
+	vmistatus.SortVolumes(out)
 	return out
 }
 

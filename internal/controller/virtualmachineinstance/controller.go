@@ -67,6 +67,8 @@ func (r *Reconciler) Metrics() prometheus.Collector { return &r.syncs }
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
 // +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=core,resources=limitranges,verbs=list
+// +kubebuilder:rbac:groups=core,resources=persistentvolumes,verbs=get
 
 // SetupWithManager adds the reconciler to a manager. watches.go has the map functions and predicates.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -80,6 +82,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Owns(&corev1.Pod{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.userOfAttachment)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.UsersOfClaim)).
 		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.UnderQuota), builder.WithPredicates(QuotaChanges)).
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentChanges)).

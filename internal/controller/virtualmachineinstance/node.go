@@ -47,7 +47,9 @@ func (s *scope) readAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.requeueAfter = left
+	if left > 0 {
+		s.requeueIn(left)
+	}
 	if !silent {
 		return nil
 	}
@@ -152,6 +154,7 @@ func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	setMigration(o, r, status)
 	setVolumesChange(o, status)
 	setResizing(o, r, status)
+	setHotplug(o, status)
 	setClaims(o, status)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/eventtime"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -41,10 +42,11 @@ var startFailures = map[string]bool{
 // every attempt.
 const alternation = 3 * time.Minute
 
-// IsStartFailure reports whether an event has the reason why a launcher Pod cannot start.
+// IsStartFailure reports whether an event has the reason why a launcher Pod or an attachment Pod cannot start.
 func IsStartFailure(e *corev1.Event) bool {
 	return e.Type == corev1.EventTypeWarning && startFailures[e.Reason] && e.InvolvedObject.Kind == "Pod" &&
-		strings.HasPrefix(e.InvolvedObject.Name, launcherpod.AppLabelValue+"-")
+		(strings.HasPrefix(e.InvolvedObject.Name, launcherpod.AppLabelValue+"-") ||
+			strings.HasPrefix(e.InvolvedObject.Name, launcherpod.AttachmentPrefix))
 }
 
 // readPodEvents takes from events why a Pod that has a node does not start, unless the Pod's status has the reason.
@@ -52,14 +54,9 @@ func (s *scope) readPodEvents(ctx context.Context) error {
 	if !s.preparing() || s.problem != nil || !startsOnNode(s.pod) || podProblem(s.pod) != nil {
 		return nil
 	}
-	list := &corev1.EventList{}
-	err := s.client.List(ctx, list, client.InNamespace(s.pod.Namespace), client.MatchingFields{podEventIndex: string(s.pod.UID)})
-	if err != nil {
-		return fmt.Errorf("list events of launcher Pod %s: %w", s.pod.Name, err)
-	}
-	failures := slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return !IsStartFailure(&e) })
-	if len(failures) == 0 {
-		return nil
+	failures, err := s.startFailures(ctx, s.pod)
+	if err != nil || len(failures) == 0 {
+		return err
 	}
 	if wait := s.pod.CreationTimestamp.Add(patience).Sub(s.now); wait > 0 {
 		// The first attempt often fails because the kubelet has not fetched what it needs. The second succeeds.
@@ -68,6 +65,16 @@ func (s *scope) readPodEvents(ctx context.Context) error {
 	}
 	s.problem = startProblem(s.pod, failures, vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized))
 	return nil
+}
+
+// startFailures returns the events that have the reason why a Pod does not start.
+func (s *scope) startFailures(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
+	list := &corev1.EventList{}
+	err := s.client.List(ctx, list, client.InNamespace(pod.Namespace), client.MatchingFields{podEventIndex: string(pod.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("list events of Pod %s: %w", pod.Name, err)
+	}
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return !IsStartFailure(&e) }), nil
 }
 
 // startsOnNode reports whether a kubelet prepares the Pod and has not set up its sandbox: volumes are mounted and the
@@ -98,6 +105,14 @@ func startProblem(pod *corev1.Pod, failures []corev1.Event, reported *v1.Virtual
 	return latest
 }
 
+// podTitle names a Pod of a VMI in a message.
+func podTitle(pod *corev1.Pod) string {
+	if podspec.AttachmentUser(pod) != "" {
+		return "Attachment Pod " + pod.Name
+	}
+	return "Launcher Pod " + pod.Name
+}
+
 func startProblemOf(pod *corev1.Pod, e *corev1.Event) *problem {
-	return &problem{reason: e.Reason, message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, cleanMessage(e.Message))}
+	return &problem{reason: e.Reason, message: podTitle(pod) + ": " + cleanMessage(e.Message)}
 }

@@ -80,6 +80,9 @@ type observed struct {
 	// importing reports whether a DataVolume is not filled yet, waitsForConsumer whether one is filled only once a Pod uses
 	// it, noDataVolumes whether the cluster does not have the kind.
 	importing, waitsForConsumer, noDataVolumes bool
+	// attachments are the VMI's attachment Pods, by name, plugs its hotplugged volumes, sorted by name.
+	attachments map[string]*corev1.Pod
+	plugs       []*plug
 	// stateClaim is the claim with the state of TPM and EFI, or nil.
 	stateClaim *corev1.PersistentVolumeClaim
 	// silence is set if the agent of a live VMI's node does not respond.
@@ -150,6 +153,8 @@ func (s *scope) runPhases(ctx context.Context) error {
 		// Before reconcilePod: the Pod is rendered from what these phases read.
 		s.readClaims,
 		s.readLiveClaims,
+		s.readHotplug,
+		s.readVolumeAffinities,
 		s.readNetworkResources,
 		s.readMigrationNetwork,
 		s.readRequiredLimits,
@@ -171,8 +176,8 @@ func (s *scope) runPhases(ctx context.Context) error {
 		s.deleteFencedPods,
 		s.decideFinalState,
 
-		// Last: a Pod that cannot be resized must prevent no other phase.
-		s.resizePod,
+		// Last: a Pod that cannot be resized or created must prevent no other phase.
+		s.changeGuest,
 	} {
 		if err := phase(ctx); err != nil {
 			return err

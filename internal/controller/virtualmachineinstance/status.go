@@ -5,7 +5,6 @@ package virtualmachineinstance
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -83,6 +82,7 @@ func (s *scope) recordStatusEvents(before *v1.VirtualMachineInstanceStatus) {
 	if s.final == nil && s.silence != nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
 		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "%s", s.silence.message)
 	}
+	s.recordHotplugEvents(before)
 	current := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
 	former := vmistatus.FindCondition(before, v1.VirtualMachineInstanceSynchronized)
 	if s.problem != nil && current != nil && (former == nil || *former != *current) {
@@ -158,6 +158,7 @@ func setAssigned(o *observed, r *result, status *v1.VirtualMachineInstanceStatus
 		status.QOSClass = ptr.To(o.pod.Status.QOSClass)
 	}
 	status.VolumeStatus = volumeStatus(o)
+	setHotplug(o, status)
 	setImports(o, status)
 	setProvisioning(o, status)
 	status.VSOCKCID = r.vsockCID
@@ -247,6 +248,9 @@ func podProblem(pod *corev1.Pod) *problem {
 		return &problem{reason: scheduled.Reason, message: scheduled.Message, unschedulable: true, fromScheduler: true}
 	}
 	container := podstate.Compute(pod)
+	if podspec.AttachmentUser(pod) != "" && len(pod.Status.ContainerStatuses) > 0 {
+		container = &pod.Status.ContainerStatuses[0]
+	}
 	if container == nil || container.State.Waiting == nil {
 		return nil
 	}
@@ -257,7 +261,7 @@ func podProblem(pod *corev1.Pod) *problem {
 	}
 	return &problem{
 		reason:  waiting.Reason,
-		message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, cleanMessage(waiting.Message)),
+		message: podTitle(pod) + ": " + cleanMessage(waiting.Message),
 	}
 }
 

@@ -45,6 +45,7 @@ func indexForVMIs(indexer client.FieldIndexer) error {
 			return []string{reconciler.HasDataVolumes}
 		}),
 		reconciler.IndexBy(&v1.VirtualMachineInstance{}, VSOCKIndex, VSOCKAddress),
+		reconciler.IndexBy(&corev1.Pod{}, AttachmentIndex, AttachmentOf),
 		reconciler.IndexBy(&corev1.Event{}, podEventIndex, func(e *corev1.Event) []string {
 			if !IsStartFailure(e) {
 				return nil
@@ -92,7 +93,7 @@ func (r *Reconciler) guestsOfNode(ctx context.Context, host client.Object) []ctr
 		r.find(ctx, client.MatchingFields{otherNodeIndex: host.GetName()})...)
 }
 
-// ownerOfPod returns the VMI whose launcher Pod an event is about.
+// ownerOfPod returns the VMI whose launcher Pod or attachment Pod an event is about.
 func (r *Reconciler) ownerOfPod(ctx context.Context, o client.Object) []ctrl.Request {
 	e, ok := o.(*corev1.Event)
 	if !ok {
@@ -105,8 +106,34 @@ func (r *Reconciler) ownerOfPod(ctx context.Context, o client.Object) []ctrl.Req
 		}
 		return nil
 	}
-	owner := podspec.Owner(pod)
-	if pod.UID != e.InvolvedObject.UID || owner == nil {
+	if pod.UID != e.InvolvedObject.UID {
+		return nil
+	}
+	if owner := podspec.Owner(pod); owner != nil {
+		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}}}
+	}
+	return r.userOfAttachment(ctx, pod)
+}
+
+// userOfAttachment returns the VMI that an attachment Pod is for. Without its launcher Pod, the garbage collector deletes it.
+func (r *Reconciler) userOfAttachment(ctx context.Context, o client.Object) []ctrl.Request {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || podspec.AttachmentUser(pod) == "" {
+		return nil
+	}
+	of := podspec.AttachmentLauncher(pod)
+	if of == nil {
+		return nil
+	}
+	launcher := &corev1.Pod{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: of.Name}, launcher); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot read the launcher Pod of an attachment Pod", "pod", pod.Name)
+		}
+		return nil
+	}
+	owner := podspec.Owner(launcher)
+	if launcher.UID != of.UID || owner == nil {
 		return nil
 	}
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}}}

@@ -5,8 +5,8 @@
 // there are. Each file has one concern; Run has the order.
 //
 // It does not remember what earlier reconciliations did. A reconciliation that has to create or delete VMIs according to the cache
-// first lists them from the API server, and the names of new VMIs follow from the set's UID, so that two reconciliations at the
-// same time create the same VMI.
+// first lists them from the API server. The names of new VMIs follow from the set's UID, so two reconciliations at the same time
+// create the same VMI.
 package virtualmachineinstancereplicaset
 
 import (

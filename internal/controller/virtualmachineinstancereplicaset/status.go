@@ -29,6 +29,9 @@ const (
 	messagePaused = "Controller got paused"
 )
 
+// reasonNotReady is the reason of the condition Reconciling.
+const reasonNotReady = "ReplicasNotReady"
+
 // computeStatus computes the status from what was observed.
 func computeStatus(s *Scope) {
 	if s.Selector != nil { // without one nothing was counted
@@ -52,6 +55,27 @@ func computeStatus(s *Scope) {
 	} else {
 		conditions.Remove(&s.Status.Conditions, failed)
 	}
+	if why := s.unfinished(); why != "" {
+		s.set(v1.VirtualMachineInstanceReplicaSetReconciling, reasonNotReady, why)
+	} else {
+		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReconciling)
+	}
+}
+
+// unfinished says why the set's VMIs are not yet those that the spec wants, or returns "". Nothing is done for a paused set.
+func (s *Scope) unfinished() string {
+	wanted := int32(s.wanted())
+	switch {
+	case s.Set.Spec.Paused:
+		return ""
+	case s.Failure != nil:
+		return s.Failure.Message
+	case s.Status.Replicas != wanted:
+		return fmt.Sprintf("there are %d replicas of %d", s.Status.Replicas, wanted)
+	case s.Status.ReadyReplicas != wanted:
+		return fmt.Sprintf("%d of %d replicas are ready", s.Status.ReadyReplicas, wanted)
+	}
+	return ""
 }
 
 // set makes a condition true. If it already was, its transition time does not change.

@@ -54,6 +54,8 @@ type Scope struct {
 
 	members   []*member
 	revisions *revisions
+	// pending reports whether the plan changes VMs.
+	pending bool
 }
 
 // Load reads the VMs and VMIs of the pool's namespace.
@@ -127,7 +129,7 @@ func applyPlan(ctx context.Context, s *Scope) error {
 	if p, err = s.plan(ctx); err != nil {
 		return err
 	}
-	s.After = p.after
+	s.After, s.pending = p.after, !p.isEmpty()
 	s.reportPlan(p)
 	// 2. VMs are created even if others could not be deleted, and vice versa.
 	return errors.Join(remove(ctx, s, p), create(ctx, s, p.create), update(ctx, s, p))

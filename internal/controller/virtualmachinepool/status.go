@@ -6,6 +6,7 @@ package virtualmachinepool
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,6 +22,12 @@ import (
 
 // messagePaused is the message of the condition ReplicaPaused. KubeVirt's.
 const messagePaused = "Pool controller is paused"
+
+// Reason and message of the condition Reconciling. The message is always the same, so that the condition is written twice for a change.
+const (
+	reasonUnfinished  = "ReplicasNotReady"
+	messageUnfinished = "Not all VMs exist, are ready and follow the template."
+)
 
 // computeStatus computes the status from what was observed.
 func computeStatus(s *Scope) {
@@ -43,6 +50,22 @@ func computeStatus(s *Scope) {
 	} else {
 		conditions.Remove(&s.Status.Conditions, poolv1.VirtualMachinePoolReplicaFailure)
 	}
+	if s.unfinished() {
+		s.set(poolv1.VirtualMachinePoolReconciling, reasonUnfinished, messageUnfinished)
+	} else {
+		conditions.Remove(&s.Status.Conditions, poolv1.VirtualMachinePoolReconciling)
+	}
+}
+
+// unfinished reports whether the pool's VMs are not yet those that the spec wants. Nothing is done for a paused pool. VMs that users have
+// stopped need not be ready, and surplus VMs stay if the strategy says so.
+func (s *Scope) unfinished() bool {
+	if s.Pool.Spec.Paused {
+		return false
+	}
+	return s.Failure != nil || s.pending || len(s.members) < replicas(&s.Pool.Spec) || slices.ContainsFunc(s.members, func(m *member) bool {
+		return m.deleting() || m.shouldRun() && (!m.ready() || !conditions.IsTrue(m.vm.Status.Conditions, v1.VirtualMachineReady))
+	})
 }
 
 // set makes a condition true. If it already was, its transition time does not change.

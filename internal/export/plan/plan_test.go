@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -26,6 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/health"
 )
 
 var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -143,6 +145,7 @@ func TestSourcesThatWait(t *testing.T) {
 			if got := text(step.Status); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
+			expectHealth(t, step, health.InProgress)
 			if step.Pod != nil || !hasNoAddresses(step.Status) {
 				t.Errorf("a Pod is made: %+v", step)
 			}
@@ -253,6 +256,14 @@ func TestATokenThatIsGoneIsMadeAgain(t *testing.T) {
 	}
 }
 
+// expectHealth checks what kstatus concludes from the status of an export.
+func expectHealth(t *testing.T, step *Step, want string) {
+	t.Helper()
+	if got := health.Kstatus(t, &exportv1.VirtualMachineExport{Status: step.Status}); got != want {
+		t.Errorf("kstatus: got %s, want %s", got, want)
+	}
+}
+
 func TestReadyExport(t *testing.T) {
 	w := claimWorld(diskContent)
 	w.Service, w.Pod = serviceOf(w), podOf(w, corev1.PodRunning)
@@ -262,6 +273,7 @@ func TestReadyExport(t *testing.T) {
 	if got := text(step.Status); got != "Ready; Ready=True PodReady ; PVCReady=True PVCBound " {
 		t.Fatalf("got %s", got)
 	}
+	expectHealth(t, step, health.Current)
 	links := step.Status.Links
 	formats := links.Internal.Volumes[0].Formats
 	if links.Internal.Cert != "CA" || len(formats) != 2 || formats[0].Url != "https://virt-export-export.default.svc/volumes/data/disk.img" ||
@@ -342,6 +354,22 @@ func TestLabelsOfComponentsAreNotCopied(t *testing.T) {
 	}
 	if len(pod.Annotations) != 3 || pod.Annotations["mine"] != "2" {
 		t.Errorf("the annotations are %v", pod.Annotations)
+	}
+}
+
+func TestResourcesOfThePod(t *testing.T) {
+	w := vmWorld()
+	w.Config.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("0")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")},
+	}
+	got := next(t, w).Pod.Spec.Containers[0].Resources
+	want := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+	}
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -154,11 +154,7 @@ func (w *World) exporter() corev1.Container {
 		Env: []corev1.EnvVar{{Name: memorylimit.Env, ValueFrom: &corev1.EnvVarSource{
 			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: container, Resource: "limits.memory"},
 		}}},
-		// KubeVirt's values. The page cache of the files also counts as memory, but the kernel reclaims it.
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
-		},
+		Resources: w.resources(),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
@@ -174,6 +170,33 @@ func (w *World) exporter() corev1.Container {
 			{Name: tokenVolume, MountPath: content.TokenDirectory, ReadOnly: true},
 			{Name: contentVolume, MountPath: content.ContentDirectory, ReadOnly: true},
 		},
+	}
+}
+
+// resources returns the exporter's requests and limits: KubeVirt's values, unless the configuration has others. The page cache of the files
+// also counts as memory, but the kernel reclaims it.
+func (w *World) resources() corev1.ResourceRequirements {
+	out := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
+	override(out.Requests, w.Config.Resources.Requests)
+	override(out.Limits, w.Config.Resources.Limits)
+	for name, limit := range out.Limits {
+		// A limit that is lower than the default request lowers that.
+		if request, requested := out.Requests[name]; requested && request.Cmp(limit) > 0 {
+			out.Requests[name] = limit
+		}
+	}
+	return out
+}
+
+// override replaces the values that others have. As in KubeVirt, zero means the default.
+func override(values, others corev1.ResourceList) {
+	for name, value := range others {
+		if !value.IsZero() {
+			values[name] = value
+		}
 	}
 }
 

@@ -68,6 +68,8 @@ type Config struct {
 	Image string
 	// PullPolicy is the image's pull policy.
 	PullPolicy corev1.PullPolicy
+	// Resources override single requests and limits of the exporter.
+	Resources corev1.ResourceRequirements
 	// Verbosity is the exporter's log verbosity.
 	Verbosity uint
 	// CA contains the certificates by which exporters are verified, as PEM, and CAEnd is when the one that signs expires. CA is empty if

@@ -193,12 +193,12 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 	defer func() {
 		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
 	}()
-	answer := p.request(out, r, t, log)
-	if answer == nil {
+	received := p.request(out, r, t, log)
+	if received == nil {
 		return
 	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode == http.StatusUnauthorized {
+	defer func() { _ = received.Body.Close() }()
+	if received.StatusCode == http.StatusUnauthorized {
 		unauthorized(out) // the rest of the response may have no end
 		return
 	}
@@ -208,10 +208,10 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 	}
 	defer p.downloads.release(t.namespace)
 	defer connectionlimit.Protect(r.Context())()
-	maps.Copy(out.Header(), responseHeader(answer.Header))
-	out.WriteHeader(answer.StatusCode)
+	maps.Copy(out.Header(), responseHeader(received.Header))
+	out.WriteHeader(received.StatusCode)
 	to := newTransfer(out, p.limits, func() error { return p.changed(r.Context(), t, uid) })
-	if _, err := io.CopyBuffer(to, answer.Body, make([]byte, copyBuffer)); err != nil {
+	if _, err := io.CopyBuffer(to, received.Body, make([]byte, copyBuffer)); err != nil {
 		log.Info("A download was cut off", "error", err.Error())
 		panic(http.ErrAbortHandler) // so that the client does not regard the partial download as complete
 	}
@@ -240,13 +240,13 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 		DialContext: p.dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 	}
-	answer, err := transport.RoundTrip((&http.Request{
+	received, err := transport.RoundTrip((&http.Request{
 		Method: r.Method, Host: name, Header: requestHeader(r.Header), Body: http.NoBody,
 		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(r.URL)},
 	}).WithContext(r.Context()))
-	if err == nil && !isFinal(answer.StatusCode) {
-		_ = answer.Body.Close()
-		err = fmt.Errorf("it responds with status %d", answer.StatusCode)
+	if err == nil && !isFinal(received.StatusCode) {
+		_ = received.Body.Close()
+		err = fmt.Errorf("it responds with status %d", received.StatusCode)
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
@@ -255,7 +255,7 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 		http.Error(w, "the exporter does not respond: try again later", http.StatusBadGateway)
 		return nil
 	}
-	return answer
+	return received
 }
 
 // reserve waits for the slots of a request whose token is not checked yet. It returns a function that releases them, or nil if there are

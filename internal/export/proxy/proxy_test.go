@@ -104,14 +104,15 @@ func start(t *testing.T, name string, exporter http.HandlerFunc, configure ...fu
 	return w
 }
 
-type answer struct {
+// received is a response that a client received.
+type received struct {
 	code   int
 	header http.Header
 	body   string
 }
 
 // do sends a request. Headers are pairs of name and value; a token is sent unless there is one among them.
-func (w *world) do(method, path string, headers ...string) (answer, error) {
+func (w *world) do(method, path string, headers ...string) (received, error) {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), method, w.proxy.URL+path, nil)
 	if err != nil {
@@ -124,14 +125,14 @@ func (w *world) do(method, path string, headers ...string) (answer, error) {
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
 	if err != nil {
-		return answer{}, err
+		return received{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, string(body)}, err
+	return received{response.StatusCode, response.Header, string(body)}, err
 }
 
-func (w *world) get(path string, headers ...string) answer {
+func (w *world) get(path string, headers ...string) received {
 	w.t.Helper()
 	got, err := w.do(http.MethodGet, path, headers...)
 	if err != nil {
@@ -208,24 +209,18 @@ func TestRefuses(t *testing.T) {
 	for path, code := range map[string]int{
 		"/": http.StatusBadRequest, "/healthy": http.StatusBadRequest, "/api/export.kubevirt.io/v2/namespaces/default/virtualmachineexports/ready/x": http.StatusBadRequest,
 		base + "ready": http.StatusBadRequest, base + "ready/../pending/x": http.StatusBadRequest, base + "ready/a/../b": http.StatusBadRequest,
-		base + "ready//a": http.StatusBadRequest, base + "ready/%2e%2e/a": http.StatusBadRequest, base + "ready%2Fx/a": http.StatusServiceUnavailable,
+		base + "ready//a": http.StatusBadRequest, base + "ready/%2e%2e/a": http.StatusBadRequest,
 		base + "READY/a": http.StatusBadRequest, base + "ready:8443/a": http.StatusBadRequest, base + "ready@host/a": http.StatusBadRequest,
 		"/api/export.kubevirt.io/v1/namespaces/a.b/virtualmachineexports/ready/x":         http.StatusBadRequest,
 		"/api/export.kubevirt.io/v1/namespaces/kube-system/virtualmachineexports/ready/x": http.StatusNotFound,
 		"/api/export.kubevirt.io/v1/namespaces/default/virtualmachineinstances/ready/x":   http.StatusBadRequest,
 		base + "absent/x": http.StatusNotFound, base + "pending/x": http.StatusServiceUnavailable, base + "new/x": http.StatusServiceUnavailable,
 	} {
-		if path == base+"ready%2Fx/a" {
-			continue
-		}
 		if got := w.get(path); got.code != code {
 			t.Errorf("%s: got %d, want %d", path, got.code, code)
 		}
 	}
-	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodConnect, http.MethodDelete, http.MethodOptions} {
-		if method == http.MethodConnect {
-			continue
-		}
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		if got, err := w.do(method, readyPath+"/x"); err != nil || got.code != http.StatusMethodNotAllowed {
 			t.Errorf("%s: got %+v, %v", method, got, err)
 		}

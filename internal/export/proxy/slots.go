@@ -30,7 +30,7 @@ func (s *slots) acquire(namespace string) bool {
 	return true
 }
 
-// release gives a slot back.
+// release returns a slot.
 func (s *slots) release(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (q *queues) acquire(ctx context.Context, of key) bool {
 	}
 }
 
-// release gives a slot back.
+// release returns a slot.
 func (q *queues) release(of key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -134,7 +134,7 @@ func TestRequestsThatTheExporterRefusesTakeNoSlot(t *testing.T) {
 		t.Errorf("%d requests are counted as downloads", p.downloads.total)
 	}
 	// The next request waits, and is served when the exporter has refused one of those.
-	served := make(chan answer)
+	served := make(chan received)
 	go func() {
 		got, err := w.do(http.MethodGet, readyPath+"/x?x-kubevirt-export-token=right")
 		if err != nil {

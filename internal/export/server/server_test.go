@@ -71,8 +71,8 @@ func (w *world) write(name string, data []byte) {
 	}
 }
 
-// answer is a response.
-type answer struct {
+// received is a response that a client received.
+type received struct {
 	code   int
 	header http.Header
 	length int64
@@ -80,7 +80,7 @@ type answer struct {
 }
 
 // do sends a request. Headers are pairs of name and value; the token is sent unless there is one among them.
-func (w *world) do(method, path string, headers ...string) (answer, error) {
+func (w *world) do(method, path string, headers ...string) (received, error) {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(context.Background(), method, w.server.URL+path, nil)
 	if err != nil {
@@ -93,14 +93,14 @@ func (w *world) do(method, path string, headers ...string) (answer, error) {
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
 	if err != nil {
-		return answer{}, err
+		return received{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, response.ContentLength, body}, err
+	return received{response.StatusCode, response.Header, response.ContentLength, body}, err
 }
 
-// get sends a request that has to be answered with a code, and returns the body.
+// get sends a request whose response has to have a code, and returns the body.
 func (w *world) get(code int, path string, headers ...string) ([]byte, http.Header) {
 	w.t.Helper()
 	got, err := w.do(http.MethodGet, path, headers...)
@@ -150,10 +150,10 @@ func TestWithoutATokenNothingIsServed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer := httptest.NewRecorder()
-		s.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/volumes/root/disk.img", nil))
-		if answer.Code != http.StatusInternalServerError {
-			t.Errorf("%s: got %d", name, answer.Code)
+		recorder := httptest.NewRecorder()
+		s.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/volumes/root/disk.img", nil))
+		if recorder.Code != http.StatusInternalServerError {
+			t.Errorf("%s: got %d", name, recorder.Code)
 		}
 	}
 }
@@ -387,9 +387,9 @@ func TestTooManyDownloads(t *testing.T) {
 	for range maxRequests {
 		s.slots <- struct{}{}
 	}
-	answer := httptest.NewRecorder()
-	s.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/volumes/root/disk.img?x-kubevirt-export-token="+token, nil))
-	if answer.Code != http.StatusServiceUnavailable || answer.Header().Get("Retry-After") == "" {
-		t.Errorf("got %d", answer.Code)
+	recorder := httptest.NewRecorder()
+	s.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/volumes/root/disk.img?x-kubevirt-export-token="+token, nil))
+	if recorder.Code != http.StatusServiceUnavailable || recorder.Header().Get("Retry-After") == "" {
+		t.Errorf("got %d", recorder.Code)
 	}
 }

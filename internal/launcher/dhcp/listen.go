@@ -143,8 +143,8 @@ func control(set func(fd int) error) func(string, string, syscall.RawConn) error
 	}
 }
 
-// onGuestPort reports whether a bridge has learned a hardware address on the guest's port. The agent disables learning on the
-// port of the Pod's network, so that addresses there are unknown.
+// onGuestPort reports whether a bridge has learned a hardware address on the guest's port. virt-broker disables learning on
+// the port of the Pod's network, so that addresses there are unknown.
 func onGuestPort(bridge int, mac net.HardwareAddr) bool {
 	entries, err := netlink.NeighList(0, unix.AF_BRIDGE)
 	if err != nil {

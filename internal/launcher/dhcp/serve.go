@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package dhcp serves DHCP to the guest on the bridges that the node agent creates in the Pod. It only needs permission to bind
-// to ports below 1024.
+// Package dhcp serves DHCP to the guest on the bridges that virt-broker creates in the Pod. It only needs permission to bind to
+// ports below 1024.
 package dhcp
 
 import (

@@ -15,6 +15,8 @@ const (
 	ComputeContainer = "compute"
 	// QEMUUser is the UID and GID of all processes in the launcher Pod, as in KubeVirt.
 	QEMUUser = 107
+	// DiskImage is the file of the disk in a filesystem claim.
+	DiskImage = "disk.img"
 	// SocketsVolume is the emptyDir that contains only the sockets to which the agent connects: libvirtd's and those of
 	// USBSocketName.
 	SocketsVolume = "sockets"

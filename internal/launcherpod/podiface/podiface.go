@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podiface has the names of the interfaces in a VM's Pod: the agent creates them, the launcher recognizes them and the Pod's
-// annotations refer to them. The names are KubeVirt's (pkg/network/namescheme), because CNI configurations and tools rely on them.
+// Package podiface has the names of the interfaces in a VM's Pod: the agent plans them, virt-broker creates them, the launcher recognizes
+// them and the Pod's annotations refer to them. The names are KubeVirt's (pkg/network/namescheme), because CNI configurations and tools
+// rely on them.
 package podiface
 
 import (

@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/health"
 )
 
 var created = time.Unix(1000, 0)
@@ -140,6 +141,10 @@ func TestStatus(t *testing.T) {
 				t.Errorf("the input has changed:\n%s", diff)
 			}
 			vmSnapshot.Status = got
+			// It counts as current only when it can be restored.
+			if kstatus := health.Kstatus(t, vmSnapshot); vmSnapshot.DeletionTimestamp == nil && (kstatus == health.Current) != tc.ready {
+				t.Errorf("kstatus: got %s", kstatus)
+			}
 			tc.seen.Now = tc.seen.Now.Add(time.Second)
 			if diff := cmp.Diff(got, Status(vmSnapshot, tc.seen)); diff != "" {
 				t.Errorf("the status changes with the time (-first +second):\n%s", diff)

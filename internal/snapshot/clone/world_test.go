@@ -18,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/health"
 )
 
 const mac = "02:00:00:00:00:01"
@@ -166,7 +167,13 @@ func (c *cluster) until(t *testing.T, phase v1beta1.VirtualMachineClonePhase, ch
 		c.next(chosen)
 		c.settle()
 		if c.Clone.Status.Phase == phase && (phase != v1beta1.Succeeded || c.unbound || c.Clone.Status.RestoreName == nil) {
+			if got := health.Kstatus(t, c.Clone); phase == v1beta1.Succeeded && got != health.Current {
+				t.Errorf("the clone has succeeded, and kstatus is %s", got)
+			}
 			return
+		}
+		if got := health.Kstatus(t, c.Clone); c.Clone.Status.Phase != v1beta1.Succeeded && c.Clone.Status.Phase != "" && got != health.InProgress {
+			t.Errorf("the clone is in phase %s, and kstatus is %s", c.Clone.Status.Phase, got)
 		}
 	}
 	t.Fatalf("the clone does not get to %s: %+v", phase, c.Clone.Status)

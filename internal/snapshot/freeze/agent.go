@@ -47,8 +47,8 @@ const (
 	// Freeze requests the freeze from the guest.
 	Freeze
 	// Thaw thaws the guest. If the guest agent responds that the file systems were frozen until then, the agent writes the record that
-	// DecideAgent returned with this action, with the time of the response as ThawedAt, even if the intent has changed meanwhile. After any
-	// other response, and after a restart, it decides again.
+	// DecideAgent returned with this action, with the time of the response as ThawedAt. It does so even if the intent has changed
+	// meanwhile. After any other response, and after a restart, it decides again.
 	Thaw
 )
 

@@ -34,9 +34,9 @@ const (
 // maxShown is how many characters of a patch an error contains.
 const maxShown = 256
 
-// CheckPatch returns an error unless a text is a JSON patch operation for an element of a VM that a restore may change, a list of
-// operations, or several operations that are separated by commas, because KubeVirt joins all texts to one list. KubeVirt's own check splits
-// a text at commas and colons, and so rejects a MAC address. It accepts a list, which KubeVirt then cannot apply.
+// CheckPatch returns an error unless a text contains JSON patch operations for elements of a VM that a restore may change: one operation, a
+// list of them, or several that are separated by commas. The last form is possible because KubeVirt joins all texts to one list. KubeVirt's
+// own check splits a text at commas and colons, and so rejects a MAC address. It accepts a list, which KubeVirt then cannot apply.
 func CheckPatch(text string) error {
 	_, err := parsePatch(text)
 	return err

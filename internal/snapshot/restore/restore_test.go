@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/health"
 )
 
 func inPlace(c *cluster) {
@@ -173,6 +174,9 @@ func TestRestore(t *testing.T) {
 			}
 			if last.Event == nil || last.Event.Reason != snapshot.RestoreCompleteEvent || !c.Restore.Status.RestoreTime.Time.Equal(c.Now) {
 				t.Errorf("the last step is %+v", last)
+			}
+			if got := health.Kstatus(t, c.Restore); got != health.Current {
+				t.Errorf("kstatus: got %s", got)
 			}
 			if after := Next(c.World); len(after.Create)+len(after.Update)+len(after.Delete) > 0 || after.Event != nil {
 				t.Errorf("a complete restore goes on: %+v", after)

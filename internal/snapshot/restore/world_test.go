@@ -29,6 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/health"
 )
 
 const (
@@ -261,6 +262,9 @@ func (c *cluster) run(t *testing.T, chosen func() bool) Step {
 		c.settle()
 		if ptr.Deref(step.Status.Complete, false) {
 			return step
+		}
+		if got := health.Kstatus(t, c.Restore); c.Restore.Status != nil && got != health.InProgress {
+			t.Errorf("the restore is not complete, and kstatus is %s", got)
 		}
 	}
 	t.Fatalf("the restore does not end: %+v", c.Restore.Status)

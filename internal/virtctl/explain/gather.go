@@ -81,7 +81,7 @@ func (g *gatherer) vm(ctx context.Context) error {
 func (g *gatherer) pods(ctx context.Context) error {
 	selector := client.MatchingLabels{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(g.Name)}
 	if g.VMI != nil {
-		selector = client.MatchingLabels{v1.CreatedByLabel: string(g.VMI.UID)}
+		selector = client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(g.VMI.UID)}
 	}
 	list := &corev1.PodList{}
 	if err := g.List(ctx, list, client.InNamespace(g.Namespace), selector); err != nil {

@@ -36,7 +36,7 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	defaultBootloader(spec)
 	defaultFeatures(spec)
 	defaultTimers(spec)
-	defaultDisks(spec)
+	defaultDisks(spec, config.HotplugVolumes)
 	defaultImages(spec)
 	defaultNetwork(spec, config)
 	defaultDevices(spec)

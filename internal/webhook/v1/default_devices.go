@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/quantity"
 )
@@ -25,8 +26,14 @@ func parseOrZero(s string) *resource.Quantity {
 	return &q
 }
 
-func defaultDisks(spec *v1.VirtualMachineInstanceSpec) {
+func defaultDisks(spec *v1.VirtualMachineInstanceSpec, plugs bool) {
 	instancetype.AddImplicitDisks(spec)
+	for i := range spec.Volumes {
+		// So that it can be unplugged, and has the bus that it gets when it is plugged.
+		if disk := hotplug.FindDisk(spec, spec.Volumes[i].Name); disk != nil && plugs && spec.Volumes[i].IsHotpluggable() {
+			hotplug.SetDefaults(disk)
+		}
+	}
 	bus, cdromBus := v1.DiskBusSATA, v1.DiskBusSATA
 	if spec.Architecture != clusterconfig.ArchAMD64 {
 		// The machines virt and s390-ccw-virtio have no SATA controller, and a CD-ROM cannot be on the virtio bus.

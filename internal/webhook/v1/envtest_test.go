@@ -141,6 +141,22 @@ var _ = Describe("a new VMI", func() {
 		Expect(controller.Patch(ctx, changed, client.MergeFrom(vmi))).To(Succeed())
 	})
 
+	It("has disks and volumes of which our controllers can change only what can be plugged", func() {
+		vmi := create(newVMI("plugs", withDisk(v1.Disk{Name: "root", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}}, containerDisk())))
+		changed := vmi.DeepCopy()
+		changed.Spec.Volumes, changed.Spec.Domain.Devices.Disks = nil, nil
+		Expect(controller.Patch(ctx, changed, client.MergeFrom(vmi))).To(MatchError(ContainSubstring("Number of permanent volumes has changed")))
+		plugged := vmi.DeepCopy()
+		plugged.Spec.Volumes = append(plugged.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{
+			DataVolume: &v1.DataVolumeSource{Name: "data", Hotpluggable: true},
+		}})
+		plugged.Spec.Domain.Devices.Disks = append(plugged.Spec.Domain.Devices.Disks, v1.Disk{
+			Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSCSI}},
+		})
+		expectInvalid(k8s.Patch(ctx, plugged.DeepCopy(), client.MergeFrom(vmi)), "spec")
+		Expect(controller.Patch(ctx, plugged, client.MergeFrom(vmi))).To(Succeed())
+	})
+
 	It("has reserved labels that only our controllers can set", func() {
 		vmi := newVMI("tagged")
 		vmi.Labels = map[string]string{v1.NodeNameLabel: "node01"}

@@ -142,7 +142,8 @@ func warnRenewal(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) []string {
 			continue
 		}
 		if r := c.RenewBefore.Duration; r <= 0 || c.Duration != nil && r == c.Duration.Duration {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is too late or at once: a fifth of the duration is used", p.Child(name, "renewBefore"), r))
+			warnings = append(warnings, fmt.Sprintf("%s: a certificate cannot be renewed %s before its end: a fifth of its duration is used instead",
+				p.Child(name, "renewBefore"), r))
 		}
 	}
 	slices.Sort(warnings)

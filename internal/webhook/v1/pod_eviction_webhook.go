@@ -23,17 +23,19 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// The match condition selects launcher Pods by the prefix of their names, because an Eviction does not have the labels of its
-// Pod. Handle allows evictions of other Pods with that prefix.
+// The match condition selects launcher Pods and attachment Pods by the prefixes of their names, because an Eviction does not have the
+// labels of its Pod. Handle allows evictions of other Pods with these prefixes.
 //
 // failurePolicy is "fail": without this webhook an eviction could stop a guest that is to be migrated.
 //
-// +kubebuilder:webhook:path=/launcher-eviction-validate,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-')"}]}`
+// +kubebuilder:webhook:path=/launcher-eviction-validate,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-') || request.name.startsWith('hp-volume-')"}]}`
 
 // withoutKeepAlive closes each connection after its first request. On a connection that is kept open, a request could arrive at the moment
 // when this process stops and closes its idle connections. The request would fail, and with it kubectl drain. A drain of the node on which
@@ -103,6 +105,9 @@ func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, 
 		}
 		return allowed, fmt.Errorf("kubevirt failed getting the Pod: %w", err)
 	}
+	if podspec.AttachmentUser(pod) != "" {
+		return e.decideAttachment(ctx, pod)
+	}
 	name := pod.Annotations[v1.DomainAnnotation]
 	if pod.Labels[v1.AppLabel] != launcherpod.AppLabelValue || name == "" {
 		return allowed, nil
@@ -131,6 +136,30 @@ func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, 
 		return decision, fmt.Errorf("kubevirt failed marking the vmi for eviction: %w", err)
 	}
 	return decision, nil
+}
+
+// keepsAttachment denies the eviction of an attachment Pod. KubeVirt's message.
+const keepsAttachment = "cannot evict hotplug pod: %s associated with running vmi: %s in namespace %s"
+
+// decideAttachment denies the eviction of an attachment Pod whose launcher runs: the guest would lose the disk. It is deleted with the
+// launcher Pod, which a drain evicts as well.
+func (e *evictionInterceptor) decideAttachment(ctx context.Context, pod *corev1.Pod) (eviction.Decision, error) {
+	allowed := eviction.Decision{Allowed: true}
+	of := podspec.AttachmentLauncher(pod)
+	if of == nil || podstate.TerminalOrDeleted(pod) {
+		return allowed, nil
+	}
+	launcher := &corev1.Pod{}
+	if err := e.apiReader.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: of.Name}, launcher); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return allowed, fmt.Errorf("kubevirt failed getting the launcher Pod: %w", err)
+		}
+		return allowed, nil
+	}
+	if launcher.UID != of.UID || launcher.Labels[v1.AppLabel] != launcherpod.AppLabelValue || podstate.Finished(launcher) {
+		return allowed, nil
+	}
+	return eviction.Decision{Message: fmt.Sprintf(keepsAttachment, pod.Name, launcher.Annotations[v1.DomainAnnotation], pod.Namespace)}, nil
 }
 
 // annotate records on the Pod whether its node is cordoned. It is called after mark, because the annotations have no meaning without the

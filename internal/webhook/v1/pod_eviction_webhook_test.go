@@ -100,6 +100,23 @@ var _ = Describe("an eviction", func() {
 		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node accepts Pods, or that is not known")
 	})
 
+	It("keeps an attachment Pod as long as its launcher runs, with KubeVirt's message", func() {
+		vmi, launcher := launch("plugged", nil, false)
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
+		volume := &v1.Volume{Name: "data"}
+		launcher.Spec.NodeName = node
+		pod := podspec.BuildAttachment(vmi, podspec.Config{LauncherImage: "launcher"}, podspec.Attachment{Volume: volume, Claim: claim, Launcher: launcher})
+		Expect(k8s.Create(ctx, pod)).To(Succeed())
+		DeferCleanup(expectGone, ctx, pod)
+		expectDenied(evict(pod), "cannot evict hotplug pod: "+pod.Name+" associated with running vmi: plugged in namespace default")
+		expectStays(pod)
+
+		launcher.Status.Phase = corev1.PodSucceeded
+		Expect(k8s.Status().Update(ctx, launcher)).To(Succeed())
+		Expect(evict(pod)).To(Succeed())
+		expectLeaves(pod)
+	})
+
 	It("closes the connection after the response, so that no later request uses it", func() {
 		// The API server calls webhooks with HTTP/1.1.
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}

@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/dhcpoption"
 )
 
-// reservedMAC is the address of the bridge that the agent creates in the Pod for masquerade (KubeVirt: pkg/network/link).
+// reservedMAC is the address of the bridge that virt-broker creates in the Pod for masquerade (KubeVirt: pkg/network/link).
 var reservedMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0}
 
 var (

@@ -52,12 +52,13 @@ func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachin
 	return warnings, invalidVMI(vmi, errs)
 }
 
-// ValidateUpdate implements admission.Validator. Only our controllers may change the spec, which describes the running guest.
+// ValidateUpdate implements admission.Validator. Only our components may change the spec, which describes the running guest, and of its
+// disks and volumes only what can be plugged.
 func (v *vmiValidator) ValidateUpdate(
 	ctx context.Context, before, after *v1.VirtualMachineInstance,
 ) (admission.Warnings, error) {
 	if v.isTrusted(ctx) {
-		return nil, nil
+		return nil, invalidVMI(after, validateHotplug(before, after))
 	}
 	var errs field.ErrorList
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {

@@ -69,7 +69,7 @@ func agentsCommand() *cobra.Command {
 	return cmd
 }
 
-// runAgent runs the agent of a node as virt-handler does, except for what needs a node: the servers, the device plugins and libvirt.
+// runAgent runs the agent of a node as virt-handler does, except for what needs a node: the servers, virt-broker and libvirt.
 func runAgent(ctx context.Context, admin *rest.Config, node string) error {
 	account := rights.Handler.ImpersonateOn(admin, node)
 	account.QPS, account.Burst = clientQPS, clientBurst
@@ -225,6 +225,10 @@ func (files) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
 func (files) OwnDevices(context.Context) error { return nil }
 
 func (files) SetRealtime(context.Context, []uint) error { return nil }
+
+func (files) AttachVolume(context.Context, string, types.UID, bool) error { return nil }
+
+func (files) DetachVolume(context.Context, string, types.UID, bool) error { return nil }
 
 // noContent are the volumes of a Pod without files.
 type noContent struct{}

@@ -97,7 +97,7 @@ func (w *world) setWebhookPort(configuration *unstructured.Unstructured) error {
 	return unstructured.SetNestedSlice(configuration.Object, webhooks, "webhooks")
 }
 
-// addNodes creates the Nodes, with the devices that an agent's device plugins would advertise.
+// addNodes creates the Nodes, with the devices that virt-broker's device plugins would advertise.
 func (w *world) addNodes(ctx context.Context) error {
 	selected, err := metav1.ParseToLabelSelector(simulatedLabel)
 	if err != nil {

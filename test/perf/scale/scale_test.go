@@ -5,12 +5,15 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
 )
 
 // Writes of two of our processes, the two stages of a watch, a read, a Lease, a Node's heartbeat, and the writes of two others.
@@ -24,6 +27,14 @@ const auditLines = `{"stage":"ResponseComplete","verb":"patch","user":{"username
 {"stage":"ResponseComplete","verb":"create","user":{"username":"admin"},"userAgent":"kube-scheduler/v1 (linux)","objectRef":{"resource":"pods","subresource":"binding"}}
 {"stage":"ResponseComplete","verb":"create","user":{"username":"admin"},"userAgent":"scale/v0","objectRef":{"resource":"virtualmachines"}}
 `
+
+func TestVirtControllerHasTheFlagsOfTheBenchmark(t *testing.T) {
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	(&manager.Options{}).BindFlags(flags)
+	if err := flags.Parse(controllerArguments(1, 2, 3)); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestRequestsAreCountedByProcess(t *testing.T) {
 	log := &auditLog{file: filepath.Join(t.TempDir(), "audit.log"), counts: map[request]int{}}

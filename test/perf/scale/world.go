@@ -198,11 +198,7 @@ func (w *world) startController(ctx context.Context) error {
 	}
 	err := w.run(controllerName, []string{
 		memorylimit.Env + "=" + strconv.Itoa(memoryLimit), "VIREO_PPROF=127.0.0.1:" + strconv.Itoa(w.pprofPort), "KUBECONFIG=" + w.account,
-	}, w.o.controller, "--install-namespace="+rights.Namespace, "--listen=127.0.0.1",
-		"--port="+strconv.Itoa(w.metricsPort), "--health-port="+strconv.Itoa(w.healthPort), "--webhook-port="+strconv.Itoa(w.webhookPort),
-		"--certificate-dir="+filepath.Join(w.o.workDir, "certificates"),
-		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1", "--broker-image=example.com/virt-broker:v1",
-		"--api-image=example.com/virt-api:v1")
+	}, w.o.controller, controllerArguments(w.metricsPort, w.healthPort, w.webhookPort)...)
 	if err != nil {
 		return err
 	}
@@ -214,6 +210,16 @@ func (w *world) startController(ctx context.Context) error {
 		}
 		return response.StatusCode == http.StatusOK, response.Body.Close()
 	})
+}
+
+// controllerArguments returns the command line of virt-controller.
+func controllerArguments(metricsPort, healthPort, webhookPort int) []string {
+	return []string{
+		"--install-namespace=" + rights.Namespace, "--listen=127.0.0.1",
+		"--port=" + strconv.Itoa(metricsPort), "--health-port=" + strconv.Itoa(healthPort), "--webhook-port=" + strconv.Itoa(webhookPort),
+		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1", "--broker-image=example.com/virt-broker:v1",
+		"--api-image=example.com/virt-api:v1",
+	}
 }
 
 // writeAccount writes virt-controller's kubeconfig, with a token of its service account.

@@ -113,7 +113,10 @@ type Launcher struct {
 	diskErrors      map[string]hypervisor.DiskError
 	resumes         int
 	moving          moving
+	backups         backingUp
 	holdsMemory     bool
+	// holdsDisks makes the guest release no disk.
+	holdsDisks bool
 
 	usb [launcherpod.USBPorts]sync.Mutex
 }
@@ -136,7 +139,8 @@ func (l *Launcher) change(do func()) {
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
 // "credentials", "console", "graphics", "interface", "pause", "unpause",
-// "vcpus", "memory", "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze, or one of a migration: "begin", "prepare", "perform", "finish",
+// "vcpus", "memory", "attach x", "detach x" or "change x" for a disk x, "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record"
+// of a snapshot's freeze or of a backup, "backup", or one of a migration: "begin", "prepare", "perform", "finish",
 // "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
@@ -165,7 +169,7 @@ func (l *Launcher) Slow(call string) (reached <-chan struct{}, release func()) {
 	return g.reached, sync.OnceFunc(func() { close(g.open) })
 }
 
-// LoseResponse makes the next call of a kind, "start", "upload", "finish" or "confirm", succeed but return the error of a
+// LoseResponse makes the next call of a kind, "start", "upload", "backup", "finish" or "confirm", succeed but return the error of a
 // connection that breaks before the response.
 func (l *Launcher) LoseResponse(call string) {
 	l.mu.Lock()

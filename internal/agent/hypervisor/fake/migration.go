@@ -40,8 +40,8 @@ type moving struct {
 
 var errCanceled = errors.New("the transfer was canceled")
 
-// KeepJob makes the launcher keep the job of a process that is gone, as libvirtd does until it detects that, until EndJob is
-// called.
+// KeepJob makes the launcher keep the job of a process that is gone until EndJob is called, as libvirtd keeps it until it detects
+// that the process is gone.
 func (l *Launcher) KeepJob() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/domain"
 )
 
 // withDomain runs fn with the domain of a name, or returns ErrNoDomain.
@@ -148,7 +149,7 @@ func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, e
 			}
 			for i := range live.Devices.Disks {
 				disk := &live.Devices.Disks[i]
-				if disk.Target == nil || disk.Source == nil {
+				if disk.Target == nil || !domain.HasMedium(disk) {
 					continue
 				}
 				info, err := d.GetBlockInfo(disk.Target.Dev, 0)

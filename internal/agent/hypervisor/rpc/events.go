@@ -93,6 +93,10 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventBalloonChange) { notify() })
 			},
 			func() (int, error) {
+				return l.DomainEventDeviceRemovedRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventDeviceRemoved) { notify() })
+			},
+			func() (int, error) {
 				return l.DomainEventMemoryDeviceSizeChangeRegister(nil,
 					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventMemoryDeviceSizeChange) { notify() })
 			},

@@ -183,7 +183,7 @@ func jobOf(d *libvirt.Domain) (*libvirt.DomainJobInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Type == libvirt.DOMAIN_JOB_NONE {
+	if info.Type == libvirt.DOMAIN_JOB_NONE || isBackup(info) {
 		return nil, nil
 	}
 	return info, nil

@@ -43,8 +43,8 @@ func TestImageFiles(t *testing.T) {
 	}
 }
 
-// The agent, which is root, reads only files of images for the comparison, and nothing else of the Pod, such as the kernel's log: reading
-// that removes messages from the node's log.
+// virt-broker, which is root, reads for the agent. The agent requests only files of images for the comparison, and nothing else of the
+// Pod, such as the kernel's log: reading that removes messages from the node's log.
 func TestLauncherChoosesNoDirectory(t *testing.T) {
 	for alias, file := range map[string]string{
 		"ua-disk-../../../../proc":                   "/proc/kmsg",

@@ -100,10 +100,9 @@ func moveKubelet(pod *corev1.PodSpec, root string) {
 	}
 }
 
-// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. A
-// device plugin cannot provide it, because the agent, which is that plugin, starts after this init container; and with
-// a hostPath only a privileged container may open a device.
-// Its process does not run as root, and sets no_new_privs before it starts libvirt (launcher.SetNoNewPrivs):
+// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. virt-broker's device plugin cannot
+// provide it: on a node without KVM, the request for the device would leave the Pod pending. And with a hostPath only a privileged
+// container may open a device. Its process does not run as root, and sets no_new_privs before it starts libvirt (launcher.SetNoNewPrivs):
 // the API server rejects a manifest with both, and containerd ignores the capabilities and the seccomp profile
 // of a privileged container. It exits after libvirt's probe. With emulation it is not privileged.
 func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {

@@ -69,7 +69,8 @@ type Plan struct {
 //
 // What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each
 // when the one before is done: brokers, agents, virt-controller, virt-exportproxy, virt-api, so that no agent requests what an old broker
-// does not know, and no user what an old agent does not. An older version is installed the other way round.
+// does not know, and no user what an old agent does not. An older version is installed the other way round, but brokers that do not run
+// are replaced even if agents are not ready, which need them.
 func Next(w World) Plan {
 	p := Plan{BrokersUnavailable: w.Brokers.maxUnavailable(), AgentsUnavailable: w.Agents.maxUnavailable(), Rollout: Rollout{Done: true}}
 	type step struct {
@@ -83,6 +84,7 @@ func Next(w World) Plan {
 	if !w.Forward {
 		slices.Reverse(steps)
 	}
+	broken := w.Brokers.Exists && !w.Brokers.Current && !w.Brokers.Rollout.Done
 	waits := false
 	if w.Controller.Current && !w.Controller.done() {
 		// virt-controllers of two versions run, and either may be the leader: none may undo what the other applies.
@@ -96,7 +98,9 @@ func Next(w World) Plan {
 			continue
 		}
 		*s.apply = !s.component.Exists || !waits && !s.component.Current
-		waits = waits || !w.First
+		if !broken || s.component != &w.Agents.Component || !w.Agents.Current {
+			waits = waits || !w.First
+		}
 		p.wait(s.component)
 	}
 	if p.Rollout.Done {

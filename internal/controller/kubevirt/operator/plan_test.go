@@ -15,6 +15,8 @@ var (
 	old     = Component{Name: "old", Exists: true, Rollout: Rollout{Done: true}}
 	rolling = Component{Name: "rolling", Exists: true, Current: true, Rollout: Rollout{Message: "is updated on 1 of 2 nodes"}}
 	missing = Component{Name: "missing"}
+	// broken is one whose Pods do not run, and which is to be replaced.
+	broken  = Component{Name: "broken", Exists: true, Rollout: Rollout{Message: "is updated on 1 of 2 nodes"}}
 	crashes = Component{Name: "crashes", Exists: true, Current: true, Crash: "Pod x: CrashLoopBackOff", Rollout: Rollout{Message: "is ready on 1 of 2 nodes"}}
 )
 
@@ -49,6 +51,11 @@ func TestNext(t *testing.T) {
 		{"back: then the agents", false, old, old, done, done, "agents"},
 		{"back: the agents are being replaced", false, old, rolling, done, done, ""},
 		{"back: the brokers last", false, old, done, done, done, "brokers"},
+		{"back: brokers that do not run are replaced, though agents are not ready without them", false, broken, rolling, done, done, "brokers"},
+		{"back: agents are applied before", false, broken, old, done, done, "agents"},
+		{"back: virt-api is before both", false, broken, rolling, done, old, "api"},
+		{"back: brokers that do not run wait until no old virt-controller runs", false, broken, rolling, rolling, done, ""},
+		{"forward: brokers that do not run are replaced", true, broken, rolling, old, old, "brokers"},
 		{"a new virt-controller waits until no old one runs", true, old, old, rolling, old, ""},
 		{"a virt-controller that crashes is replaced when the order allows it", false, old, old, Component{Name: "c", Exists: true, Crash: "y"}, done, "controller crash"},
 	} {

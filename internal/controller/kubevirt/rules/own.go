@@ -18,6 +18,11 @@ func ownAlerts() []alert {
 			"virt-handler on node {{ $labels.node }} does not renew its Lease. Either only virt-handler has stopped, or the node is lost.",
 		},
 		{
+			"VireoBrokerSilent", "max by(node) (vireo_node_broker_silent) == 1", "2m", critical, warning,
+			"virt-broker on node {{ $labels.node }} does not respond to virt-handler.",
+			"No guest can be started or migrated on node {{ $labels.node }}, and no console opens there, until its virt-broker runs.",
+		},
+		{
 			"VireoGuestFrozenTooLong", "max by(namespace, name, node) (vireo_vmi_freeze_overdue_seconds) > 0", "2m", warning, none,
 			"A guest's file systems are still frozen after the time limit of the freeze.",
 			"The guest of VMI {{ $labels.namespace }}/{{ $labels.name }} on node {{ $labels.node }} should have been thawed" +

@@ -47,7 +47,7 @@ func components(namespace string) []Rule {
 }
 
 // memory are the containers whose use of memory is compared with their requests.
-const memory = "container=~'virt-controller|virt-api|virt-handler|virt-operator|compute', pod=~'virt-.*'"
+const memory = "container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-exportproxy|virt-operator|compute', pod=~'virt-.*'"
 
 func cluster() []Rule {
 	delta := func(usage string) string {

@@ -23,7 +23,7 @@ const names = `
 	VirtOperatorRESTErrorsBurst VirtualMachineStuckInUnhealthyState VirtualMachineStuckOnNode`
 
 // ownNames are the alerts that KubeVirt does not have.
-const ownNames = "VireoAgentSilent VireoAuthorityNotRenewed VireoGuestFrozenTooLong VireoGuestOwnerUndecided"
+const ownNames = "VireoAgentSilent VireoAuthorityNotRenewed VireoBrokerSilent VireoGuestFrozenTooLong VireoGuestOwnerUndecided"
 
 func TestAlertsHaveKubeVirtsNamesAndLabels(t *testing.T) {
 	var got []string

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -57,7 +58,7 @@ func admit(ctx context.Context, s *Scope) error {
 
 // ready reports whether only the queue keeps the migration from starting.
 func (s *Scope) ready(ctx context.Context) (bool, error) {
-	if s.waitsForSnapshot() {
+	if s.waitsForSnapshot() || s.waitsForBackup() {
 		return false, nil
 	}
 	blocked, wait, err := s.isBlocked(ctx, s.Migration, s.VMI, s.Siblings)
@@ -83,13 +84,24 @@ func (s *Scope) waitsForSnapshot() bool {
 	return true
 }
 
+// waitsForBackup reports whether the guest's disks are, or will be, backed up. libvirt refuses to migrate a guest during a backup. The VMI
+// changes when it has ended.
+func (s *Scope) waitsForBackup() bool {
+	if !backup.InProgress(&s.VMI.Status) {
+		return false
+	}
+	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForBackup, actionWait,
+		"The migration %s waits until the VirtualMachineBackup of the guest has ended, or is deleted", s.Migration.Name)
+	return true
+}
+
 // isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if that is known. Siblings are
 // the migrations of its VMI.
 func (s *Scope) isBlocked(
 	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
 	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) ||
-		freeze.Remaining(&vmi.Status, s.Now) > 0 {
+		freeze.Remaining(&vmi.Status, s.Now) > 0 || backup.InProgress(&vmi.Status) {
 		return true, 0, nil
 	}
 	if wait := backoff(m, siblings, s.Now); wait > 0 {

@@ -30,7 +30,7 @@ func assign(ctx context.Context, s *Scope) error {
 	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
-	if s.waitsForSnapshot() {
+	if s.waitsForSnapshot() || s.waitsForBackup() {
 		return nil
 	}
 	// Assigning replaces status.migrationState. Whether the earlier migration is cleaned up must not be decided from the cache, which may

@@ -30,7 +30,7 @@ const (
 	failedPodEnded = "Migration failed because target pod shutdown during migration"
 	failedPodGone  = "Migration target pod was removed during active migration."
 	failedTaken    = "VMI's migration state was taken over by another migration job during active migration."
-	// failedOutgrown is not KubeVirt's. With a limit, the guest could be killed for its memory when it arrives.
+	// failedOutgrown is not KubeVirt's. With a limit, the guest could be killed for its memory on the target.
 	failedOutgrown = "Migration failed because the guest got more CPUs or memory than its target pod was created for. Migrate it again."
 	// failedVolumes is not KubeVirt's: KubeVirt would continue, with claims that the VMI does not have any more.
 	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"

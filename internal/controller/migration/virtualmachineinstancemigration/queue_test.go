@@ -272,13 +272,3 @@ func TestBackoff(t *testing.T) {
 		})
 	}
 }
-
-func TestSELinuxLevel(t *testing.T) {
-	for context, want := range map[string]string{
-		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "system_u:object_r:container_file_t:s0": "s0", "none": "", "": "", "a:b:c": "",
-	} {
-		if got := seLinuxLevel(context); got != want {
-			t.Errorf("%q: %q", context, got)
-		}
-	}
-}

@@ -44,6 +44,8 @@ const (
 	ReasonUnschedulable       = "migrationTargetPodUnschedulable"
 	// ReasonWaitsForSnapshot is not KubeVirt's, which migrates a guest even during a snapshot.
 	ReasonWaitsForSnapshot = "MigrationWaitsForSnapshot"
+	// ReasonWaitsForBackup is not KubeVirt's, which has the condition migrationBlockedByBackup.
+	ReasonWaitsForBackup = "MigrationWaitsForBackup"
 	// ReasonNotOnNetwork is not KubeVirt's, where the agents are attached to the network, and not the Pods.
 	ReasonNotOnNetwork    = "NotOnMigrationNetwork"
 	ReasonNoSuitableNodes = "NoSuitableNodesForHostModelMigration"

@@ -32,6 +32,8 @@ var phases = []v1.VirtualMachineInstanceMigrationPhase{
 const (
 	reasonDeleted = "MigrationDeleted"
 	reasonQuota   = "ExceededQuota"
+	reasonRunning = "MigrationInProgress"
+	reasonFailed  = "MigrationFailed"
 )
 
 // passed reports whether the migration is in this phase or a later one.
@@ -85,11 +87,17 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 	}
 	if s.Failure != "" {
 		s.enter(status, v1.MigrationFailed)
-		return
+		s.set(status, v1.VirtualMachineInstanceMigrationStalled, reasonFailed, s.Failure)
+	} else {
+		from, to := slices.Index(phases, status.Phase), slices.Index(phases, s.reached())
+		for i := from + 1; i <= to; i++ {
+			s.enter(status, phases[i])
+		}
 	}
-	from, to := slices.Index(phases, status.Phase), slices.Index(phases, s.reached())
-	for i := from + 1; i <= to; i++ {
-		s.enter(status, phases[i])
+	if status.Phase == v1.MigrationSucceeded || status.Phase == v1.MigrationFailed {
+		conditions.Remove(&status.Conditions, v1.VirtualMachineInstanceMigrationReconciling)
+	} else {
+		s.set(status, v1.VirtualMachineInstanceMigrationReconciling, reasonRunning, "The migration has not ended.")
 	}
 }
 

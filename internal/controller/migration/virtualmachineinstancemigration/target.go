@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // How long a target's Pod may be unschedulable, and how long it may be pending for any reason. KubeVirt's values.
@@ -33,6 +34,12 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	var err error
 	if config.Claims, err = s.claims(ctx); err != nil {
 		return nil, err
+	}
+	for i := range s.VMI.Status.VolumeStatus {
+		if volume := &s.VMI.Status.VolumeStatus[i]; vmistatus.IsHotplugged(volume) {
+			s.Failure = fmt.Sprintf("The target's Pod cannot be made: volume %s is hotplugged, and cannot migrate yet. Remove it first", volume.Name)
+			return nil, nil
+		}
 	}
 	if s.ReadNetworks {
 		resources, missing, err := virtualmachineinstance.NetworkResources(ctx, s.APIReader, s.VMI)
@@ -71,7 +78,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		}
 	}
 	if *s.Migrations.MatchSELinuxLevelOnMigration {
-		target.SELinuxLevel = seLinuxLevel(s.VMI.Status.SelinuxContext)
+		target.SELinuxLevel = podspec.SELinuxLevel(s.VMI.Status.SelinuxContext)
 	}
 	pod, err := buildTarget(s.VMI, s.Own, config, target)
 	if err != nil {
@@ -81,7 +88,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// buildTarget builds the target's Pod for the guest as it will arrive: a guest that is to return memory may still have it. own is its Pod.
+// buildTarget builds the target's Pod for all that the guest has: a guest that is to return memory may still have it. own is its Pod.
 func buildTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod, config podspec.Config, target podspec.Target) (*corev1.Pod, error) {
 	return podspec.BuildTarget(resize.With(vmi, resize.ForTarget(vmi, own)), config, target)
 }

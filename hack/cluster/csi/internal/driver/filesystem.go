@@ -16,8 +16,8 @@ const filesystem = "xfs"
 
 // format makes a filesystem in a disk.
 func format(disk *os.File, size int64) error {
-	// reflink is disabled because the pool clones volumes as a whole. With less than 300 MiB, or with a log of less than 64 MiB, which
-	// would be a sixteenth of 1 GiB, mkfs.xfs needs an option that confirms that performance does not matter.
+	// reflink is disabled because the pool clones volumes as a whole. For a filesystem of less than 300 MiB, or a log of less than
+	// 64 MiB, mkfs.xfs requires the option --unsupported. A log of 64 MiB would be a sixteenth of 1 GiB.
 	arguments := []string{"-q", "-K", "--unsupported", "-m", "reflink=0"}
 	if size > 256*mib {
 		arguments = append(arguments, "-l", "size=16m")

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// DiskBackup requests that the disks of the running guest be copied to a utility volume, for a VirtualMachineBackup. Set by
+// virt-controller. KubeVirt calls the subresource backup instead.
+type DiskBackup struct {
+	// id identifies the backup: the UID of the VirtualMachineBackup. A guest is backed up at most once for it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ID string `json:"id"`
+	// utilityVolume names the volume of spec.utilityVolumes that the images are written to.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	UtilityVolume string `json:"utilityVolume"`
+	// directory is the directory of the images in the utility volume. It is created.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Directory string `json:"directory"`
+	// filePrefix is how the names of the images begin. The name of the volume and .qcow2 follow.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	FilePrefix string `json:"filePrefix,omitempty"`
+	// volumes are the names of the volumes whose disks are copied.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=atomic
+	Volumes []string `json:"volumes"`
+	// canceled is true once the backup is to be aborted. It stays true.
+	// +optional
+	Canceled bool `json:"canceled,omitempty"`
+}
+
+// DiskBackupRecord is what the agent has done for a DiskBackup. It is a copy of an entry in the domain's metadata. Set by the
+// agent.
+type DiskBackupRecord struct {
+	// id is that of the backup.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ID string `json:"id"`
+	// stage is how far the backup is: Requested, Running, Succeeded or Failed.
+	// +kubebuilder:validation:Enum=Requested;Running;Succeeded;Failed
+	Stage DiskBackupStage `json:"stage"`
+	// startedAt is when the agent started the backup.
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+	// endedAt is when the agent observed that the backup had ended.
+	// +optional
+	EndedAt *metav1.Time `json:"endedAt,omitempty"`
+	// problem explains, for people, why the backup failed.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Problem string `json:"problem,omitempty"`
+}
+
+// DiskBackupStage is how far a backup is.
+type DiskBackupStage string
+
+// Values of DiskBackupStage.
+const (
+	// DiskBackupRequested: the backup may be running or not.
+	DiskBackupRequested DiskBackupStage = "Requested"
+	// DiskBackupRunning: its point in time has passed, and the disks are being copied.
+	DiskBackupRunning DiskBackupStage = "Running"
+	// DiskBackupSucceeded: all of the disks have been copied.
+	DiskBackupSucceeded DiskBackupStage = "Succeeded"
+	// DiskBackupFailed: they have not, and will not be.
+	DiskBackupFailed DiskBackupStage = "Failed"
+)

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package hypervisor
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"strings"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/component/printable"
+)
+
+// The entry of a backup of the guest's disks in the metadata of the running domain.
+const (
+	// DiskBackupURI is the XML namespace of the entry, DiskBackupPrefix its prefix.
+	DiskBackupURI    = "https://github.com/vireo-project/vireo/disk-backup"
+	DiskBackupPrefix = "diskbackup"
+	diskBackupTag    = "backup"
+
+	// maxBackupID and MaxBackupProblem are the limits for the texts of a record, as in the schema of the VMI's status.
+	maxBackupID      = 63
+	MaxBackupProblem = 1024
+)
+
+// ErrBackupRecord means that the record of a backup in the domain's metadata cannot be read. Only a launcher can have written it.
+var ErrBackupRecord = errors.New("the record of a backup in the domain's metadata cannot be read")
+
+// BackupImage is the image that a disk is copied to.
+type BackupImage struct {
+	// Target is the name of the disk's target, such as vda.
+	Target string
+	// File is the name of the image in the directory of the backup.
+	File string
+}
+
+// DiskBackupNote returns a record as an element for the domain's metadata.
+func DiskBackupNote(r backup.Record) string {
+	var b strings.Builder
+	b.WriteString("<" + diskBackupTag)
+	for _, a := range []struct{ name, value string }{
+		{"id", r.ID},
+		{"stage", string(r.Stage.Name())},
+		{"startedAt", noteTime(r.StartedAt)},
+		{"endedAt", noteTime(r.EndedAt)},
+		{"problem", CleanLine(r.Problem, MaxBackupProblem)},
+	} {
+		if a.value != "" {
+			b.WriteString(" " + a.name + "='")
+			_ = xml.EscapeText(&b, []byte(a.value)) // A Builder's writes do not fail.
+			b.WriteString("'")
+		}
+	}
+	b.WriteString("/>")
+	return b.String()
+}
+
+// DiskBackup returns the record of a backup in the domain's metadata, or nil. The error is ErrBackupRecord.
+func (d *Domain) DiskBackup() (*backup.Record, error) {
+	note := d.note(DiskBackupURI, diskBackupTag)
+	if note == nil {
+		return nil, nil
+	}
+	r := &backup.Record{}
+	for _, a := range note.Attr {
+		if err := setBackupAttribute(r, a.Name.Local, a.Value); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrBackupRecord, Clean(a.Name.Local), err)
+		}
+	}
+	if r.ID == "" || r.Stage == backup.None {
+		return nil, fmt.Errorf("%w: it has no ID or no stage", ErrBackupRecord)
+	}
+	return r, nil
+}
+
+func setBackupAttribute(r *backup.Record, name, value string) (err error) {
+	switch name {
+	case "id":
+		if len(value) > maxBackupID || printable.Text(value, maxBackupID) != value {
+			return errors.New("it is no ID")
+		}
+		r.ID = value
+	case "stage":
+		var known bool
+		if r.Stage, known = backup.StageNamed(v1.DiskBackupStage(value)); !known {
+			return errors.New("there is no such stage")
+		}
+	case "startedAt":
+		r.StartedAt, err = readNoteTime(value)
+	case "endedAt":
+		r.EndedAt, err = readNoteTime(value)
+	case "problem":
+		r.Problem = CleanLine(value, MaxBackupProblem)
+	}
+	return err
+}

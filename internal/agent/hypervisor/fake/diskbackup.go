@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package fake
+
+import (
+	"context"
+	"path"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/backup"
+)
+
+// backingUp is a launcher's state of backups.
+type backingUp struct {
+	// job is the running job, or the result of the last one.
+	job backup.Job
+	// images are the paths of the images, and open those that the running job writes.
+	images map[string]bool
+	open   []string
+	begun  int
+}
+
+// EndBackup ends the running backup: with success if the problem is empty.
+func (l *Launcher) EndBackup(problem string) {
+	l.change(func() { l.endBackup(problem) })
+}
+
+// endBackup is EndBackup. The caller holds mu.
+func (l *Launcher) endBackup(problem string) {
+	l.backups.job = backup.Job{State: backup.JobSucceeded}
+	if problem != "" {
+		l.backups.job = backup.Job{State: backup.JobFailed, Problem: problem}
+		for _, image := range l.backups.open {
+			delete(l.backups.images, image)
+		}
+	}
+	l.backups.open = nil
+}
+
+// ForgetBackup makes libvirt know neither the running backup nor its result.
+func (l *Launcher) ForgetBackup() {
+	l.change(func() { l.backups.job = backup.Job{} })
+}
+
+// BackupsBegun returns how many backups were begun.
+func (l *Launcher) BackupsBegun() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.backups.begun
+}
+
+// Images returns the paths of the images of backups.
+func (l *Launcher) Images() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var paths []string
+	for image := range l.backups.images {
+		paths = append(paths, image)
+	}
+	return paths
+}
+
+// RecordBackup writes the record to the domain's metadata.
+func (l *Launcher) RecordBackup(ctx context.Context, name string, record backup.Record) error {
+	if err := l.running(ctx, "record", name); err != nil {
+		return err
+	}
+	l.setNote(hypervisor.DiskBackupURI,
+		prefixed(hypervisor.DiskBackupNote(record), hypervisor.DiskBackupPrefix, hypervisor.DiskBackupURI))
+	return nil
+}
+
+// BackupJob returns the job or its result.
+func (l *Launcher) BackupJob(ctx context.Context, name string) (backup.Job, error) {
+	if err := l.running(ctx, "domain", name); err != nil {
+		return backup.Job{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.backups.job, nil
+}
+
+// DiscardJobResult forgets a result.
+func (l *Launcher) DiscardJobResult(ctx context.Context, name string) error {
+	if err := l.running(ctx, "domain", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.backups.job.State != backup.JobActive {
+		l.backups.job = backup.Job{}
+	}
+	return nil
+}
+
+// BeginBackup begins a job.
+func (l *Launcher) BeginBackup(ctx context.Context, name, _, dir string, images []hypervisor.BackupImage) error {
+	if err := l.running(ctx, "backup", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.backups.images == nil {
+		l.backups.images = map[string]bool{}
+	}
+	for _, image := range images {
+		file := path.Join(dir, image.File)
+		l.backups.images[file] = true
+		l.backups.open = append(l.backups.open, file)
+	}
+	l.backups.job = backup.Job{State: backup.JobActive}
+	l.backups.begun++
+	return l.respond("backup")
+}
+
+// HasImages reports whether all images exist.
+func (l *Launcher) HasImages(ctx context.Context, _, dir string, files []string) (bool, error) {
+	if err := l.enter(ctx, "pool"); err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, file := range files {
+		if !l.backups.images[path.Join(dir, file)] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// AbortBackup aborts the job, if there is one.
+func (l *Launcher) AbortBackup(ctx context.Context, name string) error {
+	if err := l.running(ctx, "domain", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.backups.job.State == backup.JobActive {
+		l.endBackup("the backup was aborted")
+	}
+	return nil
+}
+
+// ForgetPool does nothing: pools of backups are not kept.
+func (l *Launcher) ForgetPool(ctx context.Context, _ string) error { return l.enter(ctx, "pool") }

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+const (
+	// backupPoll is the time between two reads of a job's state. No event is registered that reports its end.
+	backupPoll = 5 * time.Second
+	// maxBackupActions is how many actions a reconciliation may take. A backup of an empty disk takes three, one more than a restarted
+	// agent has to abort.
+	maxBackupActions = 6
+)
+
+// diskBackuper backs up the disks of a running guest.
+type diskBackuper interface {
+	// RecordBackup writes the record of a backup to the running domain's metadata.
+	RecordBackup(ctx context.Context, domain string, record backup.Record) error
+	// BackupJob returns the backup job of a running domain, or its result.
+	BackupJob(ctx context.Context, domain string) (backup.Job, error)
+	// DiscardJobResult makes libvirt forget the result of the last job.
+	DiscardJobResult(ctx context.Context, domain string) error
+	// BeginBackup creates a directory as a pool and begins to copy disks to images in it. It fails if an image exists.
+	BeginBackup(ctx context.Context, domain, pool, dir string, images []hypervisor.BackupImage) error
+	// HasImages reports whether all files exist in the directory of a backup.
+	HasImages(ctx context.Context, pool, dir string, files []string) (bool, error)
+	// AbortBackup aborts a backup. It does nothing if there is none.
+	AbortBackup(ctx context.Context, domain string) error
+	// ForgetPool ends a pool, and leaves its files.
+	ForgetPool(ctx context.Context, name string) error
+}
+
+// backUpDisks does what the intent of a backup in the VMI's status demands. It takes the next actions, and leaves the copying to QEMU.
+func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackuper) error {
+	if s.vmi == nil || !s.domain.Active() {
+		return nil
+	}
+	b := &backupRun{reconciler: r, scope: s, guest: guest}
+	b.view.Intent, b.view.Record = backup.IntentOf(&s.vmi.Status), s.backupRecord()
+	if !b.isOpen() {
+		return nil
+	}
+	b.view.Blocked = vmistatus.Migrating(&s.vmi.Status) || !isUtilityMounted(s.vmi, b.view.Intent)
+	for range maxBackupActions {
+		acted, err := b.act(ctx)
+		if err != nil {
+			return fromConnection(err)
+		}
+		if !acted {
+			break
+		}
+	}
+	if b.isOpen() {
+		s.requeueAfter(backupPoll)
+	}
+	return nil
+}
+
+// backupRun is the backup in one reconciliation.
+type backupRun struct {
+	reconciler *Reconciler
+	scope      *scope
+	guest      diskBackuper
+	view       backup.View
+}
+
+// isOpen reports whether there is something to do: a backup is wanted or has not ended. After one that failed, a late job may have to be
+// aborted until virt-controller removes the intent.
+func (b *backupRun) isOpen() bool {
+	intent, record := b.view.Intent, b.view.Record
+	return !record.Ended() || intent != nil && (intent.ID != record.ID || record.Stage != backup.Succeeded)
+}
+
+// act takes the next action. It returns false if there is none.
+func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
+	name := b.scope.domainName()
+	if err := b.observe(ctx); err != nil {
+		return false, err
+	}
+	action, next := backup.Decide(b.view)
+	switch action {
+	case backup.Request:
+		if err := b.guest.DiscardJobResult(ctx, name); err != nil {
+			return false, err
+		}
+		return true, b.write(ctx, next)
+	case backup.Write:
+		return true, b.write(ctx, next)
+	case backup.Begin:
+		return true, b.begin(ctx, next)
+	case backup.Abort:
+		return true, b.guest.AbortBackup(ctx, name)
+	default:
+		return false, nil
+	}
+}
+
+// observe reads the job and, if it has succeeded, looks for the images.
+func (b *backupRun) observe(ctx context.Context) error {
+	b.view.Now = b.scope.now
+	var err error
+	if b.view.Job, err = b.guest.BackupJob(ctx, b.scope.domainName()); err != nil {
+		return err
+	}
+	b.view.Images = false
+	intent, record := b.view.Intent, b.view.Record
+	if b.view.Job.State != backup.JobSucceeded || record.Ended() || intent == nil || intent.ID != record.ID {
+		return nil
+	}
+	var files []string
+	for _, volume := range intent.Volumes {
+		files = append(files, path.Base(intent.File(volume)))
+	}
+	b.view.Images, err = b.guest.HasImages(ctx, backupPool(record.ID), backupDir(intent), files)
+	if err != nil && !errors.Is(err, hypervisor.ErrUnreachable) {
+		// libvirt responds that it cannot read the directory, so nobody can say that the images are there.
+		return nil
+	}
+	return err
+}
+
+func (b *backupRun) write(ctx context.Context, record backup.Record) error {
+	s := b.scope
+	if err := b.guest.RecordBackup(ctx, s.domainName(), record); err != nil {
+		return err
+	}
+	b.view.Record, b.view.Problem, s.cache.backup = record, "", record
+	if record.Ended() {
+		// A pool that remains is harmless.
+		_ = b.guest.ForgetPool(ctx, backupPool(record.ID))
+	}
+	return nil
+}
+
+// begin begins the job. That libvirt accepts it is recorded at once: the job may end before its state is read.
+func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
+	intent := b.view.Intent
+	images, problem := b.images()
+	if problem != "" {
+		b.view.Problem = problem
+		return nil
+	}
+	err := b.guest.BeginBackup(ctx, b.scope.domainName(), backupPool(record.ID), backupDir(intent), images)
+	switch {
+	case err == nil:
+		record.Stage = backup.Running
+		return b.write(ctx, record)
+	case errors.Is(err, hypervisor.ErrUnreachable), errors.Is(err, hypervisor.ErrNoDomain):
+		return err
+	default:
+		b.view.Problem = hypervisor.CleanLine(err.Error(), hypervisor.MaxBackupProblem)
+		return nil
+	}
+}
+
+// images returns the images of the disks, or why there is none for one of them.
+func (b *backupRun) images() (images []hypervisor.BackupImage, problem string) {
+	intent := b.view.Intent
+	for _, volume := range intent.Volumes {
+		target := diskTarget(b.scope.domain.XML, domain.DiskAlias(volume))
+		if target == "" {
+			return nil, fmt.Sprintf("the guest has no disk of the volume %s", volume)
+		}
+		images = append(images, hypervisor.BackupImage{Target: target, File: path.Base(intent.File(volume))})
+	}
+	return images, ""
+}
+
+// backupPool is the name of the pool of a backup's directory.
+func backupPool(id string) string { return "backup-" + id }
+
+// backupDir is the directory of a backup in the launcher Pod.
+func backupDir(intent *backup.Intent) string {
+	return path.Join(launcherpod.UtilityVolumeDir(intent.UtilityVolume), path.Clean("/"+intent.Directory))
+}
+
+// isUtilityMounted reports whether the volume for the images is in the launcher Pod.
+func isUtilityMounted(vmi *v1.VirtualMachineInstance, intent *backup.Intent) bool {
+	return intent != nil && slices.ContainsFunc(vmi.Status.VolumeStatus, func(v v1.VolumeStatus) bool {
+		return v.Name == intent.UtilityVolume && v.Phase == v1.HotplugVolumeMounted
+	})
+}
+
+// backupRecord returns the record of the last backup. What this process has written last does not depend on what the launcher kept.
+func (s *scope) backupRecord() backup.Record {
+	if s.cache.backup.ID != "" {
+		return s.cache.backup
+	}
+	if noted, err := s.domain.DiskBackup(); err == nil && noted != nil {
+		return *noted
+	}
+	record := backup.RecordOf(&s.vmi.Status)
+	if !record.Ended() {
+		// The launcher has removed or damaged the record. Only its job can still say how the backup ends.
+		record.Stage = backup.Running
+	}
+	return record
+}
+
+// setDiskBackup copies the record of the last backup to the status. It never removes it: without a record, the guest might be backed up
+// again for the same intent.
+func setDiskBackup(s *scope) {
+	if record := s.backupRecord(); s.domain.Active() && record.ID != "" {
+		s.vmi.Status.DiskBackupRecord = record.Status()
+	}
+}

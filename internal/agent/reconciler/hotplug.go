@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// A hotplugged volume is in an attachment Pod, which virt-controller creates. Its state is described in package vmistatus. The agent's
+// part is to mount it in the launcher Pod, to attach its disk to the guest, and the reverse. All of it follows from the spec, the status
+// and the running domain, so a new agent continues where an earlier one has stopped.
+
+// Reasons of the status of a hotplugged volume, and of the events about it. KubeVirt's.
+const (
+	// ReasonVolumeMounted: the volume is in the launcher Pod.
+	ReasonVolumeMounted = "VolumeMountedToPod"
+	// ReasonVolumeReady: the guest has it.
+	ReasonVolumeReady = "VolumeReady"
+	// ReasonVolumeUnplugged: the guest has released it. Only an event has this reason.
+	ReasonVolumeUnplugged = "VolumeUnplugged"
+	// ReasonVolumeUnmounted: it is not in the launcher Pod any more.
+	ReasonVolumeUnmounted = "VolumeUnMountedFromPod"
+	// ReasonHotplugFailed: the guest could not be given a volume, or does not release it.
+	ReasonHotplugFailed = "HotplugFailed"
+	// ReasonHotplugVolume is the reason of the condition Synchronized if a volume cannot be mounted in the launcher Pod, or taken away.
+	ReasonHotplugVolume = "HotPlugVolumeError"
+)
+
+const (
+	// mountTimeout bounds a request to mount a volume or to take it away. The broker goes on after that, and a later request has the
+	// result.
+	mountTimeout = 10 * time.Second
+	// plugRetry is the delay before a volume that could not be mounted, attached or detached is tried again.
+	plugRetry = 15 * time.Second
+	// releasePatience is how long a guest may take to release a disk before the status tells that it has not.
+	releasePatience = 5 * time.Second
+)
+
+// diskPlugger changes the disks of a running guest.
+type diskPlugger interface {
+	domainReader
+	diskMeter
+	// ChangeDisk attaches, detaches or changes a disk of a running guest. A guest may release a detached disk later, or not at all.
+	ChangeDisk(ctx context.Context, domain string, operation domain.Operation) error
+}
+
+// plugging is what the agent knows about a hotplugged volume.
+type plugging struct {
+	// mounted is the UID of the attachment Pod whose volume is in the launcher Pod.
+	mounted types.UID
+	// directIO reports whether its file can be opened with O_DIRECT; nil if that is not known yet.
+	directIO *bool
+	// failure is why the guest does not have it, or still has it.
+	failure string
+	// detached is when the guest was first requested to release it.
+	detached time.Time
+	// next is when the next attempt is due.
+	next time.Time
+}
+
+// plugging returns what is known about a volume.
+func (s *scope) plugging(volume string) *plugging {
+	if s.cache.plugged == nil {
+		s.cache.plugged = map[string]*plugging{}
+	}
+	if s.cache.plugged[volume] == nil {
+		s.cache.plugged[volume] = &plugging{}
+	}
+	return s.cache.plugged[volume]
+}
+
+// isHotplugged reports whether a volume of the spec is not in the launcher Pod from its start.
+func isHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, v *v1.Volume) bool {
+	if vmistatus.IsHotplugged(vmistatus.FindVolume(&vmi.Status, v.Name)) {
+		return true
+	}
+	return v.IsHotpluggable() && !podspec.HasClaim(pod, v.WrittenClaim()) && vmistatus.Migrated(&vmi.Status, v.Name) == nil
+}
+
+// withoutHotplugged returns a VMI without the volumes that are not in the launcher Pod from its start.
+func withoutHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *v1.VirtualMachineInstance {
+	rest := *vmi
+	rest.Spec.Volumes = nil
+	for i := range vmi.Spec.Volumes {
+		if !isHotplugged(vmi, pod, &vmi.Spec.Volumes[i]) {
+			rest.Spec.Volumes = append(rest.Spec.Volumes, vmi.Spec.Volumes[i])
+		}
+	}
+	return &rest
+}
+
+// plugBeforeStart mounts the hotplugged volumes of a guest that is to be started, and waits for those that are not on the node yet: the
+// guest gets all its disks at its start, in the order of the spec.
+func (r *Reconciler) plugBeforeStart(ctx context.Context, s *scope) error {
+	if !s.assigned || !s.mayStart() || s.disks == nil {
+		return nil
+	}
+	if err := errors.Join(r.mountVolumes(ctx, s), r.unmountVolumes(ctx, s)); err != nil {
+		return notMounted(err)
+	}
+	for i := range s.vmi.Spec.Volumes {
+		v := &s.vmi.Spec.Volumes[i]
+		if isHotplugged(s.vmi, s.pod, v) && s.plugging(v.Name).mounted == "" {
+			return &Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
+		}
+	}
+	// What is in the cache does not change.
+	disks := *s.disks
+	disks.Disks = maps.Clone(s.disks.Disks)
+	maps.Copy(disks.Disks, s.pluggedFacts())
+	s.disks = &disks
+	return nil
+}
+
+// plugVolumes gives a running guest the hotplugged volumes of its spec, and takes the others away.
+func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugger) error {
+	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
+		vmistatus.Migrating(&s.vmi.Status) || !s.hotplugs() {
+		return nil
+	}
+	mounting := r.mountVolumes(ctx, s)
+	invalid, err := r.changeDisks(ctx, s, guest)
+	if err != nil {
+		return fromConnection(err)
+	}
+	if !s.domain.Active() {
+		return nil // It has ended meanwhile.
+	}
+	unmounting := r.unmountVolumes(ctx, s)
+	s.reportPlugged()
+	if invalid != nil {
+		return &Terminal{Reason: ReasonHotplugVolume, Err: invalid}
+	}
+	return notMounted(errors.Join(mounting, unmounting))
+}
+
+// hotplugs reports whether the guest has hotplugged volumes, or is to have some.
+func (s *scope) hotplugs() bool {
+	for i := range s.vmi.Status.VolumeStatus {
+		if vmistatus.IsHotplugged(&s.vmi.Status.VolumeStatus[i]) {
+			return true
+		}
+	}
+	for i := range s.domain.XML.Devices.Disks {
+		if domain.IsPlugged(&s.domain.XML.Devices.Disks[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// mountVolumes mounts in the launcher Pod the volumes that are wanted and on the node.
+func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
+	var errs []error
+	for i := range s.vmi.Status.VolumeStatus {
+		v := &s.vmi.Status.VolumeStatus[i]
+		if !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
+			continue
+		}
+		attachment, known := v.HotplugVolume.AttachPodUID, s.plugging(v.Name)
+		if known.mounted != attachment {
+			bounded, cancel := context.WithTimeout(ctx, mountTimeout)
+			err := r.Files(s.pod.UID).AttachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+			cancel()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("mount volume %s in the launcher Pod: %w", v.Name, err))
+				continue
+			}
+			*known = plugging{mounted: attachment}
+		}
+		if v.Phase == v1.HotplugVolumeAttachedToNode {
+			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonVolumeMounted
+			v.Message = mountedMessage(v.Name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func mountedMessage(volume string) string {
+	return fmt.Sprintf("Volume %s has been mounted in virt-launcher pod", volume)
+}
+
+// notMounted makes an error about the mounts of volumes a condition, and retries.
+func notMounted(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: err}
+}
+
+// pluggedFacts returns the facts about the volumes that are wanted and in the launcher Pod.
+func (s *scope) pluggedFacts() map[string]domain.DiskFact {
+	disks := map[string]domain.DiskFact{}
+	for i := range s.vmi.Status.VolumeStatus {
+		v := &s.vmi.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.vmi, v) || s.plugging(v.Name).mounted == "" || v.PersistentVolumeClaimInfo == nil {
+			continue
+		}
+		block := vmistatus.IsBlock(v.PersistentVolumeClaimInfo)
+		disks[v.Name] = domain.DiskFact{
+			Path: launcherpod.HotplugDisk(v.Name, block), Block: block, Format: hypervisor.FormatRaw, DirectIO: block,
+			CapacityBytes: int64(media.DiskBytes(v.PersistentVolumeClaimInfo)), KeepsSpace: v.PersistentVolumeClaimInfo.Preallocated,
+		}
+	}
+	return disks
+}
+
+// changeDisks changes the disks of a running guest. The first error is about disks of the spec that cannot be plugged, the other one about
+// the connection. What libvirt refuses is in the status of the volume.
+func (r *Reconciler) changeDisks(ctx context.Context, s *scope, guest diskPlugger) (invalid, err error) {
+	collected, err := r.inspectPlugged(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	desired, invalid := domain.PluggedDisks(s.vmi, collected)
+	changed := false
+	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
+		known := s.plugging(operation.Name)
+		if s.now.Before(known.next) {
+			continue
+		}
+		changed = true
+		err := guest.ChangeDisk(ctx, s.domainName(), operation)
+		if errors.Is(err, hypervisor.ErrUnreachable) {
+			return invalid, err
+		}
+		known.attempted(operation, err, s.now)
+	}
+	if changed {
+		if err := readDomain(ctx, s, guest); err != nil || !s.domain.Active() {
+			return invalid, err
+		}
+		s.cache.sizes = nil
+		measureDisks(ctx, s, guest)
+	}
+	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
+		s.requeueAfter(s.plugging(operation.Name).next.Sub(s.now))
+	}
+	return invalid, nil
+}
+
+// attempted records an attempt to change a disk, which the next one follows if the domain has not changed by then.
+func (p *plugging) attempted(operation domain.Operation, err error, now time.Time) {
+	p.failure, p.next = "", now.Add(plugRetry)
+	if operation.Action == domain.Detach && p.detached.IsZero() {
+		p.detached, p.next = now, now.Add(releasePatience)
+	}
+	if err != nil {
+		p.failure = hypervisor.CleanLine(err.Error(), maxMessage)
+	}
+}
+
+// inspectPlugged returns the facts by which the disks of the spec on hotplugged volumes are built.
+func (r *Reconciler) inspectPlugged(ctx context.Context, s *scope) (domain.Facts, error) {
+	collected := domain.Facts{Disks: s.pluggedFacts(), Unplugged: map[string]bool{}}
+	files := r.Files(s.pod.UID)
+	for name, disk := range collected.Disks {
+		known := s.plugging(name)
+		if known.directIO == nil && !disk.Block {
+			can, err := files.DirectIO(ctx, disk.Path)
+			if err != nil {
+				return collected, fmt.Errorf("inspect the launcher Pod: %w", err)
+			}
+			known.directIO = &can
+		}
+		disk.DirectIO = disk.Block || *known.directIO
+		collected.Disks[name] = disk
+	}
+	if err := facts.AddBlockSizes(ctx, s.vmi, files, collected.Disks); err != nil {
+		return collected, fmt.Errorf("inspect the launcher Pod: %w", err)
+	}
+	for i := range s.vmi.Spec.Volumes {
+		v := &s.vmi.Spec.Volumes[i]
+		status := vmistatus.FindVolume(&s.vmi.Status, v.Name)
+		if _, known := collected.Disks[v.Name]; !known && isHotplugged(s.vmi, s.pod, v) && (status == nil || vmistatus.IsWanted(s.vmi, status)) {
+			collected.Unplugged[v.Name] = true
+		}
+	}
+	return collected, nil
+}
+
+// unmountVolumes takes from the launcher Pod the volumes that are not wanted, once the guest has released them.
+func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
+	var errs []error
+	for i := range s.vmi.Status.VolumeStatus {
+		v := &s.vmi.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.vmi, v) || s.pluggedDisk(v.Name) != nil {
+			continue
+		}
+		switch v.Phase {
+		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady:
+		default:
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, mountTimeout)
+		err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, v.HotplugVolume.AttachPodUID, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+		cancel()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err))
+			continue
+		}
+		delete(s.cache.plugged, v.Name)
+		v.Phase, v.Reason, v.Target = v1.HotplugVolumeUnMounted, ReasonVolumeUnmounted, ""
+		v.Message = fmt.Sprintf("Volume %s has been unmounted from virt-launcher pod", v.Name)
+	}
+	return errors.Join(errs...)
+}
+
+// pluggedDisk returns the disk of the running domain whose medium is a hotplugged volume, or nil.
+func (s *scope) pluggedDisk(volume string) *libvirtxml.DomainDisk {
+	if !s.domain.Active() {
+		return nil
+	}
+	if disk := diskOf(s.domain.XML, domain.DiskAlias(volume)); disk != nil && domain.IsPlugged(disk) {
+		return disk
+	}
+	return nil
+}
+
+// reportPlugged sets the phases of the hotplugged volumes that are in the launcher Pod.
+func (s *scope) reportPlugged() {
+	for i := range s.vmi.Status.VolumeStatus {
+		v := &s.vmi.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady {
+			continue
+		}
+		known, has := s.plugging(v.Name), s.pluggedDisk(v.Name) != nil
+		switch wanted := vmistatus.IsWanted(s.vmi, v); {
+		case wanted && has:
+			v.Phase, v.Reason = v1.VolumeReady, ReasonVolumeReady
+			v.Message = fmt.Sprintf("Successfully attach hotplugged volume %s to VM", v.Name)
+			known.failure, known.next, known.detached = "", time.Time{}, time.Time{}
+		case wanted && known.failure != "":
+			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonHotplugFailed
+			v.Message = fmt.Sprintf("Volume %s could not be attached to the guest: %s", v.Name, known.failure)
+		case wanted && known.mounted != "":
+			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonVolumeMounted
+			v.Message = mountedMessage(v.Name)
+		case !wanted && has && (known.failure != "" || !known.detached.IsZero() && s.now.Sub(known.detached) >= releasePatience):
+			v.Reason = ReasonHotplugFailed
+			v.Message = fmt.Sprintf("The guest has not released volume %s: unmount it in the guest", v.Name)
+			if known.failure != "" {
+				v.Message += " (" + known.failure + ")"
+			}
+		}
+	}
+}
+
+// hotplugEvents returns the events that follow from a change of the status of volumes.
+func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent {
+	var events []pendingEvent
+	for i := range after.VolumeStatus {
+		v := &after.VolumeStatus[i]
+		known := vmistatus.FindVolume(before, v.Name)
+		if !vmistatus.IsHotplugged(v) || known == nil || known.Reason == v.Reason {
+			continue
+		}
+		if known.Phase == v1.HotplugVolumeAttachedToNode && v.Phase == v1.VolumeReady {
+			events = append(events, pendingEvent{corev1.EventTypeNormal, ReasonVolumeMounted, mountedMessage(v.Name)})
+		}
+		switch v.Reason {
+		case ReasonVolumeMounted, ReasonVolumeReady:
+			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
+		case ReasonVolumeUnmounted:
+			if known.Phase == v1.VolumeReady {
+				message := fmt.Sprintf("Volume %s has been unplugged", v.Name)
+				events = append(events, pendingEvent{corev1.EventTypeNormal, ReasonVolumeUnplugged, message})
+			}
+			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
+		case ReasonHotplugFailed:
+			events = append(events, pendingEvent{corev1.EventTypeWarning, v.Reason, v.Message})
+		}
+	}
+	return events
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"libvirt.org/go/libvirtxml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// mounts are the hotplugged volumes in the launcher Pods of a node, by name: specs have names of their own.
+type mounts struct {
+	mu      sync.Mutex
+	mounted map[string]types.UID
+	calls   int
+	failure error
+}
+
+func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls++; m.failure != nil {
+		return m.failure
+	}
+	if m.mounted == nil {
+		m.mounted = map[string]types.UID{}
+	}
+	m.mounted[launcherpod.HotplugDiskName(volume, block)] = attachment
+	return nil
+}
+
+func (m *mounts) detach(volume string, block bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != nil {
+		return m.failure
+	}
+	delete(m.mounted, launcherpod.HotplugDiskName(volume, block))
+	return nil
+}
+
+// fail makes requests fail; nil ends that.
+func (m *mounts) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failure = err
+}
+
+// list returns the mounts in order, each with the UID of its attachment Pod.
+func (m *mounts) list() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []string
+	for name, uid := range m.mounted {
+		all = append(all, fmt.Sprintf("%s=%s", name, uid))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func (m *mounts) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls
+}
+
+// hotplug adds a hotpluggable volume and its disk to a VMI.
+func hotplug(name string, device v1.DiskDevice) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		if !slices.ContainsFunc(vmi.Spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name }) {
+			vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{Name: name, DiskDevice: device})
+		}
+		vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
+				PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim-" + name}, Hotpluggable: true,
+			},
+		}})
+	}
+}
+
+// unplug removes a volume from a VMI, and its disk unless that is a drive.
+func unplug(name string) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Volumes = slices.DeleteFunc(vmi.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+		vmi.Spec.Domain.Devices.Disks = slices.DeleteFunc(vmi.Spec.Domain.Devices.Disks, func(d v1.Disk) bool {
+			return d.Name == name && d.CDRom == nil
+		})
+	}
+}
+
+var (
+	onSCSI  = v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSCSI}}
+	aDrive  = v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}
+	aLUN    = v1.DiskDevice{LUN: &v1.LunTarget{Bus: v1.DiskBusSCSI}}
+	onVirtI = v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}
+)
+
+// change changes the spec.
+func (g *guest) change(changes ...func(*v1.VirtualMachineInstance)) {
+	GinkgoHelper()
+	vmi := g.read()
+	before := vmi.DeepCopy()
+	for _, change := range changes {
+		change(vmi)
+	}
+	Expect(api.Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+}
+
+// controller changes the status as virt-controller does.
+func (g *guest) controller(change func(*v1.VirtualMachineInstanceStatus)) {
+	GinkgoHelper()
+	Eventually(func() error {
+		before := g.read()
+		after := before.DeepCopy()
+		change(&after.Status)
+		_, err := vmistatus.Patch(ctx, api, vmistatus.Controller, before, after)
+		return err
+	}).Should(Succeed())
+}
+
+// attached does what virt-controller does when the attachment Pod of a volume is ready.
+func (g *guest) attached(name string, uid types.UID, mode corev1.PersistentVolumeMode) {
+	GinkgoHelper()
+	g.controller(func(s *v1.VirtualMachineInstanceStatus) {
+		v := vmistatus.FindVolume(s, name)
+		if v == nil {
+			s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.HotplugVolumeAttachedToNode})
+			v = &s.VolumeStatus[len(s.VolumeStatus)-1]
+		}
+		v.HotplugVolume = &v1.HotplugVolumeStatus{AttachPodName: "hp-volume-" + name, AttachPodUID: uid}
+		v.PersistentVolumeClaimInfo = &v1.PersistentVolumeClaimInfo{
+			ClaimName: "claim-" + name, VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:           corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			FilesystemOverhead: ptr.To(v1.Percent("0")),
+		}
+		vmistatus.SortVolumes(s.VolumeStatus)
+	})
+}
+
+// removed does what virt-controller does when the attachment Pod of a volume is gone.
+func (g *guest) removed(name string) {
+	GinkgoHelper()
+	for _, change := range []func(s *v1.VirtualMachineInstanceStatus){
+		func(s *v1.VirtualMachineInstanceStatus) {
+			vmistatus.FindVolume(s, name).Phase = v1.HotplugVolumeDetaching
+		},
+		func(s *v1.VirtualMachineInstanceStatus) {
+			s.VolumeStatus = slices.DeleteFunc(s.VolumeStatus, func(v v1.VolumeStatus) bool { return v.Name == name })
+		},
+	} {
+		g.controller(change)
+	}
+}
+
+// volume returns the phase, the reason and the target of a volume, and its message.
+func (g *guest) volume(name string) func() string {
+	return func() string {
+		v := vmistatus.FindVolume(&g.read().Status, name)
+		if v == nil {
+			return "none"
+		}
+		return strings.TrimSpace(fmt.Sprintf("%s %s %s: %s", v.Phase, v.Reason, v.Target, v.Message))
+	}
+}
+
+// has returns the path of a disk's medium in the running domain, "empty" or "none".
+func (g *guest) has(name string) func() string {
+	return func() string {
+		for _, disk := range g.launcher.Snapshot().XML.Devices.Disks {
+			if disk.Alias.Name != domain.DiskAlias(name) {
+				continue
+			}
+			switch {
+			case disk.Source == nil, disk.Source.File != nil && disk.Source.File.File == "":
+				return "empty"
+			case disk.Source.Block != nil:
+				return disk.Source.Block.Dev
+			default:
+				return disk.Source.File.File
+			}
+		}
+		return "none"
+	}
+}
+
+// recorded returns a function that returns all events about volumes from now on.
+func (a *agent) recorded() func() string {
+	var all []string
+	read := func() string {
+		for {
+			select {
+			case event := <-a.recorder.Events:
+				if strings.Contains(event, "olume") {
+					all = append(all, event)
+				}
+			default:
+				return strings.Join(all, "\n")
+			}
+		}
+	}
+	read()
+	all = nil
+	return read
+}
+
+const (
+	asFile  = corev1.PersistentVolumeFilesystem
+	asBlock = corev1.PersistentVolumeBlock
+)
+
+var _ = Describe("The agent and hotplugged volumes", func() {
+	var launchers *fake.Node
+	var a *agent
+	BeforeEach(func() {
+		launchers = fake.NewNode()
+		a = startAgent(launchers)
+	})
+	started := func(changes ...func(*v1.VirtualMachineInstance)) *guest {
+		GinkgoHelper()
+		g := makeGuest(changes...).schedule(launchers).assign()
+		g.expectPhase(v1.Running)
+		return g
+	}
+
+	It("plugs a file system and a block device, and unplugs them", func() {
+		g := started()
+		for name, tc := range map[string]struct {
+			device v1.DiskDevice
+			mode   corev1.PersistentVolumeMode
+			target string
+		}{"file": {onSCSI, asFile, "sda"}, "lun": {aLUN, asBlock, "sda"}, "virtio": {onVirtI, asBlock, "vdc"}} {
+			By(name)
+			path := launcherpod.HotplugDisk(name, tc.mode == asBlock)
+			recorded := a.recorded()
+			g.change(hotplug(name, tc.device))
+			g.settle()
+			Expect(g.volume(name)()).To(Equal("none"), "virt-controller adds it")
+			g.attached(name, "", tc.mode)
+			g.settle()
+			Expect(g.volume(name)()).To(HavePrefix("AttachedToNode"))
+			Expect(a.mounts.list()).To(BeEmpty())
+
+			g.attached(name, "uid-1", tc.mode)
+			Eventually(g.volume(name)).Should(Equal(fmt.Sprintf("Ready VolumeReady %s: Successfully attach hotplugged volume %s to VM", tc.target, name)))
+			Expect(g.has(name)()).To(Equal(path))
+			Expect(a.mounts.list()).To(HaveSuffix("=uid-1"))
+			Eventually(recorded).Should(Equal(fmt.Sprintf("Normal VolumeMountedToPod Volume %[1]s has been mounted in virt-launcher pod\n"+
+				"Normal VolumeReady Successfully attach hotplugged volume %[1]s to VM", name)))
+			g.settle()
+			writes, calls := a.writes.Load(), a.mounts.count()
+			g.settle()
+			Expect(a.writes.Load()).To(Equal(writes))
+			Expect(a.mounts.count()).To(Equal(calls))
+
+			recorded = a.recorded()
+			g.change(unplug(name))
+			Eventually(g.volume(name)).Should(Equal(
+				fmt.Sprintf("UnMountedFromPod VolumeUnMountedFromPod : Volume %s has been unmounted from virt-launcher pod", name)))
+			Expect(g.has(name)()).To(Equal("none"))
+			Expect(a.mounts.list()).To(BeEmpty())
+			Eventually(recorded).Should(Equal(fmt.Sprintf("Normal VolumeUnplugged Volume %[1]s has been unplugged\n"+
+				"Normal VolumeUnMountedFromPod Volume %[1]s has been unmounted from virt-launcher pod", name)))
+			g.removed(name)
+			g.settle()
+			Expect(g.volume(name)()).To(Equal("none"))
+		}
+	})
+
+	It("starts a guest with all its volumes, and goes on after its own restart", func() {
+		g := makeGuest(hotplug("data", onSCSI), hotplug("cd", aDrive)).schedule(launchers).assign()
+		g.attached("data", "uid-1", asFile)
+		g.settle()
+		Expect(g.read().Status.Phase).To(Equal(v1.Scheduled))
+		g.attached("cd", "uid-2", asFile)
+		g.expectPhase(v1.Running)
+		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady sda"))
+		Eventually(g.volume("cd")).Should(HavePrefix("Ready VolumeReady sdb"))
+		Expect(g.launcher.Starts()).To(Equal(1))
+
+		By("restarting the agent, without access to the Pod")
+		a.stop()
+		a = startAgent(launchers)
+		a.mounts.fail(errors.New("virt-broker is not there"))
+		g.settle()
+		Expect(g.has("data")()).To(Equal(launcherpod.HotplugDisk("data", false)))
+		Expect(g.has("cd")()).To(Equal(launcherpod.HotplugDisk("cd", false)))
+		Expect(g.volume("data")()).To(HavePrefix("Ready"))
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reconciler.ReasonHotplugVolume)
+		a.mounts.fail(nil)
+		a.ahead.Store(int64(time.Minute))
+		g.settle()
+		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+		Eventually(a.mounts.list).Should(Equal("cd.img=uid-2 data.img=uid-1"))
+
+		By("losing an attachment Pod")
+		g.attached("data", "", asFile)
+		g.settle()
+		Expect(g.volume("data")()).To(HavePrefix("Ready"))
+		g.attached("data", "uid-3", asFile)
+		Eventually(a.mounts.list).Should(Equal("cd.img=uid-2 data.img=uid-3"))
+		Expect(g.volume("data")()).To(HavePrefix("Ready"))
+	})
+
+	It("changes the medium of a drive, and tells of a locked tray", func() {
+		drive := func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{Name: "cd", DiskDevice: aDrive})
+		}
+		g := started(drive)
+		Expect(g.has("cd")()).To(Equal("empty"))
+		g.change(hotplug("cd", aDrive))
+		g.attached("cd", "uid-1", asBlock)
+		Eventually(g.volume("cd")).Should(HavePrefix("Ready VolumeReady sda"))
+		Expect(g.has("cd")()).To(Equal(launcherpod.HotplugDisk("cd", true)))
+
+		recorded := a.recorded()
+		g.launcher.Fail("change cd", errors.New("internal error: tray of device sda is locked"))
+		g.change(unplug("cd"))
+		Eventually(g.volume("cd")).Should(Equal(
+			"Ready HotplugFailed sda: The guest has not released volume cd: unmount it in the guest (internal error: tray of device sda is locked)"))
+		Eventually(recorded).Should(ContainSubstring("Warning HotplugFailed The guest has not released volume cd"))
+		Expect(a.mounts.list()).To(Equal("cd=uid-1"))
+		g.launcher.Fail("change cd", nil)
+		a.ahead.Store(int64(time.Minute))
+		g.settle()
+		Eventually(g.volume("cd")).Should(HavePrefix("UnMountedFromPod"))
+		Expect(g.has("cd")()).To(Equal("empty"))
+	})
+
+	It("waits until the guest releases a disk", func() {
+		g := started()
+		g.change(hotplug("data", onSCSI))
+		g.attached("data", "uid-1", asFile)
+		Eventually(g.volume("data")).Should(HavePrefix("Ready"))
+		g.launcher.HoldDisks()
+		g.change(unplug("data"))
+		g.settle()
+		Expect(g.volume("data")()).To(HavePrefix("Ready VolumeReady"))
+		Expect(a.mounts.list()).To(Equal("data.img=uid-1"))
+		a.ahead.Store(int64(10 * time.Second))
+		g.settle()
+		Eventually(g.volume("data")).Should(Equal("Ready HotplugFailed sda: The guest has not released volume data: unmount it in the guest"))
+
+		By("wanting it again")
+		g.launcher.ReleaseDisk("data")
+		Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+		g.change(hotplug("data", onSCSI))
+		g.settle()
+		Expect(g.volume("data")()).To(HavePrefix("UnMountedFromPod"))
+		g.removed("data")
+		g.attached("data", "uid-2", asFile)
+		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady"))
+	})
+
+	It("reports what libvirt refuses, and plugs the others", func() {
+		g := started()
+		g.launcher.Fail("attach data", errors.New("internal error: No more available PCI slots"))
+		g.change(hotplug("data", onVirtI), hotplug("more", onSCSI), hotplug("sata", v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSATA}}))
+		for _, name := range []string{"data", "more", "sata"} {
+			g.attached(name, types.UID("uid-"+name), asFile)
+		}
+		Eventually(g.volume("more")).Should(HavePrefix("Ready"))
+		Eventually(g.volume("data")).Should(Equal(
+			"MountedToPod HotplugFailed : Volume data could not be attached to the guest: internal error: No more available PCI slots"))
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reconciler.ReasonHotplugVolume)
+		g.launcher.Fail("attach data", nil)
+		a.ahead.Store(int64(time.Minute))
+		g.settle()
+		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady vdc"))
+	})
+
+	It("leaves alone what it has not made", func() {
+		g := started()
+		g.launcher.Alter(func(d *libvirtxml.Domain) {
+			d.Devices.Disks = append(d.Devices.Disks, libvirtxml.DomainDisk{
+				Alias: &libvirtxml.DomainAlias{Name: "ua-disk-other"}, Device: "disk", Target: &libvirtxml.DomainDiskTarget{Dev: "sdx", Bus: "scsi"},
+				Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: "/var/run/kubevirt-private/other.img"}},
+			})
+		})
+		g.change(hotplug("data", onSCSI))
+		g.attached("data", "uid-1", asFile)
+		Eventually(g.volume("data")).Should(HavePrefix("Ready"))
+		g.change(unplug("data"))
+		Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+		Expect(g.has("other")()).To(Equal("/var/run/kubevirt-private/other.img"))
+	})
+})

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package backup
+
+import (
+	"testing"
+
+	"github.com/vireo-project/vireo/test/model"
+)
+
+// ids are the two backups of the model, one after the other. 0 is none.
+var ids = []string{"", "a", "b"}
+
+// world is a state of the model: one guest, of which two backups are requested one after the other.
+type world struct {
+	// wanted is the intent's backup in the VMI's status, and canceled whether it is canceled. seen and seenCanceled are what the agent has
+	// read last.
+	wanted, seen           uint8
+	canceled, seenCanceled bool
+	// of and stage are the record in the domain's metadata.
+	of    uint8
+	stage Stage
+	// active is the backup of libvirt's job, and pending that of a request that libvirt has not processed yet.
+	active, pending uint8
+	// result is that of the last job, of whichever backup.
+	result JobState
+	// images are the backups whose images exist, and complete those that libvirt has copied.
+	images   [3]bool
+	complete [3]bool
+	// refused is set in the agent's memory after libvirt has refused to begin.
+	refused bool
+}
+
+type rules func(View) (Action, Record)
+
+func (w world) view() View {
+	v := View{Record: Record{ID: ids[w.of], Stage: w.stage}, Images: w.images[w.of]}
+	if w.seen != 0 {
+		v.Intent = &Intent{ID: ids[w.seen], Canceled: w.seenCanceled}
+	}
+	switch {
+	case w.active != 0:
+		v.Job.State = JobActive
+	case w.result != JobNone:
+		v.Job = Job{State: w.result, Problem: "it failed"}
+	}
+	if w.refused {
+		v.Problem = "libvirt refuses"
+	}
+	return v
+}
+
+func (w world) recorded(r Record) world {
+	w.stage, w.of, w.refused = r.Stage, 0, false
+	for i, id := range ids {
+		if id == r.ID {
+			w.of = uint8(i)
+		}
+	}
+	return w
+}
+
+func (r rules) steps(w world, add model.Add[world]) {
+	r.act(w, add)
+	w.libvirt(add)
+	w.controller(add)
+	next := w
+	next.seen, next.seenCanceled = w.wanted, w.canceled
+	add("the agent reads the VMI", false, next)
+	next = w
+	next.seen, next.seenCanceled, next.refused = 0, false, false
+	add("the agent is restarted and reads an old VMI", true, next)
+}
+
+// act is the agent's next action, and what may happen to it.
+func (r rules) act(w world, add model.Add[world]) {
+	action, record := r(w.view())
+	next := w
+	switch action {
+	case Request:
+		next.result = JobNone
+		add("the agent ends between the discarded result and the record", true, next)
+		add("the agent requests", false, next.recorded(record))
+	case Write:
+		add("the agent writes "+string(record.Stage.Name()), false, w.recorded(record))
+	case Begin:
+		next.active, next.images[w.of] = w.of, true
+		add("the agent begins", false, next)
+		next = w
+		next.refused = true
+		add("libvirt refuses", true, next)
+		next = w
+		next.pending = w.of
+		add("the agent begins, and loses the connection", true, next)
+	case Abort:
+		add("the agent aborts", false, w.fails())
+	case Wait:
+	}
+}
+
+func (w world) libvirt(add model.Add[world]) {
+	next := w
+	if w.active != 0 {
+		next.active, next.result = 0, JobSucceeded
+		next.complete[w.active] = true
+		add("the job succeeds", false, next)
+		add("the job fails", true, w.fails())
+	}
+	if w.pending != 0 {
+		next = w
+		next.pending = 0
+		if w.active == 0 {
+			next.active, next.images[w.pending] = w.pending, true
+		}
+		add("libvirt processes a request of a lost connection", false, next)
+	}
+}
+
+// fails ends the job without success: libvirt removes the images.
+func (w world) fails() world {
+	w.result, w.images[w.active] = JobFailed, false
+	w.active = 0
+	return w
+}
+
+func (w world) controller(add model.Add[world]) {
+	next := w
+	ended := w.of == w.wanted && w.stage >= Succeeded
+	switch {
+	case w.wanted == 0:
+		next.wanted = 1
+		add("virt-controller requests a", false, next)
+	case !w.canceled && !ended:
+		next.canceled = true
+		add("virt-controller cancels", true, next)
+	case w.wanted == 1 && ended:
+		next.wanted, next.canceled = 2, false
+		add("virt-controller requests b", false, next)
+	}
+}
+
+// violation describes the safety property that a state violates.
+func violation(w world) string {
+	if w.stage == Succeeded && !w.complete[w.of] {
+		return "a backup is reported as complete that was not copied"
+	}
+	return ""
+}
+
+func settled(w world) bool {
+	return w.wanted == 2 && w.of == 2 && w.stage >= Succeeded && w.active == 0 && w.pending == 0
+}
+
+func TestModel(t *testing.T) {
+	e := model.Explore(rules(Decide).steps, violation)
+	if e.Violation != "" {
+		t.Fatalf("%s:\n  %s\n%+v", e.Violation, e.Path(e.At), e.At)
+	}
+	if w, found := e.Stuck(settled); found {
+		t.Fatalf("no settled state can be reached:\n  %s\n%+v", e.Path(w), w)
+	}
+	both := false
+	for _, w := range e.States {
+		both = both || settled(w) && w.stage == Succeeded && w.complete[1]
+	}
+	if !both {
+		t.Error("the two backups never succeed")
+	}
+	t.Logf("%d states", len(e.States))
+}
+
+// TestModelDetectsBrokenRules breaks one rule at a time, and expects the model to find a violation or a stuck state.
+func TestModelDetectsBrokenRules(t *testing.T) {
+	for name, broken := range map[string]rules{
+		"the images are not looked for": func(v View) (Action, Record) {
+			v.Images = true
+			return Decide(v)
+		},
+		"a job that libvirt does not know has succeeded": func(v View) (Action, Record) {
+			action, next := Decide(v)
+			if next.Stage == Failed && v.Job.State == JobNone {
+				next.Stage = Succeeded
+			}
+			return action, next
+		},
+		"a job that was aborted has succeeded": func(v View) (Action, Record) {
+			if v.Job.State == JobFailed {
+				v.Job.State, v.Images = JobSucceeded, true
+			}
+			return Decide(v)
+		},
+		"a refusal is forgotten": func(v View) (Action, Record) {
+			v.Problem = ""
+			action, next := Decide(v)
+			if action == Begin {
+				return Wait, v.Record
+			}
+			return action, next
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := model.Explore(broken.steps, violation)
+			at, what := e.At, e.Violation
+			if what == "" {
+				var found bool
+				if at, found = e.Stuck(settled); !found {
+					t.Fatal("the model finds neither a violation nor a stuck state")
+				}
+				what = "no settled state can be reached"
+			}
+			t.Log(what + ":\n  " + e.Path(at))
+		})
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+)
+
+// freezeLimit is how long the guest may be frozen for a backup: until libvirt has begun the job.
+const freezeLimit = time.Minute
+
+// Observed is what decides about a backup. The VMI is read from the API server, because a stale one may lack an intent.
+type Observed struct {
+	// Now is the time.
+	Now time.Time
+	// Backup is the backup.
+	Backup *v1alpha1.VirtualMachineBackup
+	// Tracker is the source of the backup if that is a tracker and exists.
+	Tracker *v1alpha1.VirtualMachineBackupTracker
+	// VMI is the VM's VMI that has not ended, or nil. One that the VM does not control does not count.
+	VMI *v1.VirtualMachineInstance
+	// Claim is the claim that the backup is written to, or nil.
+	Claim *corev1.PersistentVolumeClaim
+	// MigrationPending reports whether the VMI has a migration that has not ended. It is only needed before the backup starts.
+	MigrationPending bool
+}
+
+// Step is what to do next. At most one of the changes is set; after it, Next is called again with what is observed then.
+type Step struct {
+	// Status is the status to write. It is written before the change.
+	Status v1alpha1.VirtualMachineBackupStatus
+	// AddVolume is added to the VMI's utility volumes, RemoveVolume is the name of one that is removed.
+	AddVolume    *v1.UtilityVolume
+	RemoveVolume string
+	// Freeze and Intent are written to the VMI's status, with its resource version as precondition. ClearIntent removes the intent.
+	Freeze      *freeze.Intent
+	Intent      *backup.Intent
+	ClearIntent bool
+	// Done means that nothing of the backup is left in the VMI. The finalizer can be removed.
+	Done bool
+	// After is when to call Next again even if nothing changes, or 0.
+	After time.Duration
+}
+
+// planner computes one step.
+type planner struct {
+	Observed
+	step Step
+	// id identifies the backup in the VMI, volume is the name of the utility volume there.
+	id, volume string
+	// intent is the backup's intent in the VMI, or nil, and record the agent's record of it, or an empty one.
+	intent *backup.Intent
+	record backup.Record
+}
+
+// VolumeName is the name of a backup's utility volume.
+func VolumeName(b *v1alpha1.VirtualMachineBackup) string { return "backup-" + string(b.UID) }
+
+// Next returns what to do next.
+func Next(o Observed) Step {
+	p := &planner{Observed: o, id: string(o.Backup.UID), volume: VolumeName(o.Backup)}
+	if o.Backup.Status != nil {
+		p.step.Status = *o.Backup.Status.DeepCopy()
+	}
+	if o.VMI != nil {
+		if intent := backup.IntentOf(&o.VMI.Status); intent != nil && intent.ID == p.id {
+			p.intent = intent
+		}
+		if record := backup.RecordOf(&o.VMI.Status); record.ID == p.id {
+			p.record = record
+		}
+	}
+	switch {
+	case p.ended():
+		p.cleanUp()
+	case o.Backup.DeletionTimestamp != nil:
+		p.abort()
+	case p.intent == nil && p.record.ID == "" && !p.initiated():
+		p.prepare()
+	case p.intent == nil && p.record.ID == "":
+		p.fail(v1alpha1.ReasonSourceLost, "The VM stopped while it was backed up")
+	default:
+		p.run()
+	}
+	return p.step
+}
+
+// abort cancels a backup that is being deleted.
+func (p *planner) abort() {
+	switch {
+	case p.VMI == nil:
+		p.step.Done = true
+	case p.intent != nil && !p.intent.Canceled && (p.record.ID == "" || !p.record.Ended()):
+		p.progress(v1alpha1.ReasonAborting, "The backup was deleted")
+		p.step.Intent = p.intent
+		p.step.Intent.Canceled = true
+	case p.intent != nil && (p.record.ID == "" || !p.record.Ended()):
+		// The agent reports when the job has ended.
+	default:
+		p.cleanUp()
+	}
+}
+
+// cleanUp removes what is left of a backup in the VMI.
+func (p *planner) cleanUp() {
+	switch {
+	case p.VMI == nil:
+		p.step.Done = true
+	case p.endFreeze(), p.detach():
+	case p.intent != nil:
+		p.step.ClearIntent = true
+	default:
+		p.step.Done = true
+	}
+}
+
+// endFreeze cancels a freeze that this backup has requested and that is not needed any more. It returns false if there is none.
+func (p *planner) endFreeze() bool {
+	view := p.freezeView(freeze.NoSnapshot)
+	view.Abandoned = true
+	if view.Intent == nil || view.Intent.ID != p.id {
+		return false
+	}
+	action, intent := freeze.DecideController(view)
+	if action != freeze.WriteIntent {
+		return false
+	}
+	p.step.Freeze = intent
+	return true
+}
+
+// detach detaches the claim, and returns false once it is detached.
+func (p *planner) detach() bool {
+	named := func(name string) bool { return name == p.volume }
+	if slices.ContainsFunc(p.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return named(v.Name) }) {
+		p.step.RemoveVolume = p.volume
+		return true
+	}
+	return slices.ContainsFunc(p.VMI.Status.VolumeStatus, func(v v1.VolumeStatus) bool { return named(v.Name) })
+}
+
+// freezeView returns what decides about the freeze, for the state of the backup.
+func (p *planner) freezeView(state freeze.Snapshots) freeze.ControllerView {
+	return freeze.ControllerView{
+		Now: p.Now, ID: p.id, Limit: freezeLimit, Snapshots: state,
+		Intent: freeze.IntentOf(&p.VMI.Status), Record: freeze.RecordOf(&p.VMI.Status),
+	}
+}
+
+// waitFor makes sure that Next is called at a time.
+func (p *planner) waitFor(at time.Time) {
+	if after := max(at.Sub(p.Now), time.Millisecond); p.step.After == 0 || after < p.step.After {
+		p.step.After = after
+	}
+}
+
+// run waits until the backup has begun, the guest is thawed, the backup has ended and the claim is detached, in this order.
+func (p *planner) run() {
+	p.step.Status.Type = v1alpha1.Full
+	p.include()
+	if !p.thawed() {
+		p.progress(v1alpha1.ReasonInitiated, "The backup is being started")
+		return
+	}
+	if p.record.ID == "" || !p.record.Ended() {
+		p.progress(v1alpha1.ReasonInitiated, "The disks are being copied")
+		return
+	}
+	if p.detach() {
+		// What was written may still be in the node's memory.
+		p.progress(v1alpha1.ReasonInitiated, "The claim is being detached")
+		return
+	}
+	if p.record.Stage != backup.Succeeded {
+		p.fail(v1alpha1.ReasonFailed, "The disks were not copied: "+p.record.Problem)
+		return
+	}
+	p.complete()
+}
+
+// thawed decides about the freeze while the backup begins. It returns true once the guest need not be frozen any more, and then reports
+// whether it was.
+func (p *planner) thawed() bool {
+	state := freeze.SomeSnapshots
+	if p.record.Begun() {
+		state = freeze.AllSnapshots
+	}
+	view := p.freezeView(state)
+	if view.Intent == nil || view.Intent.ID != p.id {
+		if state == freeze.AllSnapshots {
+			p.setUnfrozen()
+		}
+		return state == freeze.AllSnapshots
+	}
+	action, intent := freeze.DecideController(view)
+	switch action {
+	case freeze.WriteIntent:
+		p.step.Freeze = intent
+	case freeze.Done:
+		p.setQuiesced(view)
+		return true
+	default:
+		if p.Now.Before(view.Intent.Deadline) {
+			p.waitFor(view.Intent.Deadline)
+		}
+		return false
+	}
+	return false
+}
+
+// include lists the disks that are in the backup.
+func (p *planner) include() {
+	if p.intent == nil || len(p.step.Status.IncludedVolumes) > 0 {
+		return
+	}
+	for _, name := range p.intent.Volumes {
+		info := v1alpha1.BackupVolumeInfo{VolumeName: name}
+		for i := range p.VMI.Status.VolumeStatus {
+			if p.VMI.Status.VolumeStatus[i].Name == name {
+				info.DiskTarget = p.VMI.Status.VolumeStatus[i].Target
+			}
+		}
+		p.step.Status.IncludedVolumes = append(p.step.Status.IncludedVolumes, info)
+	}
+}

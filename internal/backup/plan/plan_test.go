@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+)
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// cluster is what a backup acts on. It applies steps as the reconciler does.
+type cluster struct {
+	Observed
+	t *testing.T
+}
+
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{t: t}
+	c.Now = start
+	c.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "u"}}
+	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	c.Backup.Spec.PvcName = ptr.To("backups")
+	c.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}}
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm"}}
+	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "root"}, {Name: "seed"}}
+	vmi.Spec.Volumes = []v1.Volume{{Name: "root"}, {Name: "seed", VolumeSource: v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{}}}}
+	vmi.Spec.Volumes[0].PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{}
+	vmi.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "root-claim"
+	vmi.Status.Phase = v1.Running
+	vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "root", Target: "vda"}}
+	c.VMI = vmi
+	return c
+}
+
+// next plans and applies one step, and returns it.
+func (c *cluster) next() Step {
+	c.t.Helper()
+	s := Next(c.Observed)
+	changes := 0
+	for _, set := range []bool{s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.Intent != nil, s.ClearIntent, s.Done} {
+		if set {
+			changes++
+		}
+	}
+	if changes > 1 {
+		c.t.Fatalf("more than one change in a step: %+v", s)
+	}
+	c.Backup.Status = &s.Status
+	switch {
+	case s.AddVolume != nil:
+		c.VMI.Spec.UtilityVolumes = append(c.VMI.Spec.UtilityVolumes, *s.AddVolume)
+	case s.RemoveVolume != "":
+		c.VMI.Spec.UtilityVolumes = slices.DeleteFunc(c.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return v.Name == s.RemoveVolume })
+	case s.Freeze != nil:
+		c.VMI.Status.SnapshotFreeze = s.Freeze.Status()
+	case s.Intent != nil:
+		c.VMI.Status.DiskBackup = s.Intent.Status()
+	case s.ClearIntent:
+		c.VMI.Status.DiskBackup = nil
+	}
+	return s
+}
+
+// mount does what the agent does with the utility volume, and unmount the opposite.
+func (c *cluster) mount() {
+	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{Name: "backup-u", Phase: v1.HotplugVolumeMounted})
+}
+
+func (c *cluster) unmount() { c.VMI.Status.VolumeStatus = c.VMI.Status.VolumeStatus[:1] }
+
+// record does what the agent does for the intent.
+func (c *cluster) record(stage backup.Stage, problem string) {
+	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: stage, StartedAt: c.Now, Problem: problem}.Status()
+}
+
+func (c *cluster) freeze(stage freeze.Stage, kept bool, problem string) {
+	deadline := c.VMI.Status.SnapshotFreeze.Deadline.Time
+	c.VMI.Status.SnapshotFreezeRecord = freeze.Record{ID: "u", Stage: stage, Kept: kept, Deadline: deadline, Problem: problem}.Status()
+}
+
+func (c *cluster) connectAgent() {
+	c.VMI.Status.Conditions = append(c.VMI.Status.Conditions, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceAgentConnected, Status: corev1.ConditionTrue,
+	})
+}
+
+// expect checks a condition: its status, its reason, and a part of its message.
+func (c *cluster) expect(kind v1alpha1.ConditionType, status metav1.ConditionStatus, reason, message string) {
+	c.t.Helper()
+	got := meta.FindStatusCondition(c.Backup.Status.Conditions, string(kind))
+	if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
+		c.t.Errorf("condition %s is %+v, not %s, %s, %q", kind, got, status, reason, message)
+	}
+}
+
+// begin brings a backup without a freeze to the stage Running.
+func (c *cluster) begin() {
+	c.t.Helper()
+	if s := c.next(); s.AddVolume == nil || s.AddVolume.ClaimName != "backups" || s.AddVolume.Name != "backup-u" {
+		c.t.Fatalf("the claim is not attached: %+v", s)
+	}
+	if s := c.next(); s.AddVolume != nil || s.Intent != nil {
+		c.t.Fatalf("something happens before the claim is there: %+v", s)
+	}
+	c.mount()
+	if s := c.next(); s.Intent == nil || s.Intent.File("root") != "vm/b-20260301T120000Z/b-root.qcow2" || !slices.Equal(s.Intent.Volumes, []string{"root"}) {
+		c.t.Fatalf("the backup is not requested: %+v", s)
+	}
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "")
+	c.record(backup.Running, "")
+	c.next()
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitiated, "being copied")
+}
+
+// finish brings an ended backup to its end.
+func (c *cluster) finish() {
+	c.t.Helper()
+	if s := c.next(); s.RemoveVolume != "backup-u" {
+		c.t.Fatalf("the claim is not detached: %+v", s)
+	}
+	c.next()
+	if meta.IsStatusConditionTrue(c.Backup.Status.Conditions, string(v1alpha1.ConditionComplete)) {
+		c.t.Error("the backup is complete before its claim is detached")
+	}
+	c.unmount()
+	c.next()
+	if s := c.next(); !s.ClearIntent {
+		c.t.Fatalf("the intent stays: %+v", s)
+	}
+	if s := c.next(); !s.Done {
+		c.t.Fatalf("something is left: %+v", s)
+	}
+}
+
+func TestBackup(t *testing.T) {
+	c := newCluster(t)
+	c.begin()
+	c.expect(v1alpha1.ConditionQuiesced, metav1.ConditionFalse, v1alpha1.ReasonQuiesceSkipped, "no agent")
+	if got := c.Backup.Status; got.Type != v1alpha1.Full || len(got.IncludedVolumes) != 1 || got.IncludedVolumes[0].DiskTarget != "vda" || got.CheckpointName != nil {
+		t.Errorf("the status is %+v", got)
+	}
+	c.record(backup.Succeeded, "")
+	c.finish()
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "Incremental backups are not implemented")
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "")
+}
+
+func TestBackupThatFails(t *testing.T) {
+	c := newCluster(t)
+	c.begin()
+	c.record(backup.Failed, "no space left")
+	c.finish()
+	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "no space left")
+}
+
+func TestFreeze(t *testing.T) {
+	for name, tc := range map[string]struct {
+		frozen, thawed         freeze.Stage
+		kept                   bool
+		status                 metav1.ConditionStatus
+		reason, message, ended string
+	}{
+		"kept":     {freeze.Frozen, freeze.Thawed, true, metav1.ConditionTrue, v1alpha1.ReasonQuiesceSucceeded, "", v1alpha1.ReasonCompleted},
+		"not kept": {freeze.Frozen, freeze.Thawed, false, metav1.ConditionFalse, v1alpha1.ReasonQuiesceFailed, "because", v1alpha1.ReasonCompletedWithWarning},
+		"refused":  {freeze.Failed, freeze.Failed, false, metav1.ConditionFalse, v1alpha1.ReasonQuiesceFailed, "because", v1alpha1.ReasonCompletedWithWarning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.connectAgent()
+			c.next()
+			c.mount()
+			if s := c.next(); s.Freeze == nil || s.Freeze.ID != "u" || s.Freeze.Deadline.Sub(start) != freezeLimit {
+				t.Fatalf("no freeze is requested: %+v", s)
+			}
+			if s := c.next(); s.Intent != nil || s.After != freezeLimit {
+				t.Fatalf("the backup does not wait for the freeze: %+v", s)
+			}
+			c.freeze(tc.frozen, false, "because")
+			for range 5 {
+				if c.next().Intent != nil {
+					break
+				}
+			}
+			if c.VMI.Status.DiskBackup == nil {
+				t.Fatal("the backup is never requested")
+			}
+			c.record(backup.Requested, "")
+			for range 3 {
+				if s := c.next(); s.Freeze != nil && s.Freeze.End == freeze.Release {
+					t.Fatal("the guest is thawed before the backup has begun")
+				}
+			}
+			c.record(backup.Running, "")
+			c.next()
+			c.freeze(tc.thawed, tc.kept, "because")
+			c.next()
+			c.expect(v1alpha1.ConditionQuiesced, tc.status, tc.reason, tc.message)
+			// A later snapshot replaces the freeze.
+			c.VMI.Status.SnapshotFreeze = (&freeze.Intent{ID: "other", Deadline: c.Now.Add(time.Minute)}).Status()
+			c.record(backup.Succeeded, "")
+			c.finish()
+			c.expect(v1alpha1.ConditionQuiesced, tc.status, tc.reason, tc.message)
+			c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, tc.ended, tc.message)
+		})
+	}
+}
+
+func TestFreezeEndsAtItsDeadline(t *testing.T) {
+	c := newCluster(t)
+	c.connectAgent()
+	c.next()
+	c.mount()
+	c.next()
+	c.Now = c.Now.Add(freezeLimit)
+	if s := c.next(); s.Freeze == nil || s.Freeze.End != freeze.Cancel {
+		t.Fatalf("the freeze is not canceled: %+v", s)
+	}
+	if s := c.next(); s.Intent == nil {
+		t.Fatalf("the backup is not requested without a freeze: %+v", s)
+	}
+}
+
+func TestGuestThatEnds(t *testing.T) {
+	for name, end := range map[string]func(*cluster){
+		"no VMI":      func(c *cluster) { c.VMI = nil },
+		"another VMI": func(c *cluster) { c.VMI = newCluster(c.t).VMI },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.begin()
+			end(c)
+			c.next()
+			c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonSourceLost, "stopped")
+			if s := c.next(); !s.Done {
+				t.Errorf("something is left: %+v", s)
+			}
+		})
+	}
+}
+
+func TestDeletion(t *testing.T) {
+	deleted := func(c *cluster) { c.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }
+	t.Run("before it starts", func(t *testing.T) {
+		c := newCluster(t)
+		c.next()
+		c.mount()
+		deleted(c)
+		if s := c.next(); s.RemoveVolume == "" {
+			t.Fatalf("the claim stays: %+v", s)
+		}
+		c.unmount()
+		if s := c.next(); !s.Done {
+			t.Fatalf("something is left: %+v", s)
+		}
+	})
+	t.Run("while the guest is frozen", func(t *testing.T) {
+		c := newCluster(t)
+		c.connectAgent()
+		c.next()
+		c.mount()
+		c.next()
+		c.freeze(freeze.Frozen, false, "")
+		deleted(c)
+		if s := c.next(); s.Freeze == nil || s.Freeze.End != freeze.Cancel {
+			t.Fatalf("the guest stays frozen: %+v", s)
+		}
+		if s := c.next(); s.RemoveVolume == "" {
+			t.Fatalf("the claim stays: %+v", s)
+		}
+	})
+	t.Run("while it runs", func(t *testing.T) {
+		c := newCluster(t)
+		c.begin()
+		deleted(c)
+		if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
+			t.Fatalf("it is not canceled: %+v", s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "")
+		if s := c.next(); s.RemoveVolume != "" || s.Done {
+			t.Fatalf("the claim is detached while QEMU writes to it: %+v", s)
+		}
+		c.record(backup.Failed, "aborted")
+		if s := c.next(); s.RemoveVolume == "" {
+			t.Fatalf("the claim stays: %+v", s)
+		}
+		c.unmount()
+		c.next()
+		if s := c.next(); !s.Done || c.VMI.Status.DiskBackup != nil {
+			t.Fatalf("something is left: %+v", s)
+		}
+	})
+}
+
+func TestWaitsAndProblems(t *testing.T) {
+	lun := func(d *v1.Disk) { d.LUN = &v1.LunTarget{} }
+	for name, tc := range map[string]struct {
+		change  func(*cluster)
+		waits   string
+		problem string
+	}{
+		"no tracker": {func(c *cluster) {
+			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+		}, "BackupTracker t does not exist", ""},
+		"no VMI":        {func(c *cluster) { c.VMI = nil }, "vm vm is not running, cannot do backup", ""},
+		"not running":   {func(c *cluster) { c.VMI.Status.Phase = v1.Scheduled }, "vm vm is not running, cannot do backup", ""},
+		"no claim":      {func(c *cluster) { c.Claim = nil }, "PVC ns/backups doesnt exist", ""},
+		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is being migrated", ""},
+		"another one":   {func(c *cluster) { c.VMI.Status.DiskBackup = &v1.DiskBackup{ID: "other"} }, "another VirtualMachineBackup", ""},
+		"pull":          {func(c *cluster) { c.Backup.Spec.Mode = ptr.To(v1alpha1.PullMode) }, "", "Pull is not implemented"},
+		"a long name":   {func(c *cluster) { c.Backup.Name = strings.Repeat("b", maxName+1) }, "", "more than"},
+		"a device":      {func(c *cluster) { c.Claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }, "", "no file system"},
+		"its own disk":  {func(c *cluster) { c.Claim.Name = "root-claim" }, "", "is a disk of the VM"},
+		"a LUN":         {func(c *cluster) { lun(&c.VMI.Spec.Domain.Devices.Disks[0]) }, "", "is a LUN"},
+		"shareable":     {func(c *cluster) { c.VMI.Spec.Domain.Devices.Disks[0].Shareable = ptr.To(true) }, "", "is shareable"},
+		"no disk":       {func(c *cluster) { c.VMI.Spec.Domain.Devices.Disks = nil }, "", "is no disk"},
+		"nothing to do": {func(c *cluster) { c.VMI.Spec.Volumes = nil }, "", "nothing to back up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			tc.change(c)
+			s := c.next()
+			if s.AddVolume != nil || s.Intent != nil {
+				t.Errorf("it does something: %+v", s)
+			}
+			if tc.waits != "" {
+				c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, tc.waits)
+				return
+			}
+			c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, tc.problem)
+		})
+	}
+}
+
+func TestBackupOfATracker(t *testing.T) {
+	c := newCluster(t)
+	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+	c.Tracker = &v1alpha1.VirtualMachineBackupTracker{}
+	c.Tracker.Spec.Source.Name = "vm"
+	c.begin()
+	if c.Backup.Status.Type != v1alpha1.Full {
+		t.Errorf("the type is %s", c.Backup.Status.Type)
+	}
+}
+
+// TestRepeatedSteps checks that a step that was applied in part, or not at all, is planned again.
+func TestRepeatedSteps(t *testing.T) {
+	c := newCluster(t)
+	c.begin()
+	c.record(backup.Succeeded, "")
+	before := c.Observed
+	first := Next(before)
+	if second := Next(before); first.RemoveVolume != second.RemoveVolume || first.RemoveVolume == "" {
+		t.Errorf("the steps are %+v and %+v", first, second)
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	diskbackup "github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// maxName is the limit for the name of a backup: the names of the images, with those of the longest volume, have at most 255 bytes.
+const maxName = 255 - len("-.qcow2") - 63
+
+// SourceVM returns the name of the VM of a backup. It is empty if the backup's tracker does not exist.
+func SourceVM(b *v1alpha1.VirtualMachineBackup, tracker *v1alpha1.VirtualMachineBackupTracker) string {
+	switch {
+	case ptr.Deref(b.Spec.Source.APIGroup, "") != backup.GroupName:
+		return b.Spec.Source.Name
+	case tracker == nil:
+		return ""
+	default:
+		return tracker.Spec.Source.Name
+	}
+}
+
+// prepare waits until the backup can start, attaches its claim, has the guest frozen, and requests the backup.
+func (p *planner) prepare() {
+	if problem := p.unsupported(); problem != "" {
+		p.fail(v1alpha1.ReasonFailed, problem)
+		return
+	}
+	if reason := p.waitsFor(); reason != "" {
+		p.progress(v1alpha1.ReasonInitializing, reason)
+		return
+	}
+	volumes, problem := disksOf(&p.VMI.Spec)
+	if problem != "" {
+		p.fail(v1alpha1.ReasonFailed, problem)
+		return
+	}
+	if !p.attached() {
+		p.progress(v1alpha1.ReasonInitializing, "The claim is being attached")
+		return
+	}
+	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
+	if p.frozen() {
+		p.step.Intent = &diskbackup.Intent{
+			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes,
+			Directory: fmt.Sprintf("%s/%s-%s", SourceVM(p.Backup, p.Tracker), p.Backup.Name, p.Now.UTC().Format("20060102T150405Z")),
+		}
+	}
+}
+
+// unsupported returns why there will never be such a backup.
+func (p *planner) unsupported() string {
+	switch {
+	case ptr.Deref(p.Backup.Spec.Mode, v1alpha1.PushMode) != v1alpha1.PushMode:
+		return "The mode Pull is not implemented yet: use Push"
+	case len(p.Backup.Name) > maxName:
+		return fmt.Sprintf("The name of the backup has more than %d characters, which the names of its files cannot have", maxName)
+	case p.Claim != nil && ptr.Deref(p.Claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
+		return fmt.Sprintf("PVC %s/%s has no file system: the backup consists of files", p.Claim.Namespace, p.Claim.Name)
+	case p.Claim != nil && p.VMI != nil && slices.ContainsFunc(p.VMI.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == p.Claim.Name }):
+		return fmt.Sprintf("PVC %s/%s is a disk of the VM: use another one", p.Claim.Namespace, p.Claim.Name)
+	default:
+		return ""
+	}
+}
+
+// waitsFor returns what the backup waits for. KubeVirt's texts, as far as it has them.
+func (p *planner) waitsFor() string {
+	spec := &p.Backup.Spec
+	vm := SourceVM(p.Backup, p.Tracker)
+	claim := ptr.Deref(spec.PvcName, "")
+	switch {
+	case vm == "":
+		return fmt.Sprintf("BackupTracker %s does not exist", spec.Source.Name)
+	case p.VMI == nil || !p.VMI.IsRunning() || p.VMI.DeletionTimestamp != nil:
+		return fmt.Sprintf("vm %s is not running, cannot do backup", vm)
+	case p.Claim == nil:
+		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
+	case p.Claim.DeletionTimestamp != nil:
+		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
+	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending:
+		return fmt.Sprintf("vm %s is being migrated", vm)
+	case p.VMI.Status.DiskBackup != nil:
+		// That of another backup, which removes it when its claim has been detached.
+		return fmt.Sprintf("vm %s is being backed up by another VirtualMachineBackup", vm)
+	default:
+		return ""
+	}
+}
+
+// disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks. The problem says why one of them cannot be.
+func disksOf(spec *v1.VirtualMachineInstanceSpec) (names []string, problem string) {
+	for i := range spec.Volumes {
+		volume := &spec.Volumes[i]
+		if volume.WrittenClaim() == "" && volume.HostDisk == nil {
+			continue
+		}
+		at := slices.IndexFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name })
+		switch {
+		case at < 0:
+			return nil, fmt.Sprintf("Volume %s is no disk, and would be missing in the backup", volume.Name)
+		case spec.Domain.Devices.Disks[at].LUN != nil:
+			return nil, fmt.Sprintf("Volume %s is a LUN, which QEMU passes through and cannot copy", volume.Name)
+		case ptr.Deref(spec.Domain.Devices.Disks[at].Shareable, false):
+			return nil, fmt.Sprintf("Volume %s is shareable: what other guests write meanwhile would be mixed into its copy", volume.Name)
+		}
+		names = append(names, volume.Name)
+	}
+	if len(names) == 0 {
+		return nil, "The VM has no disk on a claim, so there is nothing to back up"
+	}
+	return names, ""
+}
+
+// attached attaches the claim, and returns true once it is in the launcher Pod.
+func (p *planner) attached() bool {
+	if !slices.ContainsFunc(p.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return v.Name == p.volume }) {
+		p.step.AddVolume = &v1.UtilityVolume{
+			Name: p.volume, Type: ptr.To(v1.Backup),
+			PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.Claim.Name},
+		}
+		return false
+	}
+	return slices.ContainsFunc(p.VMI.Status.VolumeStatus, func(v v1.VolumeStatus) bool {
+		return v.Name == p.volume && v.Phase == v1.HotplugVolumeMounted
+	})
+}
+
+// wantsFreeze reports whether the guest is to be frozen, and otherwise why not.
+func (p *planner) wantsFreeze() (bool, string) {
+	agent := vmistatus.FindCondition(&p.VMI.Status, v1.VirtualMachineInstanceAgentConnected)
+	switch {
+	case p.Backup.Spec.SkipQuiesce:
+		return false, "skipQuiesce is set"
+	case agent == nil || agent.Status != corev1.ConditionTrue:
+		return false, "The guest has no agent"
+	case vmistatus.IsConditionTrue(&p.VMI.Status, v1.VirtualMachineInstancePaused):
+		return false, "The guest is paused"
+	default:
+		return true, ""
+	}
+}
+
+// frozen has the guest frozen, and returns true once it is, or will not be.
+func (p *planner) frozen() bool {
+	view := p.freezeView(freeze.NoSnapshot)
+	isOwn := view.Intent != nil && view.Intent.ID == p.id
+	if wanted, _ := p.wantsFreeze(); !wanted && !isOwn {
+		return true
+	}
+	action, intent := freeze.DecideController(view)
+	switch action {
+	case freeze.WriteIntent:
+		p.step.Freeze = intent
+		return false
+	case freeze.Await:
+		if p.Now.Before(view.Intent.Deadline) {
+			p.waitFor(view.Intent.Deadline)
+		}
+		return false
+	default:
+		return true
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+)
+
+// problemNotKept is why the guest was not frozen, if the agent does not report it.
+const problemNotKept = "The guest's file systems were not frozen until the backup had begun"
+
+// messageFull is the message of a backup that is complete.
+const messageFull = "The backup has all data of the included volumes. Incremental backups are not implemented yet"
+
+// set sets a condition.
+func (p *planner) set(kind v1alpha1.ConditionType, isTrue bool, reason, message string) {
+	status := metav1.ConditionFalse
+	if isTrue {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&p.step.Status.Conditions, metav1.Condition{
+		Type: string(kind), Status: status, Reason: reason, Message: message,
+		ObservedGeneration: p.Backup.Generation, LastTransitionTime: metav1.NewTime(p.Now),
+	})
+}
+
+// progress reports what the backup waits for.
+func (p *planner) progress(reason, message string) {
+	p.set(v1alpha1.ConditionProgressing, true, reason, message)
+}
+
+// fail reports that there will be no backup.
+func (p *planner) fail(reason, message string) {
+	p.set(v1alpha1.ConditionProgressing, false, reason, message)
+	p.set(v1alpha1.ConditionFailed, true, reason, message)
+}
+
+// complete reports that there is a backup, with a warning if the guest was to be frozen and was not.
+func (p *planner) complete() {
+	reason, message := v1alpha1.ReasonCompleted, messageFull
+	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
+		reason, message = v1alpha1.ReasonCompletedWithWarning, messageFull+". "+quiesced.Message
+	}
+	p.set(v1alpha1.ConditionProgressing, false, reason, message)
+	p.set(v1alpha1.ConditionComplete, true, reason, message)
+}
+
+func (p *planner) condition(kind v1alpha1.ConditionType) *metav1.Condition {
+	return meta.FindStatusCondition(p.step.Status.Conditions, string(kind))
+}
+
+// ended reports whether the backup is complete or has failed.
+func (p *planner) ended() bool {
+	return meta.IsStatusConditionTrue(p.step.Status.Conditions, string(v1alpha1.ConditionComplete)) ||
+		meta.IsStatusConditionTrue(p.step.Status.Conditions, string(v1alpha1.ConditionFailed))
+}
+
+// initiated reports whether the status has recorded that the backup was requested.
+func (p *planner) initiated() bool {
+	progressing := p.condition(v1alpha1.ConditionProgressing)
+	return progressing != nil && progressing.Reason == v1alpha1.ReasonInitiated
+}
+
+// setQuiesced reports how the freeze has ended. It does not change afterwards: a later freeze replaces that of the backup in the VMI.
+func (p *planner) setQuiesced(view freeze.ControllerView) {
+	switch {
+	case p.condition(v1alpha1.ConditionQuiesced) != nil:
+	case view.Consistent():
+		p.set(v1alpha1.ConditionQuiesced, true, v1alpha1.ReasonQuiesceSucceeded, "The guest's file systems were frozen when the backup began")
+	case view.Record.ID == p.id && view.Record.Problem != "":
+		p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceFailed, view.Record.Problem)
+	default:
+		p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceFailed, problemNotKept)
+	}
+}
+
+// setUnfrozen reports why no freeze was requested.
+func (p *planner) setUnfrozen() {
+	if p.condition(v1alpha1.ConditionQuiesced) != nil {
+		return
+	}
+	if wanted, why := p.wantsFreeze(); !wanted {
+		p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceSkipped, why)
+		return
+	}
+	p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceFailed, problemNotKept)
+}

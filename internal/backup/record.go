@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package backup
+
+import (
+	"path"
+	"time"
+)
+
+// Intent is the backup that virt-controller requests. It is in the VMI's status, and is only written with the resource version as a
+// precondition.
+type Intent struct {
+	// ID identifies the backup: the UID of the VirtualMachineBackup. A guest is backed up at most once for it.
+	ID string
+	// UtilityVolume is the volume that the images are written to.
+	UtilityVolume string
+	// Directory is the directory in it, which is created, and FilePrefix how the names of the images begin.
+	Directory, FilePrefix string
+	// Volumes are the volumes of which the disks are copied.
+	Volumes []string
+	// Canceled is set once and never reset after that.
+	Canceled bool
+}
+
+// File returns the path of a volume's image in the utility volume.
+func (i *Intent) File(volume string) string {
+	return path.Join(i.Directory, i.FilePrefix+volume+".qcow2")
+}
+
+// Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as long as the guest.
+// The VMI's status contains a copy for virt-controller.
+type Record struct {
+	// ID is the intent's ID, or empty if there has been none.
+	ID string
+	// Stage is the stage of the backup.
+	Stage Stage
+	// StartedAt is when it was requested, and EndedAt when the agent observed that it had ended.
+	StartedAt, EndedAt time.Time
+	// Problem explains to users why it failed.
+	Problem string
+}
+
+// Stage is the stage of a backup. A backup never returns to an earlier one.
+type Stage uint8
+
+// The stages.
+const (
+	// None: there has been no backup.
+	None Stage = iota
+	// Requested: libvirt's job may have begun or not. Results of earlier jobs have been discarded.
+	Requested
+	// Running: the job has begun, so the backup has its point in time.
+	Running
+	// Succeeded: the disks have been copied.
+	Succeeded
+	// Failed: they have not, and will not be.
+	Failed
+)
+
+// Ended reports whether the agent has nothing more to do for the backup.
+func (r Record) Ended() bool { return r.Stage == None || r.Stage == Succeeded || r.Stage == Failed }
+
+// Begun reports whether the backup has its point in time, or never will have one: the guest need not be frozen any more.
+func (r Record) Begun() bool { return r.Stage == Running || r.Stage == Succeeded || r.Stage == Failed }

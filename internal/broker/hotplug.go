@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/devicerule"
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+)
+
+// sweepInterval is how often the broker looks for devices that a launcher Pod may use although the kubelet has removed their volumes.
+const sweepInterval = 30 * time.Second
+
+// attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system is mounted in its directory
+// for hotplugged disks, for a block device there is a device file that it may open.
+func (s *Server) attachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
+	return s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
+		if err := s.expectAttachment(pod, a); err != nil {
+			return answer{}, err
+		}
+		if !a.Block {
+			image, err := s.pods.ClaimImage(a.Attachment)
+			if err != nil {
+				return answer{}, err
+			}
+			defer func() { _ = image.Close() }()
+			return answer{}, h.mount(layout.HotplugDiskName(a.Volume, false), image)
+		}
+		device, err := s.claimDevice(a.Attachment)
+		if err != nil {
+			return answer{}, err
+		}
+		if err := h.makeDevice(layout.HotplugDiskName(a.Volume, true), device); err != nil {
+			return answer{}, err
+		}
+		return answer{}, s.setDevices(h, "", &device)
+	}), errors.Join(checkVolume(a), pods.CheckUID(a.Attachment))
+}
+
+// detachVolume takes from a launcher Pod what attachVolume has given it. The attachment Pod need not exist any more.
+func (s *Server) detachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
+	err := checkVolume(a)
+	if a.Attachment != "" {
+		err = errors.Join(err, pods.CheckUID(a.Attachment))
+	}
+	return s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
+		name := layout.HotplugDiskName(a.Volume, a.Block)
+		if !a.Block {
+			return answer{}, h.unmount(name)
+		}
+		return answer{}, errors.Join(s.setDevices(h, a.Attachment, nil), h.remove(name))
+	}), err
+}
+
+func checkVolume(a brokerapi.VolumeArguments) error {
+	if !layout.IsVolumeName(a.Volume) {
+		return brokerapi.Invalid("%.64q is no name of a volume", a.Volume)
+	}
+	return nil
+}
+
+// inHotplugDir returns a task in the directory of a launcher Pod with its hotplugged volumes.
+func (s *Server) inHotplugDir(pod string, do func(*hotplugDir) (answer, error)) task {
+	return task{limit: s.hotplug, run: func(context.Context) (answer, error) {
+		h, err := s.openHotplug(pod)
+		if err != nil {
+			return answer{}, err
+		}
+		defer h.close()
+		return do(h)
+	}}
+}
+
+// expectAttachment returns an error unless a Pod is in the namespace of a launcher Pod, and has the name of the attachment Pod of that and
+// of the volume. Who may create Pods of that name may also use the namespace's claims.
+func (s *Server) expectAttachment(pod string, a brokerapi.VolumeArguments) error {
+	namespace, _, err := podName(s.PodLogsDir, pod)
+	if err != nil {
+		return err
+	}
+	in, name, err := podName(s.PodLogsDir, a.Attachment)
+	if err != nil {
+		return err
+	}
+	if in != namespace || name != layout.AttachmentPod(pod, a.Volume) {
+		return brokerapi.Refused("Pod %s is not the attachment Pod of volume %s in launcher Pod %s", a.Attachment, a.Volume, pod)
+	}
+	return nil
+}
+
+func (s *Server) claimDevice(attachment string) (devicerule.Device, error) {
+	number, err := s.pods.ClaimDevice(attachment, s.PublishedDevices, s.DevDir)
+	return devicerule.Device{Major: unix.Major(number), Minor: unix.Minor(number)}, err
+}
+
+// setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, except one that does not
+// count, and adds one. It relies on nothing that a launcher can change: a device number is used again for another volume, which may be
+// another tenant's.
+func (s *Server) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
+	inPod := func(element string) bool { return pods.IsCgroup(element, h.pod) }
+	return devicerule.Set(h.process, inPod, func(current []devicerule.Device) ([]devicerule.Device, error) {
+		var want []devicerule.Device
+		if len(current) > 0 {
+			attached, err := s.attachedDevices(h.pod, except)
+			if err != nil {
+				return nil, err
+			}
+			want = slices.DeleteFunc(current, func(d devicerule.Device) bool { return !slices.Contains(attached, d) })
+		}
+		if added != nil && !slices.Contains(want, *added) {
+			want = append(want, *added)
+		}
+		return want, nil
+	})
+}
+
+// attachedDevices returns the devices of the attachment Pods in the namespace of a launcher Pod.
+func (s *Server) attachedDevices(pod, except string) ([]devicerule.Device, error) {
+	namespace, _, err := podName(s.PodLogsDir, pod)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(s.PodLogsDir)
+	if err != nil {
+		return nil, err
+	}
+	var devices []devicerule.Device
+	for _, entry := range entries {
+		parts := strings.Split(entry.Name(), "_")
+		if len(parts) != 3 || parts[0] != namespace || !layout.IsAttachmentPod(parts[1]) || parts[2] == except {
+			continue
+		}
+		// A Pod that has ended, or whose claim has a file system, has no device.
+		if device, err := s.claimDevice(parts[2]); err == nil {
+			devices = append(devices, device)
+		}
+	}
+	return devices, nil
+}
+
+// sweep removes the rules for devices whose attachment Pod is gone, in every launcher Pod.
+func (s *Server) sweep(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(sweepInterval):
+		}
+		entries, err := os.ReadDir(s.pods.Dir())
+		if err != nil {
+			s.log("Cannot list the Pods of the node", "error", err.Error())
+		}
+		for _, entry := range entries {
+			if err := s.sweepPod(ctx, entry.Name()); err != nil {
+				s.log("Cannot check the devices of a launcher Pod", "pod", entry.Name(), "error", err.Error())
+			}
+		}
+	}
+}
+
+func (s *Server) sweepPod(ctx context.Context, pod string) error {
+	dir, err := s.pods.EmptyDir(pod, layout.HotplugDisksVolume)
+	if err != nil {
+		return nil //nolint:nilerr // no launcher Pod, or one without hotplug
+	}
+	_ = dir.Close()
+	got, err := s.run(ctx, pod, s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) { return answer{}, s.setDevices(h, "", nil) }))
+	got.close()
+	if brokerapi.CodeOf(err) == brokerapi.CodeNoLauncher || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// hotplugDir is the directory of a launcher Pod with its hotplugged volumes.
+type hotplugDir struct {
+	pod     string
+	process *os.File
+	dir     *os.File
+}
+
+// openHotplug opens the directory of a launcher Pod with its hotplugged volumes, as its libvirtd has it. It is the kubelet's emptyDir.
+func (s *Server) openHotplug(pod string) (*hotplugDir, error) {
+	process, err := s.pods.Libvirtd(pod)
+	if err != nil {
+		return nil, err
+	}
+	h := &hotplugDir{pod: pod, process: process}
+	if err := h.open(s.pods); err != nil {
+		h.close()
+		return nil, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
+	}
+	return h, nil
+}
+
+func (h *hotplugDir) open(from *pods.Pods) error {
+	root, err := podprocess.OpenRoot(h.process)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	if h.dir, err = root.OpenWithin(layout.HotplugDisksDir, ".", unix.S_IFDIR); err != nil {
+		return err
+	}
+	made, err := from.EmptyDir(h.pod, layout.HotplugDisksVolume)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = made.Close() }()
+	if same, err := sameFile(h.dir, made); err != nil || !same {
+		return errors.Join(err, brokerapi.Refused("%s is not the kubelet's volume", layout.HotplugDisksDir))
+	}
+	return nil
+}
+
+func (h *hotplugDir) close() {
+	_ = h.process.Close()
+	if h.dir != nil {
+		_ = h.dir.Close()
+	}
+}
+
+// openEntry opens an entry of the directory as a reference, and what is mounted on it unless flags has RESOLVE_NO_XDEV.
+func (h *hotplugDir) openEntry(name string, flags uint64, resolve uint64) (*os.File, error) {
+	fd, err := unix.Openat2(int(h.dir.Fd()), name, &unix.OpenHow{
+		Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Mode: mode(flags),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolve,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: layout.HotplugDisksDir + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func mode(flags uint64) uint64 {
+	if flags&unix.O_CREAT == 0 {
+		return 0
+	}
+	return 0o600
+}
+
+// mount mounts a file on an entry of the directory, only in the Pod. Both are descriptors, so whatever the Pod does with the names in its
+// directory meanwhile, the mount is that file, and is somewhere in the Pod.
+func (h *hotplugDir) mount(name string, image *os.File) error {
+	switch mounted, err := h.mounted(name); {
+	case err != nil:
+		return err
+	case mounted != nil:
+		defer func() { _ = mounted.Close() }()
+		same, err := sameFile(mounted, image)
+		if err == nil && !same {
+			err = fmt.Errorf("%s/%s has another file: detach that volume first", layout.HotplugDisksDir, name)
+		}
+		return err
+	}
+	created, err := h.openEntry(name, unix.O_CREAT|unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return err
+	}
+	_ = created.Close()
+	place, err := h.openEntry(name, unix.O_PATH, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = place.Close() }()
+	tree, err := unix.OpenTree(int(image.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return fmt.Errorf("bind the image: %w", err)
+	}
+	defer func() { _ = unix.Close(tree) }()
+	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attributes); err != nil {
+		return fmt.Errorf("bind the image: %w", err)
+	}
+	return podprocess.InMounts(h.process, func() error {
+		err := unix.MoveMount(tree, "", int(place.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+		if err != nil {
+			return fmt.Errorf("mount the image in the launcher Pod: %w", err)
+		}
+		return nil
+	})
+}
+
+// mounted opens what is mounted on an entry of the directory, or returns nil.
+func (h *hotplugDir) mounted(name string) (*os.File, error) {
+	found, err := h.openEntry(name, unix.O_PATH, unix.RESOLVE_NO_XDEV)
+	if err == nil {
+		return nil, found.Close()
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, unix.EXDEV):
+		return h.openEntry(name, unix.O_PATH, 0)
+	}
+	return nil, err
+}
+
+// unmount removes the mount on an entry of the directory, and the entry. QEMU keeps a file that it has opened.
+func (h *hotplugDir) unmount(name string) error {
+	for {
+		mounted, err := h.mounted(name)
+		if err != nil {
+			return err
+		}
+		if mounted == nil {
+			return h.remove(name)
+		}
+		_ = mounted.Close()
+		err = podprocess.InMounts(h.process, func() error {
+			if err := unix.Fchdir(int(h.dir.Fd())); err != nil {
+				return err
+			}
+			return unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		})
+		if err != nil {
+			return fmt.Errorf("unmount %s in the launcher Pod: %w", name, err)
+		}
+	}
+}
+
+// remove removes an entry of the directory.
+func (h *hotplugDir) remove(name string) error {
+	if err := unix.Unlinkat(int(h.dir.Fd()), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %s/%s of the launcher Pod: %w", layout.HotplugDisksDir, name, err)
+	}
+	return nil
+}
+
+// makeDevice makes the file of a block device, which QEMU's user owns. Only a device rule lets the Pod open it.
+func (h *hotplugDir) makeDevice(name string, d devicerule.Device) error {
+	if found, err := h.openEntry(name, unix.O_PATH, unix.RESOLVE_NO_XDEV); err == nil {
+		owner, err := ownerOf(found, d)
+		_ = found.Close()
+		if err == nil && owner == layout.QEMUUser {
+			return nil
+		}
+	}
+	if err := h.remove(name); err != nil {
+		return err
+	}
+	if err := unix.Mknodat(int(h.dir.Fd()), name, unix.S_IFBLK|0o600, int(unix.Mkdev(d.Major, d.Minor))); err != nil {
+		return fmt.Errorf("make the device file in the launcher Pod: %w", err)
+	}
+	made, err := h.openEntry(name, unix.O_PATH, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = made.Close() }()
+	// The Pod may have moved another file here.
+	if _, err := ownerOf(made, d); err != nil {
+		return err
+	}
+	return unix.Fchownat(int(made.Fd()), "", layout.QEMUUser, layout.QEMUUser, unix.AT_EMPTY_PATH)
+}
+
+// ownerOf returns the owner of a device's file, or an error if it is another file.
+func ownerOf(file *os.File, d devicerule.Device) (uint32, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return 0, err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || unix.Major(stat.Rdev) != d.Major || unix.Minor(stat.Rdev) != d.Minor {
+		return 0, brokerapi.Refused("%s of the launcher Pod is another file", file.Name())
+	}
+	return stat.Uid, nil
+}
+
+func sameFile(a, b *os.File) (bool, error) {
+	infoA, errA := a.Stat()
+	infoB, errB := b.Stat()
+	if err := errors.Join(errA, errB); err != nil {
+		return false, err
+	}
+	return os.SameFile(infoA, infoB), nil
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+)
+
+// notClaims are the kubelet's names of kinds of volumes that are no claims.
+// Sources: kubernetes pkg/volume/{emptydir,configmap,secret,downwardapi,projected}.
+var notClaims = []string{
+	"kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~projected",
+}
+
+// maxVolumes is the limit for the entries of a directory with volumes.
+const maxVolumes = 64
+
+// EmptyDir opens the directory of an emptyDir of a Pod.
+func (p *Pods) EmptyDir(pod, volume string) (*os.File, error) {
+	return p.open(pod, filepath.Join("volumes", "kubernetes.io~empty-dir", volume), unix.O_DIRECTORY)
+}
+
+// open opens a file in the kubelet's directory of a Pod, as a reference.
+func (p *Pods) open(pod, name string, flags int) (*os.File, error) {
+	if err := CheckUID(pod); err != nil {
+		return nil, err
+	}
+	pods, err := openDir(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = pods.Close() }()
+	return openAt(pods, filepath.Join(pod, name), unix.O_PATH|unix.O_NOFOLLOW|flags)
+}
+
+// ClaimImage opens the disk image of the one claim with a file system that an attachment Pod has, as a reference. It is a regular file of
+// that file system, and no link.
+// Source: kubernetes pkg/kubelet/kubelet_getters.go and pkg/volume/csi (GetPath of csiMountMgr).
+func (p *Pods) ClaimImage(pod string) (*os.File, error) {
+	kind, name, err := p.onlyVolume(pod, "volumes")
+	if err != nil {
+		return nil, err
+	}
+	claim, err := p.open(pod, filepath.Join("volumes", kind, name), unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = claim.Close() }()
+	if kind == "kubernetes.io~csi" {
+		mount, err := openAt(claim, "mount", unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = mount.Close() }()
+		claim = mount
+	}
+	if err := expectMount(claim); err != nil {
+		return nil, fmt.Errorf("attachment Pod %s: %w", pod, err)
+	}
+	fd, err := unix.Openat2(int(claim.Fd()), layout.DiskImage, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: beneath | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s of the claim of attachment Pod %s: %w", layout.DiskImage, pod, err)
+	}
+	image := os.NewFile(uintptr(fd), layout.DiskImage)
+	info, err := image.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = brokerapi.Refused("%s of the claim of attachment Pod %s is no regular file but %s", layout.DiskImage, pod, info.Mode())
+	}
+	if err = errors.Join(err, podprocess.ExpectNoKernelFile(image)); err != nil {
+		_ = image.Close()
+		return nil, err
+	}
+	return image, nil
+}
+
+// expectMount returns an error unless a directory is where something is mounted: the kubelet makes it before, and keeps it after that.
+func expectMount(dir *os.File) error {
+	var stat unix.Statx_t
+	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &stat); err != nil {
+		return &os.PathError{Op: "statx", Path: dir.Name(), Err: err}
+	}
+	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return brokerapi.Refused("the kubelet has mounted no claim: a volume of a node's directory (hostPath) cannot be hotplugged, and others may not be ready")
+	}
+	return nil
+}
+
+// ClaimDevice returns the number of the device of the one claim with volumeMode Block that an attachment Pod has. The kubelet has a link
+// to the device for each. devices is the directory with the devices that CSI drivers have published, and nodeDev the node's /dev.
+// Source: kubernetes pkg/volume/util/operationexecutor (GenerateMapVolumeFunc), pkg/volume/csi/csi_block.go (getPublishDir).
+func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (uint64, error) {
+	kind, name, err := p.onlyVolume(pod, "volumeDevices")
+	if err != nil {
+		return 0, err
+	}
+	link, err := p.open(pod, filepath.Join("volumeDevices", kind, name), 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = link.Close() }()
+	buffer := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(link.Fd()), "", buffer)
+	if err != nil {
+		return 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
+	}
+	// Both directories are the node's, and may have links.
+	target, base := string(buffer[:n]), devices
+	_, below, found := strings.Cut(target, "/"+publishedDevices+"/")
+	if !found {
+		base = nodeDev
+		if below, found = strings.CutPrefix(target, "/dev/"); !found {
+			return 0, brokerapi.Refused("the claim of attachment Pod %s has its device at %.256q, and not in /dev or from a CSI driver", pod, target)
+		}
+	}
+	dir, err := openDir(base)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = dir.Close() }()
+	fd, err := unix.Openat2(int(dir.Fd()), below, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH})
+	if err != nil {
+		return 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return 0, err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0, brokerapi.Refused("the claim of attachment Pod %s is no block device", pod)
+	}
+	return stat.Rdev, nil
+}
+
+// publishedDevices is where the kubelet lets CSI drivers publish devices, below its root directory.
+const publishedDevices = "plugins/kubernetes.io/csi/volumeDevices"
+
+// PublishedDevices returns the directory with the devices that CSI drivers have published, given the kubelet's root directory.
+func PublishedDevices(kubeletRoot string) string { return filepath.Join(kubeletRoot, publishedDevices) }
+
+// onlyVolume returns the kind and the name of the one claim in a directory with volumes of a Pod.
+func (p *Pods) onlyVolume(pod, dir string) (kind, name string, err error) {
+	kinds, err := p.list(pod, dir)
+	if err != nil {
+		return "", "", err
+	}
+	claims := 0
+	for _, k := range kinds {
+		if slices.Contains(notClaims, k) {
+			continue
+		}
+		names, err := p.list(pod, filepath.Join(dir, k))
+		if err != nil {
+			return "", "", err
+		}
+		if claims += len(names); len(names) > 0 {
+			kind, name = k, names[0]
+		}
+	}
+	if claims != 1 {
+		return "", "", brokerapi.Refused("Pod %s has %d claims (%s), and an attachment Pod one", pod, claims, dir)
+	}
+	return kind, name, nil
+}
+
+func (p *Pods) list(pod, name string) ([]string, error) {
+	reference, err := p.open(pod, name, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = reference.Close() }()
+	dir, err := openAt(reference, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	names, err := dir.Readdirnames(maxVolumes)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}

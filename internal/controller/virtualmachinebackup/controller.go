@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachinebackup carries out VirtualMachineBackups: it attaches the claim, requests the freeze and the backup from the agent,
+// and reports how it ended. Package internal/backup/plan decides; this package reads what the decision depends on, and applies it.
+//
+// It is not registered, and its kinds are not installed, until launcher Pods can have utility volumes. The markers for its rights come
+// with its registration.
+package virtualmachinebackup
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// workers is how many backups are reconciled at the same time. KubeVirt's value.
+const workers = 3
+
+// Reconciler reconciles VirtualMachineBackups.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// APIReader reads from the API server.
+	APIReader client.Reader
+	// Recorder records events on backups.
+	Recorder events.EventRecorder
+	// Clock defaults to the system's.
+	Clock clock.PassiveClock
+}
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := indexBackups(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachinebackup").
+		For(&v1alpha1.VirtualMachineBackup{}).
+		Watches(&v1alpha1.VirtualMachineBackupTracker{}, handler.EnqueueRequestsFromMapFunc(r.ofTracker)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofGuest), builder.WithPredicates(backupChanged)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(migrationEnds)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimAppears)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// Reconcile reconciles one backup; see run for the order.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	s := &scope{Reconciler: r, now: reconciler.Now(r.Clock), backup: &v1alpha1.VirtualMachineBackup{}}
+	if err := r.Client.Get(ctx, request.NamespacedName, s.backup); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("get VirtualMachineBackup %s: %w", request, err)
+	}
+	err := s.run(ctx)
+	return reconciler.Result(err, s.requeueAfter)
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinebackup
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup/plan"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// actionBackup is the action of a backup's events.
+const actionBackup = "Backup"
+
+// scope is one reconciliation of one backup.
+type scope struct {
+	*Reconciler
+	// now is the time of the reconciliation.
+	now time.Time
+	// backup is the backup as read. Writes refresh it.
+	backup *v1alpha1.VirtualMachineBackup
+	// vmi is the VM's VMI as read, or nil.
+	vmi *v1.VirtualMachineInstance
+	// requeueAfter is when to reconcile again even if nothing changes, or 0.
+	requeueAfter time.Duration
+}
+
+// run reconciles the backup.
+func (s *scope) run(ctx context.Context) error {
+	if !hasFinalizer(s.backup) {
+		if isEnded(s.backup) || s.backup.DeletionTimestamp != nil {
+			return nil
+		}
+		// 1. Before anything is written to the VMI.
+		if err := s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
+			b.Finalizers = append(b.Finalizers, backup.VirtualMachineBackupFinalizer)
+		}); err != nil {
+			return err
+		}
+	}
+	observed, err := s.observe(ctx)
+	if err != nil {
+		return err
+	}
+	step := plan.Next(observed)
+	s.requeueAfter = step.After
+	// 2. How the backup ended is stored before what proves it is removed from the VMI.
+	if err := s.writeStatus(ctx, step.Status); err != nil {
+		return err
+	}
+	if err := s.apply(ctx, step); err != nil || !step.Done {
+		return err
+	}
+	// 3. Nothing is left in the VMI.
+	return client.IgnoreNotFound(s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
+		b.Finalizers = slices.DeleteFunc(b.Finalizers, func(f string) bool { return f == backup.VirtualMachineBackupFinalizer })
+	}))
+}
+
+// observe reads what decides about the backup.
+func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
+	o := plan.Observed{Now: s.now, Backup: s.backup}
+	source := s.backup.Spec.Source
+	var err error
+	if source.Kind == kindTracker {
+		if o.Tracker, err = reconciler.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.Client); err != nil {
+			return o, err
+		}
+	}
+	if o.Claim, err = reconciler.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
+		return o, err
+	}
+	vm := plan.SourceVM(s.backup, o.Tracker)
+	if vm == "" {
+		return o, nil
+	}
+	if err = s.readVMI(ctx, vm); err != nil || s.vmi == nil {
+		return o, err
+	}
+	o.VMI = s.vmi
+	migrations := &v1.VirtualMachineInstanceMigrationList{}
+	if err := s.APIReader.List(ctx, migrations, client.InNamespace(s.vmi.Namespace), client.MatchingFields{"spec.vmiName": vm}); err != nil {
+		return o, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
+	}
+	o.MigrationPending = slices.ContainsFunc(migrations.Items, func(m v1.VirtualMachineInstanceMigration) bool {
+		return !m.IsFinal() && m.DeletionTimestamp == nil
+	})
+	return o, nil
+}
+
+// readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
+// this backup's intent: then it did.
+func (s *scope) readVMI(ctx context.Context, name string) error {
+	vmi, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachineInstance{}, s.APIReader)
+	if err != nil || vmi == nil || vmi.IsFinal() {
+		return err
+	}
+	vm, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachine{}, s.Client)
+	if err != nil {
+		return err
+	}
+	intent := vmi.Status.DiskBackup
+	if vm != nil && metav1.IsControlledBy(vmi, vm) || intent != nil && intent.ID == string(s.backup.UID) {
+		s.vmi = vmi
+	}
+	return nil
+}
+
+func (s *scope) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: s.backup.Namespace, Name: name}
+}
+
+// apply makes the change of a step.
+func (s *scope) apply(ctx context.Context, step plan.Step) error {
+	switch {
+	case step.AddVolume != nil:
+		return s.changeVolumes(ctx, func(volumes []v1.UtilityVolume) []v1.UtilityVolume { return append(volumes, *step.AddVolume) })
+	case step.RemoveVolume != "":
+		return s.changeVolumes(ctx, func(volumes []v1.UtilityVolume) []v1.UtilityVolume {
+			return slices.DeleteFunc(volumes, func(v v1.UtilityVolume) bool { return v.Name == step.RemoveVolume })
+		})
+	case step.Freeze != nil:
+		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = step.Freeze.Status() })
+	case step.Intent != nil:
+		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = step.Intent.Status() })
+	case step.ClearIntent:
+		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = nil })
+	default:
+		return nil
+	}
+}
+
+// changeVolumes changes the VMI's utility volumes, with the resource version that was read.
+func (s *scope) changeVolumes(ctx context.Context, change func([]v1.UtilityVolume) []v1.UtilityVolume) error {
+	_, err := optimistic.Patch(ctx, s.Client, s.vmi, func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.UtilityVolumes = change(vmi.Spec.UtilityVolumes)
+	})
+	if err != nil {
+		return fmt.Errorf("patch the utility volumes of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
+	}
+	return nil
+}
+
+// changeStatus changes the VMI's status, with the resource version that was read.
+func (s *scope) changeStatus(ctx context.Context, change func(*v1.VirtualMachineInstanceStatus)) error {
+	changed := s.vmi.DeepCopy()
+	change(&changed.Status)
+	_, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.vmi, changed)
+	return err
+}
+
+// writeStatus writes the status if it has changed, and then records the event of the change.
+func (s *scope) writeStatus(ctx context.Context, status v1alpha1.VirtualMachineBackupStatus) error {
+	before := ptr.Deref(s.backup.Status, v1alpha1.VirtualMachineBackupStatus{})
+	if equality.Semantic.DeepEqual(before, status) {
+		return nil
+	}
+	changed := s.backup.DeepCopy()
+	changed.Status = &status
+	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.backup)); err != nil {
+		return fmt.Errorf("patch the status of VirtualMachineBackup %s: %w", client.ObjectKeyFromObject(s.backup), err)
+	}
+	s.backup = changed
+	s.recordChange(before.Conditions, status.Conditions)
+	return nil
+}
+
+// recordChange records an event if the backup has begun, has ended or is being aborted.
+func (s *scope) recordChange(before, after []metav1.Condition) {
+	progressing := meta.FindStatusCondition(after, string(v1alpha1.ConditionProgressing))
+	was := meta.FindStatusCondition(before, string(v1alpha1.ConditionProgressing))
+	if progressing == nil || was != nil && was.Reason == progressing.Reason {
+		return
+	}
+	kind, reason := corev1.EventTypeNormal, ""
+	switch progressing.Reason {
+	case v1alpha1.ReasonInitiated:
+		reason = backup.BackupInitiatedEvent
+	case v1alpha1.ReasonAborting:
+		reason = backup.BackupAbortingEvent
+	case v1alpha1.ReasonCompleted:
+		reason = backup.BackupCompletedEvent
+	case v1alpha1.ReasonCompletedWithWarning:
+		kind, reason = corev1.EventTypeWarning, backup.BackupCompletedWithWarningEvent
+	case v1alpha1.ReasonFailed, v1alpha1.ReasonSourceLost:
+		kind, reason = corev1.EventTypeWarning, backup.BackupFailedEvent
+	default:
+		return
+	}
+	s.Recorder.Eventf(s.backup, nil, kind, reason, actionBackup, "%s", progressing.Message)
+}
+
+// patch changes the backup's metadata.
+func (s *scope) patch(ctx context.Context, change func(*v1alpha1.VirtualMachineBackup)) error {
+	changed, err := optimistic.Patch(ctx, s.Client, s.backup, change)
+	if err != nil {
+		return fmt.Errorf("patch the finalizers of VirtualMachineBackup %s: %w", client.ObjectKeyFromObject(s.backup), err)
+	}
+	s.backup = changed
+	return nil
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinebackup
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// Indexes of the backups that have something left to do.
+const (
+	// sourceIndex is by the kind and the name of the source.
+	sourceIndex = "unfinished-of-source"
+	// claimIndex is by the name of the claim.
+	claimIndex = "unfinished-of-claim"
+	// trackerIndex is of trackers, by the name of the VM.
+	trackerIndex = "trackers-of-virtualmachine"
+)
+
+func indexBackups(indexer client.FieldIndexer) error {
+	return reconciler.AddIndexes(
+		indexer,
+		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, sourceIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
+			return ifUnfinished(b, sourceKey(b.Spec.Source.Kind, b.Spec.Source.Name))
+		}),
+		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, claimIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
+			return ifUnfinished(b, ptr.Deref(b.Spec.PvcName, ""))
+		}),
+		reconciler.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex, func(t *v1alpha1.VirtualMachineBackupTracker) []string {
+			return []string{t.Spec.Source.Name}
+		}),
+	)
+}
+
+func ifUnfinished(b *v1alpha1.VirtualMachineBackup, value string) []string {
+	if isEnded(b) && !hasFinalizer(b) {
+		return nil
+	}
+	return []string{value}
+}
+
+func sourceKey(kind, name string) string { return kind + "/" + name }
+
+// isEnded reports whether a backup is complete or has failed.
+func isEnded(b *v1alpha1.VirtualMachineBackup) bool {
+	return b.Status != nil && (meta.IsStatusConditionTrue(b.Status.Conditions, string(v1alpha1.ConditionComplete)) ||
+		meta.IsStatusConditionTrue(b.Status.Conditions, string(v1alpha1.ConditionFailed)))
+}
+
+func (r *Reconciler) find(ctx context.Context, namespace, index, value string) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupList{}, client.InNamespace(namespace), client.MatchingFields{index: value})
+}
+
+// ofTracker returns the unfinished backups of a tracker.
+func (r *Reconciler) ofTracker(ctx context.Context, tracker client.Object) []ctrl.Request {
+	return r.find(ctx, tracker.GetNamespace(), sourceIndex, sourceKey(kindTracker, tracker.GetName()))
+}
+
+// ofVM returns the unfinished backups of a VM, also those by its trackers.
+func (r *Reconciler) ofVM(ctx context.Context, namespace, name string) []ctrl.Request {
+	requests := r.find(ctx, namespace, sourceIndex, sourceKey(kindVM, name))
+	for _, tracker := range reconciler.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(namespace),
+		client.MatchingFields{trackerIndex: name}) {
+		requests = append(requests, r.find(ctx, namespace, sourceIndex, sourceKey(kindTracker, tracker.Name))...)
+	}
+	return requests
+}
+
+func (r *Reconciler) ofGuest(ctx context.Context, vmi client.Object) []ctrl.Request {
+	return r.ofVM(ctx, vmi.GetNamespace(), vmi.GetName())
+}
+
+func (r *Reconciler) ofMigration(ctx context.Context, object client.Object) []ctrl.Request {
+	m, ok := object.(*v1.VirtualMachineInstanceMigration)
+	if !ok {
+		return nil
+	}
+	return r.ofVM(ctx, m.Namespace, m.Spec.VMIName)
+}
+
+func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	return r.find(ctx, claim.GetNamespace(), claimIndex, claim.GetName())
+}
+
+// backupChanged passes the updates of a VMI on which a backup depends. Agents update many other fields.
+var backupChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
+	return !ok || !is || !equality.Semantic.DeepEqual(relevant(before), relevant(after))
+}}
+
+// relevant returns the parts of a VMI on which a backup depends.
+func relevant(vmi *v1.VirtualMachineInstance) []any {
+	s := &vmi.Status
+	return []any{
+		vmi.OwnerReferences, vmi.DeletionTimestamp, vmi.Spec.UtilityVolumes, vmi.Spec.Volumes, s.Phase, s.DiskBackup, s.DiskBackupRecord,
+		s.SnapshotFreeze, s.SnapshotFreezeRecord, s.VolumeStatus, s.MigrationState,
+	}
+}
+
+// migrationEnds passes migrations that have ended or are gone: a backup may begin.
+var migrationEnds = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
+		after, is := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
+		return !ok || !is || before.IsFinal() != after.IsFinal()
+	},
+}
+
+// claimAppears passes new claims. Updates of a claim change nothing for a backup that waits for it.
+var claimAppears = predicate.Funcs{
+	UpdateFunc: func(event.UpdateEvent) bool { return false },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
+
+// Kinds of the sources of a backup.
+const (
+	kindVM      = "VirtualMachine"
+	kindTracker = "VirtualMachineBackupTracker"
+)
+
+// hasFinalizer reports whether something of a backup may be left in the VMI.
+func hasFinalizer(b *v1alpha1.VirtualMachineBackup) bool {
+	for _, f := range b.Finalizers {
+		if f == backup.VirtualMachineBackupFinalizer {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/backup/plan"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("A VirtualMachineBackup", func() {
+	var (
+		ns     string
+		r      *virtualmachinebackup.Reconciler
+		events *recordedEvents
+		vmi    *v1.VirtualMachineInstance
+		of     *backupv1alpha1.VirtualMachineBackup
+	)
+
+	// reconcile reconciles until nothing changes any more.
+	reconcile := func() {
+		GinkgoHelper()
+		last := ""
+		for range 20 {
+			_, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
+			Expect(err).NotTo(HaveOccurred())
+			now := versionOf(of) + "/" + versionOf(vmi)
+			if now == last {
+				return
+			}
+			last = now
+		}
+		Fail("the backup does not settle")
+	}
+	// guest changes the VMI's status, as the agent and the reconciler of VMIs do.
+	guest := func(change func(*v1.VirtualMachineInstanceStatus)) {
+		GinkgoHelper()
+		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
+		change(&vmi.Status)
+		Expect(k8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
+		reconcile()
+	}
+	record := func(stage backup.Stage, problem string) {
+		GinkgoHelper()
+		guest(func(s *v1.VirtualMachineInstanceStatus) {
+			s.DiskBackupRecord = backup.Record{ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Problem: problem}.Status()
+		})
+	}
+	mounted := func(mounted bool) {
+		GinkgoHelper()
+		guest(func(s *v1.VirtualMachineInstanceStatus) {
+			s.VolumeStatus = s.VolumeStatus[:1]
+			if mounted {
+				s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: plan.VolumeName(of), Phase: v1.HotplugVolumeMounted})
+			}
+		})
+	}
+	conditionOf := func(kind backupv1alpha1.ConditionType) *metav1.Condition {
+		GinkgoHelper()
+		Expect(ExpectExists(of).Status).NotTo(BeNil())
+		return meta.FindStatusCondition(of.Status.Conditions, string(kind))
+	}
+
+	BeforeEach(func() {
+		apiScheme := k8sClient.Scheme()
+		Expect(backupv1alpha1.AddToScheme(apiScheme)).To(Succeed())
+		ns, events = NewNamespace(), &recordedEvents{}
+		r = &virtualmachinebackup.Reconciler{
+			Client: k8sClient, APIReader: k8sClient, Recorder: events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		}
+		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
+		ExpectCreated(vm, builder.MakePVC("backups").Namespace(ns).Bound("1Gi").Obj())
+		vmi = builder.MakeVMI("vm").Namespace(ns).PVC("root", "root").OwnedBy(ExpectExists(vm)).Obj()
+		ExpectCreated(vmi)
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			s.VolumeStatus = []v1.VolumeStatus{{Name: "root", Target: "vda"}}
+		})
+		of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "b"}}
+		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+		of.Spec.PvcName = ptr.To("backups")
+		Expect(k8sClient.Create(ctx, of)).To(Succeed())
+	})
+
+	It("copies the disks to the claim, and leaves nothing in the VMI", func() {
+		reconcile()
+		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(ConsistOf(And(
+			HaveField("Name", plan.VolumeName(of)), HaveField("ClaimName", "backups"), HaveField("Type", HaveValue(Equal(v1.Backup))))))
+		mounted(true)
+		Expect(ExpectExists(vmi).Status.DiskBackup).To(And(
+			HaveField("ID", string(of.UID)), HaveField("Volumes", ConsistOf("root")), HaveField("Directory", HavePrefix("vm/b-"))))
+		record(backup.Running, "")
+		Expect(conditionOf(backupv1alpha1.ConditionProgressing).Reason).To(Equal(backupv1alpha1.ReasonInitiated))
+		record(backup.Succeeded, "")
+		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(BeEmpty())
+		Expect(conditionOf(backupv1alpha1.ConditionComplete)).To(BeNil(), "its claim is not detached yet")
+		mounted(false)
+		Expect(conditionOf(backupv1alpha1.ConditionComplete).Status).To(Equal(metav1.ConditionTrue))
+		Expect(of.Status.Type).To(Equal(backupv1alpha1.Full))
+		Expect(of.Status.IncludedVolumes).To(ConsistOf(backupv1alpha1.BackupVolumeInfo{VolumeName: "root", DiskTarget: "vda"}))
+		Expect(of.Finalizers).To(BeEmpty())
+		Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
+		Expect(events.take()).To(ConsistOf(HavePrefix("Normal VirtualMachineBackupInitiated"), HavePrefix("Normal VirtualMachineBackupCompletedSuccessfully")))
+		By("doing nothing more")
+		before := versionOf(of)
+		reconcile()
+		Expect(versionOf(of)).To(Equal(before))
+	})
+
+	It("is aborted when it is deleted, and goes when QEMU does not write any more", func() {
+		reconcile()
+		mounted(true)
+		record(backup.Running, "")
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		reconcile()
+		Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
+		Expect(vmi.Spec.UtilityVolumes).NotTo(BeEmpty())
+		record(backup.Failed, "aborted")
+		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(BeEmpty())
+		ExpectExists(of)
+		mounted(false)
+		ExpectGone(of)
+		Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
+	})
+
+	It("fails if the guest ends", func() {
+		reconcile()
+		mounted(true)
+		record(backup.Running, "")
+		guest(func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Succeeded })
+		Expect(conditionOf(backupv1alpha1.ConditionFailed).Reason).To(Equal(backupv1alpha1.ReasonSourceLost))
+		Expect(of.Finalizers).To(BeEmpty())
+		Expect(events.take()).To(ContainElement(HavePrefix("Warning VirtualMachineBackupFailed")))
+	})
+
+	It("ignores a VMI that the VM does not control", func() {
+		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
+		vmi.OwnerReferences = nil
+		Expect(k8sClient.Patch(ctx, vmi, before)).To(Succeed())
+		reconcile()
+		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(BeEmpty())
+		Expect(conditionOf(backupv1alpha1.ConditionProgressing).Message).To(Equal("vm vm is not running, cannot do backup"))
+	})
+})
+
+// versionOf returns the resource version of an object on the API server, or "" if it is gone.
+func versionOf(object client.Object) string {
+	GinkgoHelper()
+	read := object.DeepCopyObject().(client.Object)
+	if err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), read); err != nil {
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		return ""
+	}
+	return read.GetResourceVersion()
+}

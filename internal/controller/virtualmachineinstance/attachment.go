@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// actionAttach is the action of events about hotplugged volumes.
+const actionAttach = "AttachVolume"
+
+// changeGuest changes what a running guest has: its CPUs and memory, and its hotplugged volumes. A failure of one does not prevent the
+// others.
+func (s *scope) changeGuest(ctx context.Context) error {
+	return errors.Join(s.resizePod(ctx), s.reconcileAttachments(ctx))
+}
+
+// reconcileAttachments creates and deletes attachment Pods. One that fails prevents no other.
+func (s *scope) reconcileAttachments(ctx context.Context) error {
+	var errs []error
+	kept := map[string]bool{}
+	if s.keepsAttachments() {
+		for _, p := range s.plugs {
+			kept[podspec.AttachmentName(s.pod.UID, p.name)], kept[podspec.TriggerName(s.pod.UID, p.name)] = true, true
+			errs = append(errs, s.reconcilePlug(ctx, p))
+		}
+	}
+	// The rest is of volumes that are in neither spec nor status, of earlier launcher Pods, and of a guest that has ended.
+	for _, name := range slices.Sorted(maps.Keys(s.attachments)) {
+		if !kept[name] {
+			errs = append(errs, s.deleteAttachment(ctx, s.attachments[name]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keepsAttachments reports whether a guest uses the attachment Pods, or will.
+func (s *scope) keepsAttachments() bool {
+	return s.pod != nil && s.final == nil && s.stage() != vmistatus.Ended && !podstate.Finished(s.pod)
+}
+
+// mayAttach reports whether the launcher Pod has a node and is to stay.
+func (s *scope) mayAttach() bool {
+	return s.pod.Spec.NodeName != "" && s.pod.DeletionTimestamp == nil && !s.deleting()
+}
+
+// reconcilePlug does the next step for the Pods of a volume.
+func (s *scope) reconcilePlug(ctx context.Context, p *plug) error {
+	switch {
+	case !p.wanted && p.isOurs(s.stage()):
+		return errors.Join(s.deleteAttachment(ctx, p.pod), s.deleteAttachment(ctx, p.trigger))
+	case !p.wanted || !s.mayAttach():
+		return nil // The agent detaches the volume first, or the guest is about to end.
+	case p.pod != nil && podstate.Terminal(p.pod):
+		return s.replaceAttachment(ctx, p.pod)
+	case p.pod != nil:
+		return s.deleteAttachment(ctx, p.trigger)
+	case p.onlyTriggers():
+		return s.reconcileTrigger(ctx, p)
+	case p.isBlocked():
+		return nil // A change of the claim or the DataVolume triggers another reconciliation.
+	default:
+		return errors.Join(s.createAttachment(ctx, p, false), s.deleteAttachment(ctx, p.trigger))
+	}
+}
+
+// reconcileTrigger creates the Pod for which the claim is bound and filled. One that failed is created again.
+func (s *scope) reconcileTrigger(ctx context.Context, p *plug) error {
+	switch {
+	case p.trigger == nil && p.claim != nil:
+		return s.createAttachment(ctx, p, true)
+	case p.trigger != nil && p.trigger.Status.Phase == corev1.PodFailed:
+		return s.replaceAttachment(ctx, p.trigger)
+	default:
+		return nil
+	}
+}
+
+// replaceAttachment deletes a Pod that has ended, as by an eviction, for another one to be created.
+func (s *scope) replaceAttachment(ctx context.Context, pod *corev1.Pod) error {
+	if wait := pod.CreationTimestamp.Add(binderPause).Sub(s.now); wait > 0 {
+		s.requeueIn(wait)
+		return nil
+	}
+	return s.deleteAttachment(ctx, pod)
+}
+
+// createAttachment creates the attachment Pod of a volume, or the Pod that has its claim bound and filled.
+func (s *scope) createAttachment(ctx context.Context, p *plug, trigger bool) error {
+	ranges := &corev1.LimitRangeList{}
+	// From the API server: a watch of LimitRanges would be for the moment when a volume is plugged.
+	if err := s.apiReader.List(ctx, ranges, client.InNamespace(s.vmi.Namespace)); err != nil {
+		return fmt.Errorf("list the LimitRanges of namespace %s: %w", s.vmi.Namespace, err)
+	}
+	pod := podspec.BuildAttachment(s.vmi, s.podConfig, podspec.Attachment{
+		Volume: p.volume, Claim: p.claim, Launcher: s.pod, Ranges: ranges.Items, Trigger: trigger,
+	})
+	err := s.client.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		if pod, err = s.findAttachment(ctx, pod.Name); err != nil || pod == nil {
+			return err
+		}
+	} else if err == nil {
+		note := "Created attachment pod %s"
+		if trigger {
+			note = "Created hotplug trigger pod %s for volume " + p.name
+		}
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionAttach, note, pod.Name)
+	}
+	if err != nil {
+		p.failure = fmt.Sprintf("Error creating attachment pod: %v", err)
+		return fmt.Errorf("create attachment Pod %s of volume %s: %w", pod.Name, p.name, err)
+	}
+	if trigger {
+		p.trigger = pod
+	} else {
+		p.pod = pod
+	}
+	return nil
+}
+
+// findAttachment reads a Pod that exists although the cache does not have it. It returns nil for one that is gone meanwhile.
+func (s *scope) findAttachment(ctx context.Context, name string) (*corev1.Pod, error) {
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.vmi.Namespace, Name: name}
+	if err := s.apiReader.Get(ctx, key, pod); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if !podspec.IsAttachmentOf(pod, s.vmi) {
+		return nil, fmt.Errorf("pod %s %w", key, errForeignPod)
+	}
+	return pod, nil
+}
+
+func (s *scope) deleteAttachment(ctx context.Context, pod *corev1.Pod) error {
+	if pod == nil || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	err := s.client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})
+	if client.IgnoreNotFound(err) != nil {
+		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionAttach, "Error deleting attachment pod %s: %v", pod.Name, err)
+		return fmt.Errorf("delete attachment Pod %s: %w", client.ObjectKeyFromObject(pod), err)
+	}
+	return nil
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// plugWorld is a world with hotplugged volumes.
+type plugWorld struct{ *world }
+
+func newPlugWorld() plugWorld {
+	w := newWorld()
+	config := w.Config.Current()
+	config.HotplugVolumes = true
+	w.Config = fixedConfig{config}
+	return plugWorld{w}
+}
+
+// claim creates a claim.
+func (w plugWorld) claim(b *builder.PVC) *corev1.PersistentVolumeClaim {
+	GinkgoHelper()
+	pvc := b.Namespace(w.ns).Obj()
+	status := pvc.Status
+	ExpectCreated(pvc)
+	pvc.Status = status
+	ExpectStatus(pvc)
+	return pvc
+}
+
+// runs returns a VMI whose guest runs.
+func (w plugWorld) runs(b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := w.assigned(b)
+	agent(vmi, running)
+	return ExpectExists(vmi)
+}
+
+// change changes the spec of a VMI as its VM does.
+func change(vmi *v1.VirtualMachineInstance, do func(*v1.VirtualMachineInstanceSpec)) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	do(&vmi.Spec)
+	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+}
+
+// add adds a hotpluggable volume to a VMI.
+func add(vmi *v1.VirtualMachineInstance, name, claim string) {
+	GinkgoHelper()
+	with := builder.MakeVMI("x").Hotpluggable(name, claim).Obj()
+	change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+		spec.Volumes = append(spec.Volumes, with.Spec.Volumes...)
+		spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, with.Spec.Domain.Devices.Disks...)
+	})
+}
+
+// remove removes a volume and its disk from a VMI.
+func remove(vmi *v1.VirtualMachineInstance, name string) {
+	GinkgoHelper()
+	change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+		spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name })
+	})
+}
+
+// volume returns "phase reason: message" of a hotplugged volume, with the UID of its Pod if it has one, or "none".
+func volume(vmi *v1.VirtualMachineInstance, name string) string {
+	GinkgoHelper()
+	status := vmistatus.FindVolume(&ExpectExists(vmi).Status, name)
+	if !vmistatus.IsHotplugged(status) {
+		return "none"
+	}
+	out := string(status.Phase) + " " + status.Reason + ": " + status.Message
+	if vmistatus.IsAttachedToNode(status) {
+		out += " (ready)"
+	}
+	return out
+}
+
+// phase writes a phase of a hotplugged volume as the agent does.
+func phase(vmi *v1.VirtualMachineInstance, name string, to v1.VolumePhase, reason string) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+		of := vmistatus.FindVolume(status, name)
+		of.Phase, of.Reason, of.Message = to, reason, ""
+	})
+}
+
+// attachment returns the attachment Pod of a volume.
+func (w plugWorld) attachment(vmi *v1.VirtualMachineInstance, name string) *corev1.Pod {
+	launcher := ExpectExists(podOf(vmi))
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.AttachmentName(launcher.UID, name)}}
+}
+
+// setAttachment sets the status of an attachment Pod as the kubelet does.
+func (w plugWorld) setAttachment(vmi *v1.VirtualMachineInstance, name string, to corev1.PodStatus) *corev1.Pod {
+	GinkgoHelper()
+	pod := ExpectExists(w.attachment(vmi, name))
+	pod.Status = to
+	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	return pod
+}
+
+var podIsReady = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+
+// attached plugs a volume until the guest has it.
+func (w plugWorld) attached(vmi *v1.VirtualMachineInstance, name string) {
+	GinkgoHelper()
+	w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+	w.setAttachment(vmi, name, podIsReady)
+	w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+	phase(vmi, name, v1.HotplugVolumeMounted, "VolumeMountedToPod")
+	phase(vmi, name, v1.VolumeReady, "VolumeReady")
+	w.events.take()
+	w.expectQuiet(vmi)
+}
+
+var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
+	var w plugWorld
+	BeforeEach(func() { w = newPlugWorld() })
+
+	It("attaches a volume to the node, lets the agent attach it to the guest, and takes both back", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		w.expectQuiet(vmi)
+		add(vmi, "data", "data-claim")
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		pod := ExpectExists(w.attachment(vmi, "data"))
+		created := "Created hotplug attachment pod " + pod.Name + ", for volume data"
+		Expect(volume(vmi, "data")).To(Equal("AttachedToNode SuccessfulCreate: " + created))
+		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
+		status := vmistatus.FindVolume(&vmi.Status, "data")
+		Expect(status.HotplugVolume.AttachPodName).To(Equal(pod.Name))
+		Expect(status.PersistentVolumeClaimInfo.ClaimName).To(Equal("data-claim"))
+		Expect(status.PersistentVolumeClaimInfo.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0.055")))
+		w.expectQuiet(vmi)
+
+		By("telling the agent which Pod has the volume")
+		pod = w.setAttachment(vmi, "data", podIsReady)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
+		Expect(vmistatus.FindVolume(&vmi.Status, "data").HotplugVolume.AttachPodUID).To(Equal(pod.UID))
+		w.expectQuiet(vmi)
+		phase(vmi, "data", v1.HotplugVolumeMounted, "VolumeMountedToPod")
+		w.expectQuiet(vmi)
+		phase(vmi, "data", v1.VolumeReady, "VolumeReady")
+		w.expectQuiet(vmi)
+
+		By("a restart of the Pod's container")
+		w.setAttachment(vmi, "data", corev1.PodStatus{Phase: corev1.PodRunning})
+		w.expectQuiet(vmi)
+
+		By("waiting for the agent before the Pod is deleted")
+		remove(vmi, "data")
+		w.expectQuiet(vmi)
+		phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
+		deleted := "Deleted hotplug attachment pod " + pod.Name + ", for volume data"
+		Expect(volume(vmi, "data")).To(Equal("Detaching SuccessfulDelete: " + deleted + " (ready)"))
+		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulDelete: " + deleted))
+		ExpectGone(pod)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(Equal("none"))
+		w.expectQuiet(vmi)
+	})
+
+	It("starts a guest with them: the launcher Pod is without them, and the status says so when the agent gets it", func() {
+		w.claim(builder.MakePVC("root-claim").Bound("2Gi"))
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi").Block())
+		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root-claim").Hotpluggable("data", "data-claim").Hotpluggable("later", "later-claim"))
+		w.expectReconciled(vmi, "create Pod")
+		launcher := ExpectExists(podOf(vmi))
+		Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
+		Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "create Pod", "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
+		Expect(volume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
+		Expect(volume(vmi, "root")).To(Equal("none"))
+		Expect(vmi.Status.VolumeStatus).To(HaveLen(3))
+		device := ExpectExists(w.attachment(vmi, "data")).Spec.Containers[0].VolumeDevices
+		Expect(device).To(HaveLen(1))
+		Expect(device[0].DevicePath).To(HavePrefix("/path/data/"))
+		w.events.take()
+		w.expectQuiet(vmi)
+	})
+
+	It("has the hotpluggable volumes in the launcher Pod as long as hotplug is off, and leaves them there", func() {
+		w.Config = newWorld().Config
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
+		Expect(volume(vmi, "data")).To(Equal("none"))
+		w.Config = newPlugWorld().Config
+		w.expectQuiet(vmi)
+		Expect(volume(vmi, "data")).To(Equal("none"))
+	})
+
+	It("reports why a claim cannot be attached", func() {
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "data", "data-claim")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(Equal("Pending FailedPvcNotFound: PVC data-claim not found"))
+		Expect(w.events.take()).To(ConsistOf("Warning FailedPvcNotFound: PVC data-claim not found"))
+		w.expectQuiet(vmi)
+
+		lost := builder.MakePVC("data-claim").Obj()
+		lost.Status.Phase = corev1.ClaimLost
+		lost.Namespace = w.ns
+		status := lost.Status
+		ExpectCreated(lost)
+		lost.Status = status
+		ExpectStatus(lost)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(Equal("Pending PVCNotReady: PVC is in phase Lost"))
+
+		By("removing it: no agent has anything of it")
+		remove(vmi, "data")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(Equal("none"))
+	})
+
+	It("creates the Pod for a claim that is bound when a Pod uses it, and tells its size before the agent mounts it", func() {
+		pvc := w.claim(builder.MakePVC("data-claim"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "data", "data-claim")
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.setAttachment(vmi, "data", podIsReady)
+		w.expectReconciled(vmi)
+		Expect(volume(vmi, "data")).NotTo(HaveSuffix("(ready)"))
+		ExpectExists(pvc)
+		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		ExpectStatus(pvc)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
+		Expect(vmistatus.FindVolume(&vmi.Status, "data").PersistentVolumeClaimInfo.Capacity.Storage().String()).To(Equal("1Gi"))
+	})
+
+	It("has a Pod of its own bind the claim of a DataVolume that waits for its first consumer", func() {
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		dv := dataVolume(w.ns, "data-claim")
+		ExpectCreated(dv)
+		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		pvc := w.claim(builder.MakePVC("data-claim"))
+		add(vmi, "data", "data-claim")
+		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+			spec.Volumes[1].VolumeSource = v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "data-claim", Hotpluggable: true}}
+		})
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		launcher := ExpectExists(podOf(vmi))
+		trigger := ExpectExists(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: podspec.TriggerName(launcher.UID, "data")}})
+		Expect(trigger.Annotations).To(HaveKey(v1.EphemeralProvisioningObject))
+		Expect(w.events.take()).To(ContainElement(ContainSubstring("Created hotplug trigger pod")))
+		Expect(volume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase Pending, DataVolume data-claim is in phase WaitForFirstConsumer"))
+		w.expectQuiet(vmi)
+
+		fill(dv, cdi.DataVolumeSucceeded)
+		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		ExpectStatus(pvc)
+		w.expectReconciled(vmi, "create Pod", "delete Pod", "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode"))
+		ExpectGone(trigger)
+	})
+
+	It("reports why an attachment Pod does not start", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "data", "data-claim")
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.events.take()
+		w.setAttachment(vmi, "data", builder.MakePodStatus().Unschedulable("0/1 nodes are available: 1 node(s) had volume node affinity conflict").Obj())
+		w.advance(time.Minute)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(Equal("AttachedToNode Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
+		Expect(w.events.take()).To(ConsistOf("Warning Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
+		w.expectQuiet(vmi)
+	})
+
+	It("creates an attachment Pod again that was evicted or deleted, and the guest keeps its disk", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "data", "data-claim")
+		w.attached(vmi, "data")
+		first := w.setAttachment(vmi, "data", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"})
+		w.advance(time.Minute)
+		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(HavePrefix("Ready VolumeReady"))
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		second := w.setAttachment(vmi, "data", podIsReady)
+		Expect(second.UID).NotTo(Equal(first.UID))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(vmistatus.FindVolume(&ExpectExists(vmi).Status, "data").HotplugVolume.AttachPodUID).To(Equal(second.UID))
+		w.events.take()
+		w.expectQuiet(vmi)
+	})
+
+	It("detaches first if the volume gets another claim, or comes back too early", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		w.claim(builder.MakePVC("other-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "data", "data-claim")
+		w.attached(vmi, "data")
+		remove(vmi, "data")
+		add(vmi, "data", "other-claim")
+		w.expectQuiet(vmi)
+		phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(HavePrefix("Detaching"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "data")).To(Equal("none"))
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(podspec.HasClaim(ExpectExists(w.attachment(vmi, "data")), "other-claim")).To(BeTrue())
+	})
+
+	It("does not let one volume that fails delay another, and repeats", func() {
+		w.claim(builder.MakePVC("a-claim").Bound("2Gi"))
+		w.claim(builder.MakePVC("b-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "a", "a-claim")
+		add(vmi, "b", "b-claim")
+		foreign := w.attachment(vmi, "a")
+		foreign.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		ExpectCreated(foreign)
+		_, err := w.reconcile(vmi)
+		Expect(err).To(MatchError(ContainSubstring("belongs to another owner")))
+		Expect(volume(vmi, "b")).To(HavePrefix("AttachedToNode"))
+		Expect(volume(vmi, "a")).To(HavePrefix("Bound"))
+		Expect(k8sClient.Delete(ctx, foreign, client.GracePeriodSeconds(0))).To(Succeed())
+		_, err = w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(volume(vmi, "a")).To(HavePrefix("AttachedToNode"))
+	})
+
+	It("deletes attachment Pods when the guest has ended, and those of which nothing else is left", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		launcher := ExpectExists(podOf(vmi))
+		stray := podspec.BuildAttachment(vmi, w.Config.Current().Pods(), podspec.Attachment{
+			Volume: &v1.Volume{Name: "stray"}, Claim: builder.MakePVC("stray").Obj(), Launcher: launcher,
+		})
+		ExpectCreated(stray)
+		w.expectReconciled(vmi, "delete Pod")
+		ExpectGone(stray)
+
+		add(vmi, "data", "data-claim")
+		w.attached(vmi, "data")
+		pod := ExpectExists(w.attachment(vmi, "data"))
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+		ExpectGone(pod)
+		_, err = w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		w.events.take()
+		w.writes.Take()
+		w.expectQuiet(vmi)
+	})
+
+	It("places the launcher Pod where its bound hotpluggable volumes are", func() {
+		pv := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv-" + w.ns},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
+				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
+				}}}},
+			},
+		}
+		Expect(k8sClient.Create(ctx, pv)).To(Succeed())
+		DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, pv))).To(Succeed()) })
+		pvc := builder.MakePVC("data-claim").Namespace(w.ns).Bound("1Gi").Obj()
+		pvc.Spec.VolumeName = pv.Name
+		status := pvc.Status
+		ExpectCreated(pvc)
+		pvc.Status = status
+		ExpectStatus(pvc)
+		vmi := w.create(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
+		w.expectReconciled(vmi, "create Pod")
+		terms := ExpectExists(podOf(vmi)).Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		Expect(terms).To(HaveLen(1))
+		Expect(slices.ContainsFunc(terms[0].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+			return r.Key == "zone" && strings.Join(r.Values, "") == "a"
+		})).To(BeTrue())
+	})
+})

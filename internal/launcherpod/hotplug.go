@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcherpod
+
+import "path"
+
+// An attachment Pod has the claim of one hotplugged volume, so that the kubelet attaches it to the node of the launcher Pod.
+const (
+	// AttachmentLabelValue is the value of the label kubevirt.io on an attachment Pod. KubeVirt's.
+	AttachmentLabelValue = "hotplug-disk"
+	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
+	AttachmentContainer = "hotplug-disk"
+	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.
+	AttachmentPrefix = "hp-volume-"
+	// HoldArgument makes TailBinary wait until it is stopped. KubeVirt's attachment Pods serve a socket, ours do nothing.
+	HoldArgument = "--hold"
+	// AttachmentDevicesDir has a directory per volume with the device of a claim with volumeMode Block. KubeVirt's path.
+	AttachmentDevicesDir = "/path"
+)
+
+// AttachmentDevice is the path in the attachment Pod of a claim with volumeMode Block. KubeVirt's path.
+func AttachmentDevice(volume, claimUID string) string {
+	return path.Join(AttachmentDevicesDir, volume, claimUID)
+}
+
+// AttachmentDir is the directory in the attachment Pod where a claim with a file system is mounted. KubeVirt's path, unless the image
+// has a directory of that name.
+func AttachmentDir(volume string) string {
+	switch volume {
+	case "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "path", "proc", "root", "run", "sbin", "srv", "sys",
+		"tmp", "usr", "var":
+		return path.Join(AttachmentDevicesDir, volume)
+	}
+	return path.Join("/", volume)
+}
