@@ -49,15 +49,6 @@ type options struct {
 	maxDevices, verbosity                      int
 }
 
-func (o *options) bind(fs *flag.FlagSet) {
-	fs.StringVar(&o.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node")
-	fs.StringVar(&o.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
-	fs.StringVar(&o.devDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
-	fs.StringVar(&o.pluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "directory of the kubelet's sockets for device plugins, which is the same for every kubelet root")
-	fs.IntVar(&o.maxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
-	fs.IntVar(&o.verbosity, "v", 0, "log verbosity")
-}
-
 // run serves, or checks whether another process does.
 func run(arguments []string) error {
 	check := len(arguments) > 0 && arguments[0] == "check"
@@ -65,7 +56,12 @@ func run(arguments []string) error {
 		arguments = arguments[1:]
 	}
 	o, fs := &options{}, flag.NewFlagSet("virt-broker", flag.ContinueOnError)
-	o.bind(fs)
+	fs.StringVar(&o.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node")
+	fs.StringVar(&o.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
+	fs.StringVar(&o.devDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
+	fs.StringVar(&o.pluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "directory of the kubelet's sockets for device plugins, which is the same for every kubelet root")
+	fs.IntVar(&o.maxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
+	fs.IntVar(&o.verbosity, "v", 0, "log verbosity")
 	if err := fs.Parse(arguments); err != nil {
 		return err
 	}
@@ -116,17 +112,13 @@ func serve(ctx context.Context, o *options) error {
 
 // ping returns nil if the broker responds at a socket.
 func ping(ctx context.Context, socket string) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	conn, err := (&net.Dialer{Timeout: checkTimeout}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(checkTimeout)); err != nil {
-		return err
-	}
-	if err := brokerapi.WriteRequest(conn, &brokerapi.Request{Verb: brokerapi.Ping}); err != nil {
+	err = errors.Join(conn.SetDeadline(time.Now().Add(checkTimeout)), brokerapi.WriteRequest(conn, &brokerapi.Request{Verb: brokerapi.Ping}))
+	if err != nil {
 		return err
 	}
 	response, err := io.ReadAll(io.LimitReader(conn, brokerapi.MaxResponse))

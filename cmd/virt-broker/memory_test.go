@@ -68,13 +68,13 @@ func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pl
 // are no guests.
 func requestMuch(t *testing.T, socket string) {
 	t.Helper()
-	large := fmt.Sprintf(`{"plan":{"interfaces":[{"name":%q}]}}`, strings.Repeat("n", brokerapi.MaxRequest-200))
+	large := fmt.Sprintf(`{"steps":[{"do":"add-tap","link":%q}]}`, strings.Repeat("n", brokerapi.MaxRequest-200))
 	var requests sync.WaitGroup
 	for i := range 256 {
 		requests.Go(func() {
 			request := &brokerapi.Request{Verb: brokerapi.WatchGuest, Pod: uuid.NewString()}
 			if i%8 == 0 {
-				request.Verb, request.Arguments = brokerapi.ConnectNetwork, json.RawMessage(large)
+				request.Verb, request.Arguments = brokerapi.ChangeNetwork, json.RawMessage(large)
 			}
 			conn, err := net.Dial("unix", socket)
 			if err != nil {

@@ -18,16 +18,18 @@ import (
 
 const (
 	module = "github.com/vireo-project/vireo/"
-	// maxLines is the limit for the lines of code of the process, without comments and tests: what has privileges on a node must be small
-	// enough to be read in a day.
-	maxLines = 4700
+	// maxCode and maxLines are the limits for the lines of the process, of which the first has no lines that are blank or only comments:
+	// what has privileges on a node must be small enough to be read. Counted are all files of this module that the program is built from,
+	// without tests. Lower the limits with the code, and leave no room. docs/adr/0088-the-agent-in-two.md
+	maxCode  = 4112
+	maxLines = 5491
 )
 
 // ours are the packages of this module that the process may be built from. internal/brokerapi is the only one that it shares with
 // virt-handler, beside names of what is in a launcher Pod.
 var ours = []string{
 	"cmd/virt-broker", "internal/broker", "internal/broker/device", "internal/broker/devicerule", "internal/broker/network", "internal/broker/podprocess",
-	"internal/broker/podresources", "internal/broker/pods", "internal/brokerapi", "internal/component/memorylimit", "internal/launcherpod/layout", "internal/launcherpod/podiface",
+	"internal/broker/podresources", "internal/broker/pods", "internal/brokerapi", "internal/component/memorylimit", "internal/launcherpod/layout",
 }
 
 // forbidden are prefixes of packages that the process may not be built from: it has no client for the API server, no libvirt and no
@@ -41,7 +43,7 @@ func TestTheBrokerIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	total, linked := 0, []string{}
+	code, all, linked := 0, 0, []string{}
 	lines := bufio.NewScanner(bytes.NewReader(output))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -56,12 +58,13 @@ func TestTheBrokerIsSmall(t *testing.T) {
 			continue
 		}
 		linked = append(linked, name)
-		count := 0
+		own, whole := 0, 0
 		for _, file := range fields[1:] {
-			count += codeLines(t, file)
+			inFile, of := countLines(t, file)
+			own, whole = own+inFile, whole+of
 		}
-		t.Logf("%5d %s", count, name)
-		total += count
+		t.Logf("%5d of %5d lines are code in %s", own, whole, name)
+		code, all = code+own, all+whole
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
@@ -70,14 +73,14 @@ func TestTheBrokerIsSmall(t *testing.T) {
 	if !slices.Equal(linked, ours) {
 		t.Errorf("it is built from %v, want %v", linked, ours)
 	}
-	t.Logf("%5d in all", total)
-	if total > maxLines {
-		t.Errorf("it has %d lines of code, more than %d", total, maxLines)
+	t.Logf("%5d of %5d lines are code in all", code, all)
+	if code > maxCode || all > maxLines {
+		t.Errorf("it has %d lines, of which %d are code: more than %d and %d", all, code, maxLines, maxCode)
 	}
 }
 
-// codeLines returns the number of lines of a file with code.
-func codeLines(t *testing.T, path string) int {
+// countLines returns how many lines of a file have code, and how many there are.
+func countLines(t *testing.T, path string) (code, all int) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Clean(path))
 	if err != nil {
@@ -89,7 +92,7 @@ func codeLines(t *testing.T, path string) int {
 	for {
 		position, kind, literal := s.Scan()
 		if kind == token.EOF {
-			return len(lines)
+			return len(lines), bytes.Count(text, []byte("\n"))
 		}
 		if kind == token.SEMICOLON && literal == "\n" {
 			continue

@@ -30,24 +30,24 @@ import (
 
 // valid are valid arguments of each verb.
 var valid = map[brokerapi.Verb]any{
-	brokerapi.Ping:           nil,
-	brokerapi.OpenSocket:     brokerapi.OpenSocketArguments{Name: launcherpod.LibvirtSocketName},
-	brokerapi.WatchGuest:     nil,
-	brokerapi.ReadVolume:     brokerapi.ReadVolumeArguments{Kind: secrets, Volume: "disk-udata"},
-	brokerapi.OpenFile:       brokerapi.OpenFileArguments{Mount: launcherpod.StateDir, Name: "nvram/vm_VARS.fd"},
-	brokerapi.SyncState:      brokerapi.SyncStateArguments{TPM: launcherpod.TPMStateDir("uuid")},
-	brokerapi.GiveHostDir:    brokerapi.GiveHostDirArguments{Directory: launcherpod.DiskDir("disk")},
-	brokerapi.OwnDevices:     nil,
-	brokerapi.Inspect:        brokerapi.InspectArguments{Path: "/dev/null"},
-	brokerapi.CPUs:           nil,
-	brokerapi.SetRealtime:    brokerapi.SetRealtimeArguments{VCPUs: []uint{0}},
-	brokerapi.ConnectNetwork: brokerapi.NetworkArguments{Plan: brokerapi.Plan{Interfaces: []brokerapi.Interface{{Name: "n", PodInterface: "eth0", Binding: brokerapi.Bridge}}}},
-	brokerapi.ForwardPorts:   brokerapi.NetworkArguments{},
-	brokerapi.OpenRouter:     brokerapi.OpenRouterArguments{PodInterface: "eth0"},
-	brokerapi.AttachVolume:   brokerapi.VolumeArguments{Volume: "data", Attachment: otherUID},
-	brokerapi.DetachVolume:   brokerapi.VolumeArguments{Volume: "data", Block: true},
-	brokerapi.WatchDevices:   nil,
-	brokerapi.CPUPolicy:      nil,
+	brokerapi.Ping:          nil,
+	brokerapi.OpenSocket:    brokerapi.OpenSocketArguments{Name: launcherpod.LibvirtSocketName},
+	brokerapi.WatchGuest:    nil,
+	brokerapi.ReadVolume:    brokerapi.ReadVolumeArguments{Kind: secrets, Volume: "disk-udata"},
+	brokerapi.OpenFile:      brokerapi.OpenFileArguments{Mount: launcherpod.StateDir, Name: "nvram/vm_VARS.fd"},
+	brokerapi.SyncState:     nil,
+	brokerapi.GiveHostDir:   brokerapi.GiveHostDirArguments{Directory: launcherpod.DiskDir("disk")},
+	brokerapi.OwnDevices:    nil,
+	brokerapi.Inspect:       brokerapi.InspectArguments{Path: "/dev/null"},
+	brokerapi.CPUs:          nil,
+	brokerapi.SetRealtime:   brokerapi.SetRealtimeArguments{VCPUs: []uint{0}},
+	brokerapi.NetworkState:  nil,
+	brokerapi.ChangeNetwork: brokerapi.ChangeNetworkArguments{Steps: []brokerapi.Step{{Do: brokerapi.SetUp, Link: "eth0"}}},
+	brokerapi.OpenRouter:    brokerapi.OpenRouterArguments{Bridge: "k6t-eth0"},
+	brokerapi.AttachVolume:  brokerapi.VolumeArguments{Volume: "data", Attachment: otherUID},
+	brokerapi.DetachVolume:  brokerapi.VolumeArguments{Volume: "data", Block: true},
+	brokerapi.WatchDevices:  nil,
+	brokerapi.CPUPolicy:     nil,
 }
 
 func requestOf(t testing.TB, verb brokerapi.Verb, pod string, arguments any) *brokerapi.Request {
@@ -172,8 +172,8 @@ func TestForgedRequests(t *testing.T) {
 			expectCode(t, w.ask(&brokerapi.Request{Verb: verb, Pod: pod, Arguments: json.RawMessage(`{}`)}), brokerapi.CodeInvalid)
 			continue
 		}
-		for _, text := range []string{"", `[]`, `{"unknown":1}`, `{} {}`, `null`, `{"plan":{"interfaces":[null]}}`, `"x"`, `{"name":7}`} {
-			if text == "null" && (verb == brokerapi.ForwardPorts || verb == brokerapi.ConnectNetwork || verb == brokerapi.SetRealtime || verb == brokerapi.SyncState) {
+		for _, text := range []string{"", `[]`, `{"unknown":1}`, `{} {}`, `null`, `{"steps":[null]}`, `"x"`, `{"name":7}`} {
+			if text == "null" && (verb == brokerapi.ChangeNetwork || verb == brokerapi.SetRealtime) {
 				continue // the same as no fields, which these verbs accept
 			}
 			var raw json.RawMessage
@@ -238,16 +238,24 @@ func TestForgedPaths(t *testing.T) {
 	for _, dir := range []string{"/", "", "/etc", launcherpod.DisksDir, launcherpod.DiskDir("a") + "/b", launcherpod.DiskDir("..") + "/", launcherpod.DisksDir + "/../x", launcherpod.DisksDir + "/.."} {
 		expectCode(t, w.ask(requestOf(t, brokerapi.GiveHostDir, podUID, brokerapi.GiveHostDirArguments{Directory: dir})), brokerapi.CodeRefused)
 	}
-	for _, dir := range []string{"/", "/etc", launcherpod.StateDir, launcherpod.StateDir + "/../x", launcherpod.StateDir + "/a/../../b"} {
-		expectCode(t, w.ask(requestOf(t, brokerapi.SyncState, podUID, brokerapi.SyncStateArguments{TPM: dir})), brokerapi.CodeRefused)
-	}
 	for _, path := range []string{"", "relative", "/a\x00b", "/" + strings.Repeat("a", 5000)} {
 		expectCode(t, w.ask(requestOf(t, brokerapi.Inspect, podUID, brokerapi.InspectArguments{Path: path})), brokerapi.CodeInvalid)
 	}
-	for _, name := range []string{"", "lo", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 15), "eth0\x00", "../../kernel/core_pattern"} {
-		expectCode(t, w.ask(requestOf(t, brokerapi.OpenRouter, podUID, brokerapi.OpenRouterArguments{PodInterface: name})), brokerapi.CodeInvalid)
-		plan := brokerapi.Plan{Interfaces: []brokerapi.Interface{{Name: "n", PodInterface: name, Binding: brokerapi.Bridge}}}
-		expectCode(t, w.ask(requestOf(t, brokerapi.ConnectNetwork, podUID, brokerapi.NetworkArguments{Plan: plan})), brokerapi.CodeInvalid)
+	for _, name := range []string{"", "lo", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00", "../../kernel/core_pattern"} {
+		expectCode(t, w.ask(requestOf(t, brokerapi.OpenRouter, podUID, brokerapi.OpenRouterArguments{Bridge: name})), brokerapi.CodeInvalid)
+	}
+	for _, name := range []string{"", "lo", "all", "default", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00", "../../kernel/core_pattern"} {
+		for _, step := range []brokerapi.Step{
+			{Do: brokerapi.SetUp, Link: name}, {Do: brokerapi.Rename, Link: "eth0", Other: name}, {Do: brokerapi.Attach, Link: "tap0", Other: name},
+			{Do: brokerapi.Set, Setting: brokerapi.IgnoreARP, Link: name}, {Do: brokerapi.AddTap, Link: name},
+			{Do: brokerapi.Set, Setting: brokerapi.Setting("ipv4/conf/" + name), Link: "eth0"},
+			{Do: brokerapi.Translate, Rules: []brokerapi.Rule{{Chain: brokerapi.Chain(name), Do: brokerapi.Drop}}},
+			{Do: brokerapi.Translate, Rules: []brokerapi.Rule{{Chain: brokerapi.Guard, Do: brokerapi.Action(name)}}},
+			{Do: brokerapi.Change(name), Link: "eth0"},
+		} {
+			steps := brokerapi.ChangeNetworkArguments{Steps: []brokerapi.Step{{Do: brokerapi.SetUp, Link: "eth0"}, step}}
+			expectCode(t, w.ask(requestOf(t, brokerapi.ChangeNetwork, podUID, steps)), brokerapi.CodeInvalid)
+		}
 	}
 	w.expectAlive()
 }

@@ -213,7 +213,7 @@ func (h *hotplugDir) open(from *pods.Pods) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if h.dir, err = root.OpenWithin(layout.HotplugDisksDir, "."); err != nil {
+	if h.dir, err = root.OpenWithin(layout.HotplugDisksDir, ".", unix.S_IFDIR); err != nil {
 		return err
 	}
 	made, err := from.EmptyDir(h.pod, layout.HotplugDisksVolume)

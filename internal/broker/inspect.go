@@ -4,7 +4,6 @@
 package broker
 
 import (
-	"fmt"
 	"os"
 	"path"
 	"strings"
@@ -47,11 +46,8 @@ func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
 		result.BlockSize = uint(fs.Bsize)
 	}
 	if withDirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG && podprocess.ExpectNoKernelFile(f) == nil {
-		fd, err := unix.Open(procFD(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(podprocess.Reopen(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		result.DirectIO = err == nil && unix.Close(fd) == nil
 	}
 	return result, nil
 }
-
-// procFD returns a path that reopens a descriptor's inode.
-func procFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

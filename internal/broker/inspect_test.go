@@ -69,33 +69,42 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-func TestClaim(t *testing.T) {
+func TestOwnDevice(t *testing.T) {
 	const minor = 232
+	device := func(t *testing.T, name string, kind, mode, minor uint32) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), name)
+		if err := unix.Mknod(path, kind, int(unix.Mkdev(10, minor))); err != nil {
+			t.Skipf("needs to be root to make device files: %v", err)
+		}
+		if err := unix.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 	for _, tc := range []struct {
-		name  string
-		mode  uint32
-		minor uint32
-		owner uint32
-		// onNode makes the Pod's device file the node's.
-		onNode  bool
-		refused bool
-		// assigned is the dynamic minor number of the node's device, if it has one.
-		assigned uint32
+		name              string
+		kind, mode, minor uint32
+		owner             uint32
+		// onNode makes the Pod's device file the node's, and missing is a node without the device.
+		onNode, missing bool
+		refused         bool
 	}{
-		{name: "a device of root", mode: 0o600, minor: minor, owner: layout.QEMUUser},
-		{name: "a device for all", mode: 0o666, minor: minor},
-		{name: "another device with the name", mode: 0o600, minor: 3},
-		{name: "the node's own", mode: 0o600, minor: minor, onNode: true, refused: true},
-		{name: "a dynamic minor number", mode: 0o600, minor: 257, owner: layout.QEMUUser, assigned: 257},
-		{name: "another dynamic minor number", mode: 0o600, minor: 256, assigned: 257},
+		{name: "a device of root", kind: unix.S_IFCHR, mode: 0o600, minor: minor, owner: layout.QEMUUser},
+		{name: "a device for all", kind: unix.S_IFCHR, mode: 0o666, minor: minor},
+		{name: "another device with the name", kind: unix.S_IFCHR, mode: 0o600, minor: 3},
+		{name: "a block device", kind: unix.S_IFBLK, mode: 0o600, minor: minor},
+		{name: "the node's own", kind: unix.S_IFCHR, mode: 0o600, minor: minor, onNode: true, refused: true},
+		{name: "a device that the node does not have", kind: unix.S_IFCHR, mode: 0o600, minor: minor, missing: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "device")
-			if err := unix.Mknod(path, unix.S_IFCHR, int(unix.Mkdev(miscMajor, tc.minor))); err != nil {
-				t.Skipf("needs to be root to make device files: %v", err)
+			path := device(t, "pod", tc.kind, tc.mode, tc.minor)
+			node := device(t, "node", unix.S_IFCHR, 0o600, minor)
+			if tc.onNode {
+				node = path
 			}
-			if err := unix.Chmod(path, tc.mode); err != nil {
-				t.Fatal(err)
+			if tc.missing {
+				node += "-none"
 			}
 			fd, err := unix.Open(path, unix.O_PATH, 0)
 			if err != nil {
@@ -103,18 +112,7 @@ func TestClaim(t *testing.T) {
 			}
 			f := os.NewFile(uintptr(fd), path)
 			defer func() { _ = f.Close() }()
-			node := path + "-of-the-node"
-			if tc.onNode {
-				node = path
-			}
-			wanted := uint32(minor)
-			if tc.assigned != 0 {
-				wanted = dynamicMinor
-				if err := unix.Mknod(node, unix.S_IFCHR, int(unix.Mkdev(miscMajor, tc.assigned))); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := ownDevice(f, wanted, node); (err != nil) != tc.refused {
+			if err := ownDevice(f, node); (err != nil) != tc.refused {
 				t.Fatal(err)
 			}
 			var stat unix.Stat_t

@@ -4,7 +4,10 @@
 package broker
 
 import (
+	"path"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -22,11 +25,20 @@ func (s *Server) openFile(pod string, a brokerapi.OpenFileArguments) (task, erro
 		}
 	}
 	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {
-		open := root.OpenRegular
 		if a.Mount == layout.StateDir {
-			open = root.OpenRegularWithin
+			file, err := root.OpenWithin(a.Mount, a.Name, unix.S_IFREG)
+			return answer{file: file}, err
 		}
-		file, err := open(a.Mount, a.Name)
+		file, err := root.OpenRegular(a.Mount, a.Name)
 		return answer{file: file}, err
 	}), nil
+}
+
+// below returns the rest of a path of the Pod that is below a directory. It accepts clean paths only.
+func below(name, dir string) (string, error) {
+	rest, found := strings.CutPrefix(name, dir+"/")
+	if !found || path.Clean(name) != name || strings.ContainsRune(name, 0) {
+		return "", brokerapi.Refused("%.256q is not below %s", name, dir)
+	}
+	return rest, nil
 }

@@ -5,7 +5,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -27,53 +26,20 @@ const maxDepth = 8
 // Sources: kubernetes pkg/volume/{configmap,secret,downwardapi,projected}.
 var filesKinds = []string{"kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~projected"}
 
-// maxKeys is the limit for the alternative keys of a request.
-const maxKeys = 8
-
-// volume is a volume of a Pod with files.
-type volume struct{ podsDir, pod, kind, name string }
-
 // readVolume reads files that the kubelet has written to a volume of the Pod. Of the volumes of a launcher Pod, only those that
 // virt-controller adds for the guest's files can be read, and no token of the Pod's service account.
 func (s *Server) readVolume(pod string, a brokerapi.ReadVolumeArguments) (task, error) {
 	if !slices.Contains(filesKinds, a.Kind) || !layout.HasGuestFiles(a.Volume) {
 		return task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
 	}
-	if len(a.Keys) > maxKeys {
-		return task{}, brokerapi.Invalid("%d keys are too many", len(a.Keys))
-	}
 	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found.
 	return s.ofLibvirtd(s.volumes, pod, func(context.Context, *os.File) (answer, error) {
-		v := volume{podsDir: s.pods.Dir(), pod: pod, kind: a.Kind, name: a.Volume}
-		files, err := v.read(a.Keys)
+		files, err := readFiles(filepath.Join(s.pods.Dir(), pod, "volumes", a.Kind, a.Volume))
+		if err != nil {
+			err = fmt.Errorf("read volume %q of kind %s of the launcher Pod: %w", a.Volume, a.Kind, err)
+		}
 		return answer{result: brokerapi.ReadVolumeResult{Files: files}}, err
 	}), nil
-}
-
-// read returns the first of the keys that the volume has, or all files without keys. The entries of a volume's directory are symlinks to
-// files in it; an os.Root follows no others.
-// Source: kubernetes pkg/volume/util/atomic_writer.go
-func (v volume) read(keys []string) (map[string][]byte, error) {
-	root, err := os.OpenRoot(filepath.Join(v.podsDir, v.pod, "volumes", v.kind, v.name))
-	if errors.Is(err, fs.ErrNotExist) {
-		// Not wrapped: the volume is missing, not a key of its object.
-		return nil, fmt.Errorf("the launcher Pod has no volume %q of kind %s: %s", v.name, v.kind, err.Error())
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.Close() }()
-	if len(keys) == 0 {
-		return v.files(root)
-	}
-	for _, key := range keys {
-		data, err := readCapped(root, key, brokerapi.MaxFileBytes)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		return map[string][]byte{key: data}, err
-	}
-	return nil, fs.ErrNotExist
 }
 
 func tooMuch(format string, arguments ...any) error {
@@ -82,18 +48,23 @@ func tooMuch(format string, arguments ...any) error {
 
 // currentVersion is the symlink to the directory with a volume's current files. The kubelet creates a new directory for each
 // change, so that an open directory has the files of one version.
+// Source: kubernetes pkg/volume/util/atomic_writer.go
 const currentVersion = "..data"
 
-// files returns all files, of one version.
-func (v volume) files(root *os.Root) (map[string][]byte, error) {
+// readFiles returns all files of a volume, of one version. An os.Root follows no link out of its directory.
+func readFiles(volume string) (map[string][]byte, error) {
+	root, err := os.OpenRoot(volume)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
 	version, err := root.OpenRoot(currentVersion)
 	if err != nil {
-		// Not wrapped, as above.
-		return nil, fmt.Errorf("volume %q of the launcher Pod is not filled: %s", v.name, err.Error())
+		return nil, err
 	}
 	defer func() { _ = version.Close() }()
 	files, left := map[string][]byte{}, brokerapi.MaxFileBytes
-	err = fs.WalkDir(version.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+	return files, fs.WalkDir(version.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -110,10 +81,6 @@ func (v volume) files(root *os.Root) (map[string][]byte, error) {
 		left -= len(files[name])
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read volume %q of the launcher Pod: %w", v.name, err)
-	}
-	return files, nil
 }
 
 // readCapped reads a regular file that is not larger than a limit.
@@ -133,7 +100,7 @@ func readCapped(root *os.Root, name string, limit int) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	if err == nil && len(data) > limit {
-		return nil, tooMuch("with %s, there are more than %d bytes", name, brokerapi.MaxFileBytes)
+		return nil, tooMuch("the files have more than %d bytes", brokerapi.MaxFileBytes)
 	}
 	return data, err
 }

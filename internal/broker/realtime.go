@@ -119,50 +119,54 @@ func prioritize(libvirtd *os.File, vcpus, exclusive []uint) error {
 
 // setVCPUs sets the priority of those of a process's threads that have the name of one of the vCPUs.
 func setVCPUs(process *os.File, vcpus, exclusive []uint, done map[uint]bool) error {
-	dir, err := podprocess.OpenIn(process, "task")
+	tasks, err := podprocess.OpenIn(process, "task")
 	if err != nil {
 		return nil // The process has exited.
 	}
-	defer func() { _ = dir.Close() }()
+	defer func() { _ = tasks.Close() }()
 	const maxThreads = 4096
-	names, _ := dir.Readdirnames(maxThreads) // On an error it also returns the names that it has read.
+	names, _ := tasks.Readdirnames(maxThreads) // On an error it also returns the names that it has read.
 	for _, name := range names {
-		tid, err := strconv.Atoi(name)
+		// The directory always refers to one thread of this process, even if the tid is reused.
+		thread, err := podprocess.OpenIn(tasks, name)
 		if err != nil {
-			continue
+			continue // The thread has exited.
 		}
-		if err := setVCPU(dir, tid, vcpus, exclusive, done); err != nil {
+		vcpu, found := vcpuOf(thread)
+		if found && slices.Contains(vcpus, vcpu) && within(allowedCPUs(thread), exclusive) {
+			err = setVCPU(thread, name, vcpu)
+			done[vcpu] = err == nil
+		}
+		if _ = thread.Close(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setVCPU sets the priority of a thread if it is that of one of the vCPUs.
-func setVCPU(tasks *os.File, tid int, vcpus, exclusive []uint, done map[uint]bool) error {
-	// The directory always refers to one thread of this process, even if the tid is reused.
-	thread, err := podprocess.OpenIn(tasks, strconv.Itoa(tid))
-	if err != nil {
-		return nil // The thread has exited.
-	}
-	defer func() { _ = thread.Close() }()
+// vcpuOf returns the number of the vCPU whose thread has the name of a thread.
+func vcpuOf(thread *os.File) (uint, bool) {
 	parts := vcpuComm.FindStringSubmatch(podprocess.Comm(thread, "."))
 	if parts == nil {
-		return nil
+		return 0, false
 	}
 	number, err := strconv.ParseUint(parts[1], 10, 32)
-	if vcpu := uint(number); err != nil || !slices.Contains(vcpus, vcpu) || !within(allowedCPUs(thread), exclusive) {
-		return nil // It is another thread.
+	return uint(number), err == nil
+}
+
+// setVCPU sets the priority of the thread of a vCPU.
+func setVCPU(thread *os.File, name string, vcpu uint) error {
+	tid, err := strconv.Atoi(name)
+	if err == nil {
+		err = makeRealtime(tid)
 	}
-	if err := makeRealtime(tid); err != nil {
-		return fmt.Errorf("set the realtime priority of vCPU %d (virt-broker needs SYS_NICE, and the node's cgroup time for realtime threads): %w",
-			number, err)
+	if err != nil {
+		return fmt.Errorf("set the realtime priority of vCPU %d (virt-broker needs SYS_NICE, and the node's cgroup time for realtime threads): %w", vcpu, err)
 	}
 	// If the thread has exited meanwhile, the kernel may have reused the tid, and the call changed another thread of the node.
 	if podprocess.Comm(thread, ".") == "" {
-		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", number), unsetRealtime(tid))
+		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", vcpu), unsetRealtime(tid))
 	}
-	done[uint(number)] = true
 	return nil
 }
 

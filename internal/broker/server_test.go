@@ -109,6 +109,10 @@ func TestReadVolume(t *testing.T) {
 	if _, err := content.Secret(volume, "nothing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
+	// A volume that is missing is not a missing key.
+	if _, err := content.Secret(launcherpod.UserDataVolume("other"), "userdata"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing volume: %v", err)
+	}
 	large := launcherpod.FilesVolume("disk")
 	if err := kubelet.WriteVolume(w.pods, podUID, string(media.ConfigMapVolume), large, map[string]string{"a": strings.Repeat("x", brokerapi.MaxFileBytes)}); err != nil {
 		t.Fatal(err)
@@ -152,6 +156,25 @@ func TestOpenFile(t *testing.T) {
 			t.Errorf("%s can be written to", name)
 		}
 		_ = f.Close()
+	}
+}
+
+func TestSyncState(t *testing.T) {
+	w := newWorld(t, nil)
+	w.addPod(podUID)
+	w.write(launcherpod.NVRAMStateFile("vm"), "variables")
+	tpm := launcherpod.TPMStateDir("uuid")
+	for _, c := range []struct {
+		tpm, state string
+		complete   bool
+	}{{"", "", true}, {tpm, "", false}, {tpm, "state", true}} {
+		w.write(tpm+"/tpm2-00.permall", c.state)
+		if err := w.client().SyncState(t.Context(), podUID, c.tpm); (err == nil) != c.complete {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if err := w.client().SyncState(t.Context(), podUID, launcherpod.TPMStateDir("other")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
 	}
 }
 

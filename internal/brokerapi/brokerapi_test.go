@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -69,48 +67,5 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 	}
 	if long := FromError(errors.New(strings.Repeat("x", 2*maxMessage))); len(long.Message) != maxMessage {
 		t.Errorf("a message has %d bytes", len(long.Message))
-	}
-}
-
-func TestCheckPlan(t *testing.T) {
-	good := func() Interface {
-		return Interface{
-			Name: "default", PodInterface: "eth0", Binding: Masquerade, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
-			IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/120"),
-			Ports: []PortRange{{Protocol: "TCP", First: 80, Last: 80}},
-		}
-	}
-	if err := (Plan{Interfaces: []Interface{good(), {Name: "blue", PodInterface: "pod16477688c0e", Binding: Bridge}}}).Check(); err != nil {
-		t.Error(err)
-	}
-	for name, change := range map[string]func(*Interface){
-		"another binding":         func(i *Interface) { i.Binding = "macvtap" },
-		"no hardware address":     func(i *Interface) { i.MAC = nil },
-		"a multicast address":     func(i *Interface) { i.MAC[0] = 1 },
-		"a short address":         func(i *Interface) { i.MAC = i.MAC[:3] },
-		"no IPv4":                 func(i *Interface) { i.IPv4 = netip.Prefix{} },
-		"no room":                 func(i *Interface) { i.IPv4 = netip.MustParsePrefix("10.0.2.0/31") },
-		"IPv6 in IPv4":            func(i *Interface) { i.IPv4 = i.IPv6 },
-		"IPv4 in IPv6":            func(i *Interface) { i.IPv6 = i.IPv4 },
-		"a protocol":              func(i *Interface) { i.Ports[0].Protocol = "SCTP" },
-		"port 0":                  func(i *Interface) { i.Ports[0].First = 0 },
-		"ports in reverse":        func(i *Interface) { i.Ports[0].First = 81 },
-		"too many ports":          func(i *Interface) { i.Ports = make([]PortRange, maxPorts+1) },
-		"a long name":             func(i *Interface) { i.Name = strings.Repeat("n", maxName+1) },
-		"a path as an interface":  func(i *Interface) { i.PodInterface = "../all" },
-		"the loopback interface":  func(i *Interface) { i.PodInterface = "lo" },
-		"a name that is too long": func(i *Interface) { i.PodInterface = "interface0123" },
-	} {
-		changed := good()
-		change(&changed)
-		if err := (Plan{Interfaces: []Interface{changed}}).Check(); CodeOf(err) != CodeInvalid {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if err := (Plan{Interfaces: []Interface{good(), good()}}).Check(); CodeOf(err) != CodeInvalid {
-		t.Errorf("twice: %v", err)
-	}
-	if err := (Plan{Interfaces: make([]Interface, maxInterfaces+1)}).Check(); CodeOf(err) != CodeInvalid {
-		t.Errorf("too many: %v", err)
 	}
 }

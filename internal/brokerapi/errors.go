@@ -34,8 +34,6 @@ const (
 	CodeTimeout Code = "timeout"
 	// CodeTooMuch: the files of a volume exceed the limits.
 	CodeTooMuch Code = "too-much"
-	// CodeMissingInterface: the Pod has no interface of a name, which is Subject.
-	CodeMissingInterface Code = "missing-interface"
 	// CodeNodesNetwork: the Pod is on the node's network.
 	CodeNodesNetwork Code = "nodes-network"
 )
@@ -49,8 +47,6 @@ type Error struct {
 	Code Code `json:"code"`
 	// Message is for people.
 	Message string `json:"message"`
-	// Subject is what the error is about, with the codes that say so.
-	Subject string `json:"subject,omitempty"`
 }
 
 // Error returns the message.
@@ -96,7 +92,7 @@ func FromError(err error) *Error {
 	var broker *Error
 	switch {
 	case errors.As(err, &broker):
-		out.Code, out.Subject = broker.Code, broker.Subject
+		out.Code = broker.Code
 	case errors.Is(err, fs.ErrNotExist):
 		out.Code = CodeNotFound
 	case errors.Is(err, unix.ECONNREFUSED):

@@ -48,10 +48,10 @@ const (
 	CPUs Verb = "cpus"
 	// SetRealtime sets the realtime priority of vCPUs of the Pod's guest.
 	SetRealtime Verb = "set-realtime"
-	// ConnectNetwork connects the guest to the Pod's network.
-	ConnectNetwork Verb = "connect-network"
-	// ForwardPorts forwards the ports of a migration to the guest after it.
-	ForwardPorts Verb = "forward-ports"
+	// NetworkState describes the links of the Pod's network namespace.
+	NetworkState Verb = "network-state"
+	// ChangeNetwork changes the Pod's network step by step, to connect the guest to it.
+	ChangeNetwork Verb = "change-network"
 	// OpenRouter opens a socket for router advertisements to the guest, and returns its descriptor.
 	OpenRouter Verb = "open-router"
 	// AttachVolume gives the Pod the claim of an attachment Pod, for a disk of the guest.
@@ -69,7 +69,7 @@ func (v Verb) OfNode() bool { return v == Ping || v == WatchDevices || v == CPUP
 
 // The limits of the protocol.
 const (
-	// MaxRequest is the limit for a request in bytes: a plan of a network with thousands of forwarded ports is the longest. Few are longer
+	// MaxRequest is the limit for a request in bytes: a change of a network with thousands of forwarded ports is the longest. Few are longer
 	// than SmallRequest.
 	MaxRequest   = 256 << 10
 	SmallRequest = 4 << 10
@@ -118,8 +118,6 @@ type ReadVolumeArguments struct {
 	Kind string `json:"kind"`
 	// Volume is its name in the Pod.
 	Volume string `json:"volume"`
-	// Keys are files of which the first that exists is returned; without any, all files are.
-	Keys []string `json:"keys,omitempty"`
 }
 
 // ReadVolumeResult is the result of ReadVolume.
@@ -134,12 +132,6 @@ type OpenFileArguments struct {
 	Mount string `json:"mount"`
 	// Name is the file's path in it.
 	Name string `json:"name"`
-}
-
-// SyncStateArguments are the arguments of SyncState.
-type SyncStateArguments struct {
-	// TPM is the directory with the TPM's state, which must be complete; empty if the guest has no TPM.
-	TPM string `json:"tpm,omitempty"`
 }
 
 // GiveHostDirArguments are the arguments of GiveHostDir.
@@ -181,32 +173,10 @@ type SetRealtimeArguments struct {
 	VCPUs []uint `json:"vcpus"`
 }
 
-// NetworkArguments are the arguments of ConnectNetwork and ForwardPorts.
-type NetworkArguments struct {
-	// Plan is the desired state of the Pod's network.
-	Plan Plan `json:"plan"`
-}
-
-// ConnectNetworkResult is the result of ConnectNetwork.
-type ConnectNetworkResult struct {
-	// Interfaces are the guest's interfaces by their name in the VMI.
-	Interfaces map[string]ConnectedInterface `json:"interfaces,omitempty"`
-}
-
-// ConnectedInterface is an interface of the guest.
-type ConnectedInterface struct {
-	// Tap is the name of its tap.
-	Tap string `json:"tap"`
-	// MAC is its hardware address.
-	MAC string `json:"mac"`
-	// MTU is the MTU of the Pod's interface.
-	MTU uint `json:"mtu"`
-}
-
 // OpenRouterArguments are the arguments of OpenRouter.
 type OpenRouterArguments struct {
-	// PodInterface is the name of the Pod's interface that the guest is connected to with masquerade.
-	PodInterface string `json:"podInterface"`
+	// Bridge is the name of the bridge between the guest and its gateway.
+	Bridge string `json:"bridge"`
 }
 
 // OpenRouterResult is the result of OpenRouter. If the Pod has no IPv6, it is empty and comes without a descriptor.

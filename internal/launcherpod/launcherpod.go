@@ -140,17 +140,17 @@ const (
 // Names of interfaces in the Pod's network namespace.
 const (
 	// PrimaryInterface is the Pod's interface in the cluster's network.
-	PrimaryInterface = layout.PrimaryInterface
+	PrimaryInterface = "eth0"
 	// BridgePrefix is the prefix of the bridge between a Pod interface and the guest's tap.
 	BridgePrefix = layout.BridgePrefix
 	// DisplacedSuffix is the suffix of a Pod interface whose address the guest has.
-	DisplacedSuffix = layout.DisplacedSuffix
+	DisplacedSuffix = "-nic"
 )
 
 // Ports of the Pod of a migration's target. KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
 const (
-	FirstMigrationPort = layout.FirstMigrationPort
-	LastMigrationPort  = layout.LastMigrationPort
+	FirstMigrationPort = 49152
+	LastMigrationPort  = 49153
 )
 
 // ContainerDiskDir is the directory in the Pod where the image of a containerDisk is mounted.

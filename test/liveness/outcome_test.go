@@ -20,7 +20,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -140,7 +139,7 @@ func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launch
 }
 
 // factsOf returns the facts of a node with all devices and features.
-func factsOf(disks *media.Result, plan brokerapi.Plan) domain.Facts {
+func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	facts := domain.Facts{
 		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, ACPI: disks.ACPI, MemBalloonStatsPeriod: 10, VhostNet: true,
 		Interfaces: map[string]domain.InterfaceFact{}, NUMACells: []domain.NUMACellFact{{}},

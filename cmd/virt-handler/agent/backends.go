@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,7 +67,14 @@ func (n Networks) Ensure(
 	if migrationTarget {
 		plan = network.ForMigrationTarget(plan)
 	}
-	connected, err := n.Broker.ConnectNetwork(ctx, pod.UID, plan)
+	links, err := n.Broker.NetworkLinks(ctx, pod.UID)
+	if err != nil {
+		return nil, fromNetwork(err)
+	}
+	steps, connected, err := network.Connect(plan, links)
+	if err == nil {
+		err = n.Broker.ChangeNetwork(ctx, pod.UID, steps)
+	}
 	if err != nil {
 		return nil, fromNetwork(err)
 	}
@@ -83,15 +91,24 @@ func (n Networks) Forward(ctx context.Context, vmi *v1.VirtualMachineInstance, p
 	if err != nil {
 		return err
 	}
-	return fromNetwork(n.Broker.ForwardPorts(ctx, pod.UID, plan))
+	links, err := n.Broker.NetworkLinks(ctx, pod.UID)
+	if err != nil {
+		return fromNetwork(err)
+	}
+	steps, err := network.Forward(plan, links)
+	if err == nil {
+		err = n.Broker.ChangeNetwork(ctx, pod.UID, steps)
+	}
+	return fromNetwork(err)
 }
 
 // fromNetwork makes a missing interface of the Pod a retryable error: it may be created later, without an event.
 func fromNetwork(err error) error {
-	switch brokerapi.CodeOf(err) {
-	case brokerapi.CodeMissingInterface:
+	var missing *network.MissingInterfaceError
+	switch {
+	case errors.As(err, &missing):
 		return &reconciler.Retry{Reason: reconciler.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
-	case brokerapi.CodeNodesNetwork:
+	case brokerapi.CodeOf(err) == brokerapi.CodeNodesNetwork:
 		return &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
 	default:
 		return err
@@ -113,9 +130,9 @@ func (n Networks) Advertise(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) err
 
 // plan returns the network plan of a VMI in a Pod. The Pod, not the VMI, determines whether there is a sidecar: a change of the
 // VMI affects its next Pod only. It rejects Pods on the node's network, which virt-controller does not create; the broker does too.
-func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (brokerapi.Plan, error) {
+func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (network.Plan, error) {
 	if pod.Spec.HostNetwork {
-		return brokerapi.Plan{}, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork,
+		return network.Plan{}, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork,
 			Err: fmt.Errorf("pod %s is on the node's network (hostNetwork): a launcher Pod has one of its own", pod.Name)}
 	}
 	plan, err := network.NewPlan(vmi)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
@@ -28,7 +29,7 @@ func TestHostNetworkPodIsRejected(t *testing.T) {
 }
 
 func TestMissingPodInterfaceIsRetried(t *testing.T) {
-	missing := fmt.Errorf("connect the interface blue: %w", &brokerapi.Error{Code: brokerapi.CodeMissingInterface, Subject: "pod16477688c0e"})
+	missing := fmt.Errorf("connect the interface blue: %w", &network.MissingInterfaceError{Name: "pod16477688c0e"})
 	var retry *reconciler.Retry
 	if err := fromNetwork(missing); !errors.As(err, &retry) || retry.Reason != "MissingPodInterface" || retry.After <= 0 {
 		t.Errorf("got %#v", err)

@@ -12,11 +12,15 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // patience is how much longer than the broker's own time limit the client waits for a response.
@@ -77,7 +81,29 @@ func (c *Client) OpenFile(ctx context.Context, pod types.UID, mount, name string
 
 // SyncState returns when a Pod's persistent state is on its disk. tpm is the directory with the TPM's state, or empty.
 func (c *Client) SyncState(ctx context.Context, pod types.UID, tpm string) error {
-	_, err := c.call(ctx, brokerapi.SyncState, pod, brokerapi.SyncStateArguments{TPM: tpm}, nil)
+	if tpm != "" {
+		if err := c.findTPMState(ctx, pod, tpm); err != nil {
+			return fmt.Errorf("the TPM's state is not complete in %s: %w", tpm, err)
+		}
+	}
+	_, err := c.call(ctx, brokerapi.SyncState, pod, nil, nil)
+	return err
+}
+
+// tpmStateFile is the permanent state of a TPM 2.0. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
+const tpmStateFile = "tpm2-00.permall"
+
+// findTPMState returns an error unless a directory of the persistent state has the state of a TPM.
+func (c *Client) findTPMState(ctx context.Context, pod types.UID, dir string) error {
+	f, err := c.OpenFile(ctx, pod, launcherpod.StateDir, path.Join(strings.TrimPrefix(dir, launcherpod.StateDir+"/"), tpmStateFile))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err == nil && info.Size() == 0 {
+		err = errors.New("it is empty")
+	}
 	return err
 }
 
@@ -87,25 +113,23 @@ func (c *Client) GiveHostDir(ctx context.Context, pod types.UID, dir string) err
 	return err
 }
 
-// ConnectNetwork connects a guest to its Pod's network. It returns the guest's interfaces by their name in the VMI.
-func (c *Client) ConnectNetwork(
-	ctx context.Context, pod types.UID, plan brokerapi.Plan,
-) (map[string]brokerapi.ConnectedInterface, error) {
-	result := brokerapi.ConnectNetworkResult{}
-	_, err := c.call(ctx, brokerapi.ConnectNetwork, pod, brokerapi.NetworkArguments{Plan: plan}, &result)
-	return result.Interfaces, err
+// NetworkLinks describes the links of a Pod's network namespace.
+func (c *Client) NetworkLinks(ctx context.Context, pod types.UID) ([]brokerapi.Link, error) {
+	result := brokerapi.NetworkStateResult{}
+	_, err := c.call(ctx, brokerapi.NetworkState, pod, nil, &result)
+	return result.Links, err
 }
 
-// ForwardPorts forwards the ports of a migration to the guest after it.
-func (c *Client) ForwardPorts(ctx context.Context, pod types.UID, plan brokerapi.Plan) error {
-	_, err := c.call(ctx, brokerapi.ForwardPorts, pod, brokerapi.NetworkArguments{Plan: plan}, nil)
+// ChangeNetwork changes a Pod's network step by step.
+func (c *Client) ChangeNetwork(ctx context.Context, pod types.UID, steps []brokerapi.Step) error {
+	_, err := c.call(ctx, brokerapi.ChangeNetwork, pod, brokerapi.ChangeNetworkArguments{Steps: steps}, nil)
 	return err
 }
 
 // OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if the Pod has no IPv6.
 func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, brokerapi.OpenRouterResult, error) {
 	result := brokerapi.OpenRouterResult{}
-	file, err := c.call(ctx, brokerapi.OpenRouter, pod, brokerapi.OpenRouterArguments{PodInterface: podInterface}, &result)
+	file, err := c.call(ctx, brokerapi.OpenRouter, pod, brokerapi.OpenRouterArguments{Bridge: podiface.Bridge(podInterface)}, &result)
 	if err != nil || file == nil {
 		return nil, result, err
 	}

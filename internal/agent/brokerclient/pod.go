@@ -107,7 +107,7 @@ func (c *Client) Content(pod types.UID) Content { return Content{client: c, pod:
 
 // Secret returns the value of the first key that a Secret's volume has. The error wraps fs.ErrNotExist if it has none of them.
 func (c Content) Secret(volume string, keys ...string) ([]byte, error) {
-	files, err := c.read(media.SecretVolume, volume, keys)
+	files, err := c.Files(media.SecretVolume, volume)
 	if err != nil {
 		return nil, err
 	}
@@ -121,14 +121,13 @@ func (c Content) Secret(volume string, keys ...string) ([]byte, error) {
 
 // Files returns all files of a volume by their path in it, of one version. The error wraps media.ErrTooMuch if they are too large.
 func (c Content) Files(kind media.VolumeKind, volume string) (map[string][]byte, error) {
-	return c.read(kind, volume, nil)
-}
-
-func (c Content) read(kind media.VolumeKind, volume string, keys []string) (map[string][]byte, error) {
 	// The files are in memory or on the node's disk, and the broker responds at once.
 	result := brokerapi.ReadVolumeResult{}
-	_, err := c.client.call(context.Background(), brokerapi.ReadVolume, c.pod,
-		brokerapi.ReadVolumeArguments{Kind: string(kind), Volume: volume, Keys: keys}, &result)
+	_, err := c.client.call(context.Background(), brokerapi.ReadVolume, c.pod, brokerapi.ReadVolumeArguments{Kind: string(kind), Volume: volume}, &result)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Not wrapped: the volume is missing, not a key of its object.
+		err = errors.New(err.Error())
+	}
 	if brokerapi.CodeOf(err) == brokerapi.CodeTooMuch {
 		err = fmt.Errorf("%w: %w", media.ErrTooMuch, err)
 	}

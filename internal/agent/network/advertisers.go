@@ -10,8 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 const (
@@ -24,11 +22,11 @@ const (
 type Advertisement func(ctx context.Context) error
 
 // AdvertiseFor returns the Advertisement of a plan's gateway. open opens its socket, and returns none if there is nothing to advertise.
-func AdvertiseFor(plan brokerapi.Plan, open func(ctx context.Context, podInterface string) (Router, error)) Advertisement {
+func AdvertiseFor(plan Plan, open func(ctx context.Context, podInterface string) (Router, error)) Advertisement {
 	return func(ctx context.Context) error {
 		for i := range plan.Interfaces {
 			planned := &plan.Interfaces[i]
-			if planned.Binding != brokerapi.Masquerade {
+			if planned.Binding != Masquerade {
 				continue
 			}
 			router, err := open(ctx, planned.PodInterface)

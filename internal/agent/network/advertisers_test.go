@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-
-	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // fakeAdvertisement fails a number of times and then runs until its context is done.
@@ -143,8 +141,8 @@ func TestAdvertisersWithNothingToAdvertise(t *testing.T) {
 
 func TestNothingToAdvertise(t *testing.T) {
 	open := func(context.Context, string) (Router, error) { return Router{}, nil }
-	plan := brokerapi.Plan{Interfaces: []brokerapi.Interface{{Binding: brokerapi.Bridge}, {Binding: brokerapi.Masquerade}}}
-	for name, plan := range map[string]brokerapi.Plan{"a Pod without IPv6": plan, "no masquerade": {}} {
+	plan := Plan{Interfaces: []Interface{{Binding: Bridge}, {Binding: Masquerade}}}
+	for name, plan := range map[string]Plan{"a Pod without IPv6": plan, "no masquerade": {}} {
 		if err := AdvertiseFor(plan, open)(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package network plans how virt-broker connects a guest to its Pod's network, and advertises the gateway to guests with IPv6.
+// Package network decides how a guest is connected to its Pod's network with a bridge, a tap and NAT, which virt-broker then makes step by
+// step, and advertises the gateway to guests with IPv6.
 package network
 
 import (
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -20,9 +22,47 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
+// Binding is how a guest's interface is connected to the Pod's interface.
+type Binding string
+
+// The bindings.
+const (
+	Masquerade Binding = "masquerade"
+	Bridge     Binding = "bridge"
+)
+
+// Plan is the desired state of a Pod's network. It is computed from the VMI.
+type Plan struct {
+	// Interfaces are the guest's interfaces in the VMI's order.
+	Interfaces []Interface
+}
+
+// Interface is one interface of a Plan.
+type Interface struct {
+	// Name is its name in the VMI.
+	Name string
+	// PodInterface is the name of the Pod's interface that it is connected to.
+	PodInterface string
+	// Binding is how the two are connected.
+	Binding Binding
+	// MAC is the guest's hardware address; empty with the bridge binding means that of the Pod's interface.
+	MAC net.HardwareAddr
+	// MultiQueue means that the tap has several queues. QEMU must open it accordingly.
+	MultiQueue bool
+	// IPv4 and IPv6 are the guest's private networks with masquerade.
+	IPv4 netip.Prefix
+	IPv6 netip.Prefix
+	// Ports are the ports that are forwarded to the guest; none means all.
+	Ports []brokerapi.PortRange
+	// Sidecar means that Istio's Envoy runs in the Pod: incoming connections go to it, and its own ones to the guest.
+	Sidecar bool
+	// MigrationTarget means that the guest has not yet migrated to the Pod: the ports of the migration are not forwarded.
+	MigrationTarget bool
+}
+
 // ForMigrationTarget returns the plan for a Pod that is the target of a migration.
-func ForMigrationTarget(p brokerapi.Plan) brokerapi.Plan {
-	target := brokerapi.Plan{Interfaces: slices.Clone(p.Interfaces)}
+func ForMigrationTarget(p Plan) Plan {
+	target := Plan{Interfaces: slices.Clone(p.Interfaces)}
 	for i := range target.Interfaces {
 		target.Interfaces[i].MigrationTarget = true
 	}
@@ -30,8 +70,8 @@ func ForMigrationTarget(p brokerapi.Plan) brokerapi.Plan {
 }
 
 // WithSidecar returns the plan for a Pod with Istio's sidecar.
-func WithSidecar(p brokerapi.Plan) brokerapi.Plan {
-	behind := brokerapi.Plan{Interfaces: slices.Clone(p.Interfaces)}
+func WithSidecar(p Plan) Plan {
+	behind := Plan{Interfaces: slices.Clone(p.Interfaces)}
 	for i := range behind.Interfaces {
 		behind.Interfaces[i].Sidecar = true
 	}
@@ -39,8 +79,8 @@ func WithSidecar(p brokerapi.Plan) brokerapi.Plan {
 }
 
 // NewPlan returns the plan of a VMI.
-func NewPlan(vmi *v1.VirtualMachineInstance) (brokerapi.Plan, error) {
-	var plan brokerapi.Plan
+func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
+	var plan Plan
 	networks := map[string]v1.Network{}
 	for _, network := range vmi.Spec.Networks {
 		networks[network.Name] = network
@@ -53,11 +93,11 @@ func NewPlan(vmi *v1.VirtualMachineInstance) (brokerapi.Plan, error) {
 		}
 		network, ok := networks[spec.Name]
 		if !ok {
-			return brokerapi.Plan{}, fmt.Errorf("interface %s: spec.networks has no network of this name", spec.Name)
+			return Plan{}, fmt.Errorf("interface %s: spec.networks has no network of this name", spec.Name)
 		}
 		planned, err := planInterface(vmi, spec, network)
 		if err != nil {
-			return brokerapi.Plan{}, fmt.Errorf("interface %s: %w", spec.Name, err)
+			return Plan{}, fmt.Errorf("interface %s: %w", spec.Name, err)
 		}
 		planned.MultiQueue = domain.InterfaceQueues(vmi, spec) > 1
 		plan.Interfaces = append(plan.Interfaces, planned)
@@ -65,8 +105,8 @@ func NewPlan(vmi *v1.VirtualMachineInstance) (brokerapi.Plan, error) {
 	return plan, nil
 }
 
-func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v1.Network) (brokerapi.Interface, error) {
-	out := brokerapi.Interface{Name: spec.Name, PodInterface: podspec.PodInterface(&network)}
+func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v1.Network) (Interface, error) {
+	out := Interface{Name: spec.Name, PodInterface: podspec.PodInterface(&network)}
 	if spec.MacAddress != "" {
 		mac, err := net.ParseMAC(spec.MacAddress)
 		if err != nil {
@@ -76,14 +116,14 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 	}
 	switch {
 	case spec.Bridge != nil:
-		out.Binding = brokerapi.Bridge
+		out.Binding = Bridge
 		return out, nil
 	case spec.Masquerade == nil:
 		return out, fmt.Errorf("only the bindings masquerade and bridge can be connected")
 	case network.Pod == nil:
 		return out, fmt.Errorf("masquerade works on the Pod's network only")
 	}
-	out.Binding = brokerapi.Masquerade
+	out.Binding = Masquerade
 	if out.MAC == nil {
 		out.MAC = stableMAC(vmi.Namespace, vmi.Name, spec.Name)
 	}

@@ -312,7 +312,7 @@ func TestRegistrationWaitsForTheKubelet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	registered := make(chan error, 1)
-	p := &plugin{name: TUN, dir: n.plugins, changed: make(chan struct{}), notify: func() {}}
+	p := &plugin{Manager: NewManager(Options{PluginDir: n.plugins, DevDir: n.dev}), device: device{name: TUN}}
 	go func() { registered <- p.register(ctx) }()
 	attempt, err := listener.Accept()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,31 +45,55 @@ type Options struct {
 	Count int
 }
 
+// device is a device of the node.
+type device struct {
+	// name is the last part of the resource's name.
+	name string
+	// path is the device's path on the node and in a Pod.
+	path string
+	// optional means that the device is always advertised.
+	optional bool
+}
+
+var devices = []device{
+	{name: KVM, path: "/dev/kvm"}, {name: TUN, path: "/dev/net/tun"}, {name: VhostNet, path: "/dev/vhost-net"},
+	{name: VhostVSOCK, path: "/dev/vhost-vsock"}, {name: Userfaultfd, path: layout.PostCopyDevice, optional: true},
+}
+
 // Manager advertises the devices that the node has, and again after each restart of the kubelet.
 type Manager struct {
 	options Options
-	plugins []*plugin
 
 	mu sync.Mutex
-	// changed is closed and replaced when the result of Usable may have changed.
+	// offered reports by the name of a device whether to advertise it, and registered whether a kubelet has accepted it since the broker
+	// started. A kubelet that restarts does not reset that: see Usable.
+	offered, registered map[string]bool
+	// changed is closed and replaced when one of these changes.
 	changed chan struct{}
 }
 
 // NewManager returns a Manager.
 func NewManager(o Options) *Manager {
-	m := &Manager{options: o, changed: make(chan struct{})}
-	for _, d := range []struct{ name, path string }{
-		{KVM, "/dev/kvm"}, {TUN, "/dev/net/tun"}, {VhostNet, "/dev/vhost-net"}, {VhostVSOCK, "/dev/vhost-vsock"},
-		{Userfaultfd, layout.PostCopyDevice},
-	} {
-		p := &plugin{
-			name: d.name, path: d.path, count: o.Count, dir: o.PluginDir, optional: d.name == Userfaultfd,
-			present: func() bool { return m.present(d.path) }, changed: make(chan struct{}), notify: m.notify,
-		}
-		p.healthy = p.offered()
-		m.plugins = append(m.plugins, p)
-	}
+	m := &Manager{options: o, offered: map[string]bool{}, registered: map[string]bool{}, changed: make(chan struct{})}
+	m.look()
 	return m
+}
+
+// look finds out which devices the node has.
+func (m *Manager) look() {
+	for _, d := range devices {
+		m.set(m.offered, d, d.optional || m.present(d))
+	}
+}
+
+func (m *Manager) set(state map[string]bool, d device, value bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if state[d.name] != value {
+		state[d.name] = value
+		close(m.changed)
+		m.changed = make(chan struct{})
+	}
 }
 
 // Changed returns a channel that is closed when the result of Usable may have changed. It must be called before Usable.
@@ -83,38 +108,23 @@ func (m *Manager) Changed() <-chan struct{} {
 // kubevirt.io/schedulable depends on the result, and a kubelet that finds another value when it admits its Pods again rejects
 // those of running guests (ADR 18). Meanwhile the kubelet itself allows no new ones.
 func (m *Manager) Usable() (usable, kvm, known bool) {
-	known = true
-	for _, p := range m.plugins {
-		available, isKnown := p.usable()
-		switch p.name {
-		case TUN:
-			usable, known = available, known && isKnown
-		case KVM:
-			kvm, known = available, known && isKnown
-		}
-	}
-	return usable, kvm, known
-}
-
-func (m *Manager) notify() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	close(m.changed)
-	m.changed = make(chan struct{})
+	known = (m.registered[TUN] || !m.offered[TUN]) && (m.registered[KVM] || !m.offered[KVM])
+	return m.offered[TUN] && m.registered[TUN], m.offered[KVM] && m.registered[KVM], known
+}
+
+// isOffered reports whether to advertise a device.
+func (m *Manager) isOffered(d device) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.offered[d.name]
 }
 
 // present reports whether the node has a device file.
-func (m *Manager) present(path string) bool {
-	info, err := os.Stat(m.ownPath(path))
+func (m *Manager) present(d device) bool {
+	info, err := os.Stat(filepath.Join(m.options.DevDir, strings.TrimPrefix(d.path, "/dev/")))
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-func (m *Manager) ownPath(path string) string {
-	rel, err := filepath.Rel("/dev", path)
-	if err != nil {
-		return path
-	}
-	return filepath.Join(m.options.DevDir, rel)
 }
 
 // Start advertises the devices until the context is done.
@@ -156,7 +166,7 @@ func (m *Manager) serveKubelet(ctx context.Context, watcher *fsnotify.Watcher) {
 				logr.FromContextOrDiscard(ctx).Info("The kubelet was started, registering devices again")
 				return
 			}
-			m.checkHealth()
+			m.look()
 			m.startPresent(ctx, &wg, started)
 		}
 	}
@@ -164,18 +174,18 @@ func (m *Manager) serveKubelet(ctx context.Context, watcher *fsnotify.Watcher) {
 
 // startPresent serves each present device that is not served yet. A device that the node does not have is not advertised.
 func (m *Manager) startPresent(ctx context.Context, wg *sync.WaitGroup, started map[string]bool) {
-	for _, p := range m.plugins {
-		if started[p.name] || !p.offered() {
-			continue
+	for _, d := range devices {
+		if !started[d.name] && m.isOffered(d) {
+			started[d.name] = true
+			wg.Go(func() { m.serve(ctx, d) })
 		}
-		started[p.name] = true
-		wg.Go(func() { m.serve(ctx, p) })
 	}
 }
 
-// serve keeps a plugin registered until the context is done.
-func (m *Manager) serve(ctx context.Context, p *plugin) {
+// serve keeps a device registered until the context is done.
+func (m *Manager) serve(ctx context.Context, d device) {
 	for ctx.Err() == nil {
+		p := &plugin{Manager: m, device: d, left: make(chan struct{}, 1)}
 		err := p.serve(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
@@ -200,10 +210,4 @@ func (m *Manager) kubeletListens(ctx context.Context) bool {
 	}
 	_ = conn.Close()
 	return true
-}
-
-func (m *Manager) checkHealth() {
-	for _, p := range m.plugins {
-		p.setHealthy(p.offered())
-	}
 }

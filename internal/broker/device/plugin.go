@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,53 +26,13 @@ const resourcePrefix = "devices.kubevirt.io/"
 // recreated.
 const registerTimeout = 10 * time.Second
 
-// plugin serves one device to the kubelet.
+// plugin serves a device to the kubelet on one socket.
 type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
-
-	// name is the last part of the resource's name.
-	name string
-	// path is the device's path on the node and in a Pod.
-	path string
-	// count is how many guests may have the device.
-	count int
-	// dir is the kubelet's directory of plugin sockets.
-	dir string
-	// present reports whether the node has the device. An optional device is always advertised.
-	present  func() bool
-	optional bool
-
-	// notify is called when the device becomes usable or unusable.
-	notify func()
-
-	mu      sync.Mutex
-	healthy bool
-	// registered reports whether a kubelet has accepted the device since the broker started. A kubelet that restarts does not
-	// reset it: see Manager.Usable.
-	registered bool
-	// changed is closed and replaced when healthy changes.
-	changed chan struct{}
-}
-
-// offered reports whether to advertise the device.
-func (p *plugin) offered() bool { return p.optional || p.present() }
-
-// usable reports whether the kubelet can allocate the device. That is not known while the node has a device that no kubelet has
-// accepted yet.
-func (p *plugin) usable() (usable, known bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.healthy && p.registered, p.registered || !p.healthy
-}
-
-func (p *plugin) setRegistered() {
-	p.mu.Lock()
-	first := !p.registered
-	p.registered = true
-	p.mu.Unlock()
-	if first {
-		p.notify()
-	}
+	*Manager
+	device
+	// left receives a value when the kubelet no longer follows the device.
+	left chan struct{}
 }
 
 func (p *plugin) resource() string { return resourcePrefix + p.name }
@@ -86,58 +45,10 @@ func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock
 // last when another one of the resource ends: that of an earlier version of virt-handler.
 var errLeft = errors.New("the kubelet no longer follows the device")
 
-// session serves a plugin on one socket.
-type session struct {
-	*plugin
-	// left receives a value when the kubelet no longer follows the device.
-	left chan struct{}
-}
-
-// ListAndWatch sends the devices now and after each change.
-func (s *session) ListAndWatch(request *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
-	defer func() {
-		select {
-		case s.left <- struct{}{}:
-		default:
-		}
-	}()
-	return s.plugin.ListAndWatch(request, stream)
-}
-
-// setHealthy sets whether the device is present, for ListAndWatch.
-func (p *plugin) setHealthy(healthy bool) {
-	p.mu.Lock()
-	differs := p.healthy != healthy
-	if differs {
-		p.healthy = healthy
-		close(p.changed)
-		p.changed = make(chan struct{})
-	}
-	p.mu.Unlock()
-	if differs {
-		p.notify()
-	}
-}
-
-// state returns the devices for the kubelet, and a channel that is closed when they change.
-func (p *plugin) state() ([]*pluginapi.Device, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	health := pluginapi.Unhealthy
-	if p.healthy {
-		health = pluginapi.Healthy
-	}
-	devices := make([]*pluginapi.Device, p.count)
-	for i := range devices {
-		devices[i] = &pluginapi.Device{ID: p.name + strconv.Itoa(i), Health: health}
-	}
-	return devices, p.changed
-}
-
 // serve serves the device on its own socket and registers it with the kubelet. It returns when the context is done, or when the kubelet
 // does not follow the device any more.
 func (p *plugin) serve(ctx context.Context) error {
-	path := filepath.Join(p.dir, p.endpoint())
+	path := filepath.Join(p.options.PluginDir, p.endpoint())
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove an old plugin socket: %w", err)
 	}
@@ -146,21 +57,20 @@ func (p *plugin) serve(ctx context.Context) error {
 		return fmt.Errorf("offer %s to the kubelet: %w", p.resource(), err)
 	}
 	server := grpc.NewServer()
-	current := &session{plugin: p, left: make(chan struct{}, 1)}
-	pluginapi.RegisterDevicePluginServer(server, current)
+	pluginapi.RegisterDevicePluginServer(server, p)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer server.Stop()
 	if err := p.register(ctx); err != nil {
 		return err
 	}
-	p.setRegistered()
+	p.set(p.registered, p.device, true)
 	select {
 	case <-ctx.Done():
 		return nil
 	case err := <-served:
 		return fmt.Errorf("serve %s to the kubelet: %w", p.resource(), err)
-	case <-current.left:
+	case <-p.left:
 		return errLeft
 	}
 }
@@ -175,7 +85,7 @@ var connectParams = grpc.ConnectParams{
 func (p *plugin) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	socket := filepath.Join(p.dir, filepath.Base(pluginapi.KubeletSocket))
+	socket := filepath.Join(p.options.PluginDir, filepath.Base(pluginapi.KubeletSocket))
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithConnectParams(connectParams))
 	if err != nil {
@@ -197,12 +107,29 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 	return &pluginapi.DevicePluginOptions{}, nil
 }
 
-// ListAndWatch sends the devices now and after each change.
+// ListAndWatch sends the devices now and after each change, until the kubelet leaves.
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
-	for {
-		devices, changed := p.state()
-		if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: devices}); err != nil {
-			return err
+	defer func() {
+		select {
+		case p.left <- struct{}{}:
+		default:
+		}
+	}()
+	for sent := ""; ; {
+		changed := p.Changed()
+		health := pluginapi.Unhealthy
+		if p.isOffered(p.device) {
+			health = pluginapi.Healthy
+		}
+		if health != sent {
+			list := make([]*pluginapi.Device, p.options.Count)
+			for i := range list {
+				list[i] = &pluginapi.Device{ID: p.name + strconv.Itoa(i), Health: health}
+			}
+			if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: list}); err != nil {
+				return err
+			}
+			sent = health
 		}
 		select {
 		case <-stream.Context().Done():
@@ -218,7 +145,7 @@ func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*plu
 	response := &pluginapi.AllocateResponse{}
 	for range r.ContainerRequests {
 		container := &pluginapi.ContainerAllocateResponse{}
-		if !p.optional || p.present() {
+		if !p.optional || p.present(p.device) {
 			container.Devices = []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "rw"}}
 		}
 		response.ContainerResponses = append(response.ContainerResponses, container)

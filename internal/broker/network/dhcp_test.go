@@ -18,6 +18,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/onsi/gomega/gbytes"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/launcher/dhcp"
@@ -220,7 +221,14 @@ func TestDHCPWithBridgeIgnoresOthersOnTheNetwork(t *testing.T) {
 
 	other := w
 	other.guest = w.peer
-	inside(t, w.peer, rename("peer0", "nic0")) // client binds to this name.
+	// client binds to this name.
+	inside(t, w.peer, func() error {
+		link, err := mustFind("peer0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetName(link, "nic0")
+	})
 	conn := client(t, other, "udp4", ":68")
 	discover, err := dhcpv4.NewDiscovery(net.HardwareAddr{0x0a, 0, 0, 0, 0, 0x77})
 	if err != nil {

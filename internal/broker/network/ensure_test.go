@@ -47,7 +47,7 @@ func planFor(t *testing.T, change func(*v1.VirtualMachineInstance)) Plan {
 	return plan
 }
 
-func ensure(t *testing.T, w world, plan Plan) map[string]brokerapi.ConnectedInterface {
+func ensure(t *testing.T, w world, plan Plan) map[string]plans.Connected {
 	t.Helper()
 	results, err := Ensure(context.Background(), w.pod, plan)
 	if err != nil {
@@ -57,7 +57,7 @@ func ensure(t *testing.T, w world, plan Plan) map[string]brokerapi.ConnectedInte
 }
 
 // expectStable checks that another Ensure changes nothing and returns the same results.
-func expectStable(t *testing.T, w world, plan Plan, first map[string]brokerapi.ConnectedInterface) {
+func expectStable(t *testing.T, w world, plan Plan, first map[string]plans.Connected) {
 	t.Helper()
 	before := dump(t, w.pod)
 	second := ensure(t, w, plan)
@@ -135,7 +135,7 @@ func TestBridge(t *testing.T) {
 	w := newWorld(t)
 	plan := bridgePlan(t)
 	results := ensure(t, w, plan)
-	want := map[string]brokerapi.ConnectedInterface{"default": {
+	want := map[string]plans.Connected{"default": {
 		Tap: "tap0", MAC: podMAC.String(), MTU: podMTU,
 	}}
 	if diff := cmp.Diff(want, results); diff != "" {
@@ -173,45 +173,63 @@ func TestEnsureCompletesPartialStates(t *testing.T) {
 			return do(found)
 		}
 	}
-	placeholder := func() error {
-		original, err := readInterface("eth0")
-		if err != nil {
-			return err
+	// first makes the steps before one, and more.
+	first := func(plan func(*testing.T) Plan, until brokerapi.Change, more int) func(*testing.T, world) {
+		return func(t *testing.T, w world) {
+			links, err := Links(w.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps, _, err := plans.Connect(plan(t), links)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, step := range steps {
+				if step.Do == until {
+					steps = steps[:i+more]
+					break
+				}
+			}
+			if err := Change(t.Context(), w.pod, steps); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return ensurePlaceholder("eth0-pod", original)
 	}
+	masquerade := func(t *testing.T) Plan { return masqueradePlan(t) }
 	cases := map[string]struct {
-		plan  func(*testing.T) Plan
-		after bool // The steps undo something after an Ensure.
-		steps []func() error
+		plan   func(*testing.T) Plan
+		before func(*testing.T, world)
+		// after undoes something after an Ensure.
+		after []func() error
 	}{
-		"placeholder without addresses": {bridgePlan, false, []func() error{func() error {
-			_, err := ensureBridge("eth0-pod", podMAC, podMTU)
-			return err
-		}}},
-		"placeholder":  {bridgePlan, false, []func() error{placeholder}},
-		"down":         {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown)}},
-		"displaced":    {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic")}},
-		"replaced":     {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic"), rename("eth0-pod", "eth0")}},
-		"bridged":      {bridgePlan, false, []func() error{func() error { return displace("eth0") }}},
-		"no tap":       {bridgePlan, true, []func() error{link("tap0", netlink.LinkDel)}},
-		"detached tap": {bridgePlan, true, []func() error{link("tap0", netlink.LinkSetNoMaster), link("tap0", netlink.LinkSetDown)}},
-		"no bridge":    {bridgePlan, true, []func() error{link("k6t-eth0", netlink.LinkDel)}},
-		"detached nic": {bridgePlan, true, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
-		"nothing":      {func(t *testing.T) Plan { return masqueradePlan(t) }, false, nil},
-		"plain bridge": {func(t *testing.T) Plan { return masqueradePlan(t) }, false, []func() error{func() error { _, err := ensureBridge("k6t-eth0", gatewayMAC, podMTU); return err }}},
-		"no rules":     {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{deleteRules}},
-		"bridge down":  {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
-		"tap missing":  {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("tap0", netlink.LinkDel)}},
+		"placeholder without addresses": {bridgePlan, first(bridgePlan, brokerapi.AddBridge, 1), nil},
+		"placeholder":                   {bridgePlan, first(bridgePlan, brokerapi.AddAddress, 1), nil},
+		"displaced":                     {bridgePlan, first(bridgePlan, brokerapi.Rename, 1), nil},
+		"replaced":                      {bridgePlan, first(bridgePlan, brokerapi.SetUp, 1), nil},
+		"another hardware address":      {bridgePlan, first(bridgePlan, brokerapi.SetMAC, 1), nil},
+		"a tap":                         {bridgePlan, first(bridgePlan, brokerapi.AddTap, 1), nil},
+		"no tap":                        {bridgePlan, nil, []func() error{link("tap0", netlink.LinkDel)}},
+		"detached tap":                  {bridgePlan, nil, []func() error{link("tap0", netlink.LinkSetNoMaster), link("tap0", netlink.LinkSetDown)}},
+		"no bridge":                     {bridgePlan, nil, []func() error{link("k6t-eth0", netlink.LinkDel)}},
+		"detached nic":                  {bridgePlan, nil, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
+		"nothing":                       {masquerade, nil, nil},
+		"plain bridge":                  {masquerade, first(masquerade, brokerapi.AddBridge, 1), nil},
+		"rules":                         {masquerade, first(masquerade, brokerapi.Translate, 1), nil},
+		"no rules":                      {masquerade, nil, []func() error{deleteRules}},
+		"bridge down":                   {masquerade, nil, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
+		"tap missing":                   {masquerade, nil, []func() error{link("tap0", netlink.LinkDel)}},
+		"down":                          {bridgePlan, first(bridgePlan, brokerapi.Rename, 0), []func() error{link("eth0", netlink.LinkSetDown)}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			plan := c.plan(t)
-			if c.after {
+			if c.before != nil {
+				c.before(t, w)
+			} else if c.after != nil {
 				ensure(t, w, plan)
 			}
-			for _, step := range c.steps {
+			for _, step := range c.after {
 				inside(t, w.pod, step)
 			}
 			results := ensure(t, w, plan)
@@ -222,9 +240,9 @@ func TestEnsureCompletesPartialStates(t *testing.T) {
 }
 
 // expectComplete checks the guest's connection.
-func expectComplete(t *testing.T, w world, plan Plan, results map[string]brokerapi.ConnectedInterface) {
+func expectComplete(t *testing.T, w world, plan Plan, results map[string]plans.Connected) {
 	t.Helper()
-	if plan.Interfaces[0].Binding == brokerapi.Bridge {
+	if plan.Interfaces[0].Binding == plans.Bridge {
 		if got := results["default"]; got.MAC != podMAC.String() {
 			t.Errorf("the result is %+v", got)
 		}
@@ -252,16 +270,6 @@ func expectComplete(t *testing.T, w world, plan Plan, results map[string]brokera
 		}
 		return nil
 	})
-}
-
-func rename(from, to string) func() error {
-	return func() error {
-		link, err := mustFind(from)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetName(link, to)
-	}
 }
 
 // The node's namespace is that of its first process. The broker's Pod may have another one.

@@ -16,14 +16,13 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 func TestMasquerade(t *testing.T) {
 	w := newWorld(t)
 	plan := masqueradePlan(t)
 	results := ensure(t, w, plan)
-	want := map[string]brokerapi.ConnectedInterface{"default": {
+	want := map[string]plans.Connected{"default": {
 		Tap: "tap0", MAC: plan.Interfaces[0].MAC.String(), MTU: podMTU,
 	}}
 	if diff := cmp.Diff(want, results); diff != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	plans "github.com/vireo-project/vireo/internal/agent/network"
 )
 
 // The Pod's interfaces on the networks blue and red.
@@ -65,7 +65,7 @@ func TestSecondaryNetworks(t *testing.T) {
 	startLauncherDHCP(t, w, "eth0,masquerade,10.0.2.0/24,fd10:0:2::/120 "+bluePod+",bridge "+redPod+",bridge", bluePod+",67,blue.efi")
 	plan := secondaryPlan(t)
 	results := ensure(t, w, plan)
-	want := map[string]brokerapi.ConnectedInterface{
+	want := map[string]plans.Connected{
 		"default": {Tap: "tap0", MAC: plan.Interfaces[0].MAC.String(), MTU: podMTU},
 		"blue":    {Tap: "tap16477688c0e", MAC: blueMAC.String(), MTU: podMTU},
 		"red":     {Tap: "tapb1f51a511f1", MAC: redMAC.String(), MTU: podMTU},
@@ -152,8 +152,8 @@ func TestMissingInterface(t *testing.T) {
 				return netlink.LinkDel(link)
 			})
 			results, err := Ensure(context.Background(), w.pod, secondaryPlan(t))
-			var missing *brokerapi.Error
-			if !errors.As(err, &missing) || missing.Code != brokerapi.CodeMissingInterface || missing.Subject != c.remove || results != nil {
+			var missing *plans.MissingInterfaceError
+			if !errors.As(err, &missing) || missing.Name != c.remove || results != nil {
 				t.Fatalf("got %v, %v", results, err)
 			}
 			if !strings.Contains(err.Error(), c.remove) || !strings.Contains(err.Error(), c.hint) {

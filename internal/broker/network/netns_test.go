@@ -4,6 +4,8 @@
 package network
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -16,8 +18,81 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	plans "github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
+
+// Names of virt-handler's package, which decides what the steps are.
+type (
+	Plan      = plans.Plan
+	Interface = plans.Interface
+	PortRange = brokerapi.PortRange
+)
+
+// Ensure does what virt-handler does to connect a guest.
+func Ensure(ctx context.Context, namespace *Namespace, plan Plan) (map[string]plans.Connected, error) {
+	links, err := throughJSON(Links(namespace))
+	if err != nil {
+		return nil, err
+	}
+	steps, connected, err := plans.Connect(plan, links)
+	if err == nil {
+		err = change(ctx, namespace, steps)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connected, nil
+}
+
+// Forward does what virt-handler does after a migration.
+func Forward(ctx context.Context, namespace *Namespace, plan Plan) error {
+	links, err := throughJSON(Links(namespace))
+	if err != nil {
+		return err
+	}
+	steps, err := plans.Forward(plan, links)
+	if err != nil {
+		return err
+	}
+	return change(ctx, namespace, steps)
+}
+
+func change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) error {
+	sent, err := throughJSON(steps, nil)
+	if err == nil {
+		err = Check(sent)
+	}
+	if err != nil {
+		return err
+	}
+	return Change(ctx, namespace, sent)
+}
+
+// throughJSON returns what the other process receives.
+func throughJSON[T any](value T, err error) (received T, _ error) {
+	if err != nil {
+		return received, err
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return received, err
+	}
+	return received, brokerapi.Decode(text, &received)
+}
+
+// mustFind returns a link by name.
+func mustFind(name string) (netlink.Link, error) { return netlink.LinkByName(name) }
+
+func addAddress(name, prefix string) error {
+	link, err := mustFind(name)
+	if err != nil {
+		return err
+	}
+	step := &brokerapi.Step{Do: brokerapi.AddAddress, Address: netip.MustParsePrefix(prefix)}
+	return changeLink(step, link)
+}
 
 // newNamespace creates an unnamed network namespace that exists as long as the test.
 func newNamespace(t *testing.T) *Namespace {
@@ -74,13 +149,7 @@ func cable(t *testing.T, from *Namespace, fromName string, mac net.HardwareAddr,
 
 func address(t *testing.T, namespace *Namespace, name, prefix string) {
 	t.Helper()
-	inside(t, namespace, func() error {
-		link, err := mustFind(name)
-		if err != nil {
-			return err
-		}
-		return ensureAddress(link, netip.MustParsePrefix(prefix), 0)
-	})
+	inside(t, namespace, func() error { return addAddress(name, prefix) })
 }
 
 func defaultRoute(t *testing.T, namespace *Namespace, gateway string) {

@@ -4,13 +4,9 @@
 package network
 
 import (
-	"net/netip"
-	"testing"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 )
 
 // vmiWith returns a VMI with some changes.
@@ -34,22 +30,3 @@ func bridged(name string) v1.Interface {
 }
 
 func podNetwork() v1.NetworkSource { return v1.NetworkSource{Pod: &v1.PodNetwork{}} }
-
-func TestDigestDependsOnTheRules(t *testing.T) {
-	planned := Interface{PodInterface: "eth0", IPv4: masquerade.DefaultIPv4, IPv6: masquerade.DefaultIPv6}
-	pod := podState{addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/24")}}
-	all := ipv4Rules(planned, pod).digest()
-	if again := ipv4Rules(planned, pod).digest(); again != all {
-		t.Error("the digest is not deterministic")
-	}
-	planned.Ports = []PortRange{ports("TCP", 80, 80)}
-	if ipv4Rules(planned, pod).digest() == all {
-		t.Error("ports do not change the digest")
-	}
-}
-
-func TestGuestsAddress(t *testing.T) {
-	if got := guest(netip.MustParsePrefix("192.168.7.9/24")).String(); got != "192.168.7.2" {
-		t.Errorf("the guest is %s", got)
-	}
-}

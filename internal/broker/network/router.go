@@ -4,19 +4,18 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"os"
-	"syscall"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 const (
@@ -28,23 +27,23 @@ const (
 
 var allRouters = net.ParseIP("ff02::2")
 
-// OpenRouter opens a socket for router discovery on the bridge of a Pod's interface, and describes the bridge. It returns no socket if
-// the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after Ensure; it needs
-// CAP_NET_RAW.
-func OpenRouter(ctx context.Context, namespace *Namespace, podInterface string) (*os.File, brokerapi.OpenRouterResult, error) {
+// OpenRouter opens a socket for router discovery on a bridge of a Pod, and describes the bridge. It returns no socket if
+// the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after the
+// guest was connected; it needs CAP_NET_RAW.
+func OpenRouter(namespace *Namespace, name string) (*os.File, brokerapi.OpenRouterResult, error) {
 	var socket *os.File
 	var result brokerapi.OpenRouterResult
 	err := namespace.Do(func() error {
-		bridge, err := mustFind(podiface.Bridge(podInterface))
+		bridge, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
 		}
 		list, err := addresses(bridge)
-		if err != nil || !(podState{addresses: list}).hasIPv6() {
+		if err != nil || !slices.ContainsFunc(list, func(address netip.Prefix) bool { return address.Addr().Is6() }) {
 			return err
 		}
 		result.MAC, result.MTU = bridge.Attrs().HardwareAddr, bridge.Attrs().MTU
-		socket, err = listenRouter(ctx, bridge.Attrs())
+		socket, err = listenRouter(bridge.Attrs())
 		return err
 	})
 	if err != nil {
@@ -54,35 +53,28 @@ func OpenRouter(ctx context.Context, namespace *Namespace, podInterface string) 
 }
 
 // listenRouter opens a socket for router discovery on a bridge. The kernel sets the checksum.
-func listenRouter(ctx context.Context, bridge *netlink.LinkAttrs) (*os.File, error) {
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		err := raw.Control(func(fd uintptr) {
-			group := &unix.IPv6Mreq{Interface: uint32(bridge.Index)}
-			copy(group.Multiaddr[:], allRouters)
-			// The kernel passes on solicitations only: set bits block (RFC 3542, 3.2).
-			filter := &unix.ICMPv6Filter{}
-			for i := range filter.Data {
-				filter.Data[i] = math.MaxUint32
-			}
-			filter.Data[routerSolicitation/32] &^= 1 << (routerSolicitation % 32)
-			failed = errors.Join(
-				unix.SetsockoptICMPv6Filter(int(fd), unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, filter),
-				unix.BindToDevice(int(fd), bridge.Name),
-				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, ndHops),
-				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ndHops),
-				unix.SetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group))
-		})
-		return errors.Join(err, failed)
-	}}
-	conn, err := config.ListenPacket(ctx, "ip6:ipv6-icmp", "::")
+func listenRouter(bridge *netlink.LinkAttrs) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_ICMPV6)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
-	raw, ok := conn.(interface{ File() (*os.File, error) })
-	if !ok {
-		return nil, errors.New("the socket has no descriptor")
+	group := &unix.IPv6Mreq{Interface: uint32(bridge.Index)}
+	copy(group.Multiaddr[:], allRouters)
+	// The kernel passes on solicitations only: set bits block (RFC 3542, 3.2).
+	filter := &unix.ICMPv6Filter{}
+	for i := range filter.Data {
+		filter.Data[i] = math.MaxUint32
 	}
-	return raw.File()
+	filter.Data[routerSolicitation/32] &^= 1 << (routerSolicitation % 32)
+	socket := os.NewFile(uintptr(fd), "router")
+	err = errors.Join(
+		unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, filter),
+		unix.BindToDevice(fd, bridge.Name),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, ndHops),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ndHops),
+		unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group))
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return socket, nil
 }

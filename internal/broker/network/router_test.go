@@ -43,7 +43,7 @@ func TestAdvertise(t *testing.T) {
 	ensure(t, w, plan)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	socket, result, err := OpenRouter(ctx, w.pod, "eth0")
+	socket, result, err := OpenRouter(w.pod, "k6t-eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestNoRouterWithoutIPv6(t *testing.T) {
 		return errors.Join(err, netlink.AddrDel(link, address))
 	})
 	ensure(t, w, masqueradePlan(t))
-	socket, _, err := OpenRouter(t.Context(), w.pod, "eth0")
+	socket, _, err := OpenRouter(w.pod, "k6t-eth0")
 	if err != nil || socket != nil {
 		t.Errorf("got %v, %v", socket, err)
 	}

@@ -7,8 +7,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
 )
@@ -75,23 +73,4 @@ func TestMigrationBypassesTheSidecar(t *testing.T) {
 	defaultRoute(t, w.guest, "10.0.2.1")
 	expectReach(t, w.peer, "10.1.0.5:49152", w.pod, "10.1.0.5:49152", "10.1.0.1")
 	expectReach(t, w.peer, "10.1.0.5:22", w.guest, "10.0.2.2:22", "10.1.0.1")
-}
-
-func ports(protocol string, first, last uint16) PortRange {
-	return PortRange{Protocol: protocol, First: first, Last: last}
-}
-
-func TestPortsBypassingTheSidecar(t *testing.T) {
-	for name, c := range map[string]struct{ forwarded, want []PortRange }{
-		"all":         {nil, []PortRange{ports("TCP", 22, 22), ports("TCP", 49152, 49153)}},
-		"others":      {[]PortRange{ports("TCP", 80, 443), ports("UDP", 1, 65535)}, nil},
-		"SSH":         {[]PortRange{ports("TCP", 22, 22), ports("TCP", 80, 80)}, []PortRange{ports("TCP", 22, 22)}},
-		"part of one": {[]PortRange{ports("TCP", 20, 23), ports("TCP", 49153, 50000)}, []PortRange{ports("TCP", 22, 22), ports("TCP", 49153, 49153)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, bypassingSidecar(c.forwarded)); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // sysctls reads and writes the settings of the calling thread's network namespace.
@@ -26,10 +28,10 @@ func openSysctls() (*sysctls, error) {
 		return nil, fmt.Errorf("open the kernel's network settings: %w", err)
 	}
 	defer func() { _ = unix.Close(mount) }()
-	if err := unix.FsconfigCreate(mount); err != nil {
-		return nil, fmt.Errorf("mount the kernel's network settings: %w", err)
+	root := -1
+	if err = unix.FsconfigCreate(mount); err == nil {
+		root, err = unix.Fsmount(mount, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	}
-	root, err := unix.Fsmount(mount, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("mount the kernel's network settings: %w", err)
 	}
@@ -59,11 +61,7 @@ func (s *sysctls) get(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(content)))
 }
 
-// set writes a value unless it is set.
 func (s *sysctls) set(name string, value int) error {
-	if now, err := s.get(name); err != nil || now == value {
-		return err
-	}
 	file, err := s.open(name, unix.O_WRONLY)
 	if err != nil {
 		return err
@@ -78,30 +76,40 @@ func (s *sysctls) set(name string, value int) error {
 // dhcpPort is the lower of the ports that the launcher binds to (67 and 547).
 const dhcpPort = 67
 
-// allowDHCPPorts allows the launcher to bind to the DHCP ports. A process that does not run as root has no capability for it,
-// unless its file has. Many container runtimes allow it already; then nothing is written.
-func (s *sysctls) allowDHCPPorts() error {
-	const name = "ipv4/ip_unprivileged_port_start"
-	first, err := s.get(name)
-	if err != nil || first <= dhcpPort {
-		return err
-	}
-	return s.set(name, dhcpPort)
+// setting is one of the kernel's settings, and the only value that the broker gives it.
+type setting struct {
+	// name is its path, with the name of a link if it is one of a link.
+	name   string
+	ofLink bool
+	value  int
+	// from reports whether a value is to be changed. Without it, any other value is.
+	from func(now int) bool
 }
 
-// forwardIPv4 enables IPv4 forwarding.
-func (s *sysctls) forwardIPv4() error { return s.set("ipv4/ip_forward", 1) }
+var settings = map[brokerapi.Setting]setting{
+	brokerapi.ForwardIPv4:   {name: "ipv4/ip_forward", value: 1},
+	brokerapi.ForwardIPv6:   {name: "ipv6/conf/all/forwarding", value: 1},
+	brokerapi.IgnoreARP:     {name: "ipv4/conf/%s/arp_ignore", ofLink: true, value: 1},
+	brokerapi.RouteLoopback: {name: "ipv4/conf/%s/route_localnet", ofLink: true, value: 1},
+	// Forwarding makes the kernel ignore router advertisements unless this is 2, and the Pod may have its default route from one.
+	brokerapi.AcceptRA: {name: "ipv6/conf/%s/accept_ra", ofLink: true, value: 2, from: func(now int) bool { return now == 1 }},
+	// A process that does not run as root has no capability for these ports, unless its file has. Many container runtimes allow them already.
+	brokerapi.DHCPPorts: {name: "ipv4/ip_unprivileged_port_start", value: dhcpPort, from: func(now int) bool { return now > dhcpPort }},
+}
 
-// forwardIPv6 enables IPv6 forwarding. This makes the kernel ignore router advertisements unless accept_ra is 2, and the Pod may
-// have its default route from one.
-func (s *sysctls) forwardIPv6(podInterface string) error {
-	accept := "ipv6/conf/" + podInterface + "/accept_ra"
-	if now, err := s.get(accept); err == nil && now == 1 {
-		if err := s.set(accept, 2); err != nil {
-			return err
-		}
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// apply changes a setting, unless it is as it should be. A kernel without IPv6 has no settings of it.
+func (s *sysctls) apply(which brokerapi.Setting, link string) error {
+	to := settings[which]
+	name := to.name
+	if to.ofLink {
+		name = fmt.Sprintf(to.name, link)
+	}
+	now, err := s.get(name)
+	if which == brokerapi.AcceptRA && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || now == to.value || to.from != nil && !to.from(now) {
 		return err
 	}
-	return s.set("ipv6/conf/all/forwarding", 1)
+	return s.set(name, to.value)
 }

@@ -12,13 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CreationTime returns when a file or directory was created, zero if the file system does not record it.
-func CreationTime(file *os.File) (time.Time, error) {
-	stat, err := statx(file)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return creationTime(stat), nil
+// CreationTime returns when a file or directory was created, zero if the file system does not record it. It follows no symlink.
+func CreationTime(path string) (time.Time, error) {
+	stat, err := statx(unix.AT_FDCWD, path)
+	return creationTime(stat), err
 }
 
 func creationTime(stat *unix.Statx_t) time.Time {
@@ -31,12 +28,12 @@ func creationTime(stat *unix.Statx_t) time.Time {
 // ChownNewDirectory sets the owner of a directory of the Pod if root created it after a point in time and it is empty. It does
 // not change any other directory, and follows no symlink.
 func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error {
-	dir, err := r.OpenWithin(name, ".")
+	dir, err := r.OpenWithin(name, ".", unix.S_IFDIR)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	stat, err := statx(dir)
+	stat, err := statx(int(dir.Fd()), "")
 	// A file system that does not record the time returns zero, which is before since.
 	if err != nil || stat.Uid != 0 || creationTime(stat).Before(since) {
 		return err
@@ -47,11 +44,10 @@ func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error 
 	return dir.Chown(owner, owner)
 }
 
-func statx(file *os.File) (*unix.Statx_t, error) {
+func statx(dir int, path string) (*unix.Statx_t, error) {
 	var stat unix.Statx_t
-	err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_UID|unix.STATX_BTIME, &stat)
-	if err != nil {
-		return nil, &os.PathError{Op: "statx", Path: file.Name(), Err: err}
+	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_UID|unix.STATX_BTIME, &stat); err != nil {
+		return &stat, &os.PathError{Op: "statx", Path: path, Err: err}
 	}
 	return &stat, nil
 }

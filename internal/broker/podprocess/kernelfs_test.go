@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Pod may have mounted a file system of the kernel where an image or the persistent state is expected. Its files are regular ones.
@@ -22,7 +24,8 @@ func TestFilesOfTheKernelAreNotOpened(t *testing.T) {
 	}
 	defer func() { _ = root.Close() }()
 	for _, c := range [][2]string{{"/proc", "iomem"}, {"/proc", "self/pagemap"}, {"/sys", "kernel/notes"}, {"/sys/devices", "system/cpu/online"}} {
-		for how, open := range map[string]func(mount, name string) (*os.File, error){"OpenRegular": root.OpenRegular, "OpenWithin": root.OpenWithin} {
+		within := func(mount, name string) (*os.File, error) { return root.OpenWithin(mount, name, unix.S_IFREG) }
+		for how, open := range map[string]func(mount, name string) (*os.File, error){"OpenRegular": root.OpenRegular, "OpenWithin": within} {
 			f, err := open(c[0], c[1])
 			if err == nil {
 				_ = f.Close()

@@ -4,7 +4,7 @@
 package podprocess
 
 import (
-	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +15,7 @@ type Root struct{ dir *os.File }
 
 // OpenRoot opens the root directory of a process, given its directory in /proc.
 func OpenRoot(process *os.File) (*Root, error) {
-	dir, err := openAt(process, "root", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC})
+	dir, err := OpenAt(process, "root", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -25,46 +25,23 @@ func OpenRoot(process *os.File) (*Root, error) {
 // Open opens a path in the Pod. Symlinks are resolved in the Pod, and opening a pipe does not block. It does block on storage
 // that hangs.
 func (r *Root) Open(name string, flags int) (*os.File, error) {
-	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	if flags&unix.O_PATH == 0 {
-		how.Flags |= unix.O_NONBLOCK
+		flags |= unix.O_NONBLOCK
 	}
-	return openAt(r.dir, name, &how)
-}
-
-// OpenWithin opens a file for reading below a directory of the Pod, such as the mount point of a claim. It follows no symlink and
-// enters no other mount: the result is a file of that claim or an error, whatever the Pod has written there.
-func (r *Root) OpenWithin(dir, name string) (*os.File, error) {
-	mount, err := r.openMount(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = mount.Close() }()
-	return openAt(mount, name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-	})
-}
-
-// OpenRegularWithin is OpenWithin for regular files only.
-func (r *Root) OpenRegularWithin(dir, name string) (*os.File, error) {
-	f, err := r.OpenWithin(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, &os.PathError{Op: "open", Path: name, Err: errNotRegular}, f.Close())
-	}
-	return f, nil
+	return OpenAt(r.dir, name, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 }
 
 // Close closes the directory.
 func (r *Root) Close() error { return r.dir.Close() }
 
-func openAt(dir *os.File, name string, how *unix.OpenHow) (*os.File, error) {
-	fd, err := unix.Openat2(int(dir.Fd()), name, how)
+// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_).
+func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, error) {
+	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve}) //nolint:gosec // flags
 	if err != nil {
 		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
+
+// Reopen returns a path to the inode of an open descriptor, even if it was renamed. It fits into the 108 bytes of a socket's address.
+func Reopen(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

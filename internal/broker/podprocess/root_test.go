@@ -47,7 +47,7 @@ func TestOpenWithinStaysInTheClaim(t *testing.T) {
 	root := &Root{dir: dir}
 	defer func() { _ = root.Close() }()
 
-	f, err := root.OpenWithin("/var/run/state", "nvram/vm.fd")
+	f, err := root.OpenWithin("/var/run/state", "nvram/vm.fd", unix.S_IFREG)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestOpenWithinStaysInTheClaim(t *testing.T) {
 		"nvram/relative": unix.ELOOP, "nvram/absolute": unix.ELOOP, "nvram/beside": unix.ELOOP, "directory/vm.fd": unix.ELOOP,
 		"../../etc/secret": unix.EXDEV, "/etc/secret": unix.EXDEV, "nvram/none": unix.ENOENT,
 	} {
-		if f, err := root.OpenWithin("/var/run/state", name); !errors.Is(err, want) {
+		if f, err := root.OpenWithin("/var/run/state", name, unix.S_IFREG); !errors.Is(err, want) {
 			_ = f.Close()
 			t.Errorf("%s: got %v, want %v", name, err, want)
 		}
@@ -70,7 +70,7 @@ func TestOpenWithinStaysInTheClaim(t *testing.T) {
 		t.Skipf("needs to be allowed to mount: %v", err)
 	}
 	defer func() { _ = unix.Unmount(filepath.Join(pod, "run/state/nvram"), unix.MNT_DETACH) }()
-	if f, err := root.OpenWithin("/var/run/state", "nvram/secret"); !errors.Is(err, unix.EXDEV) {
+	if f, err := root.OpenWithin("/var/run/state", "nvram/secret", unix.S_IFREG); !errors.Is(err, unix.EXDEV) {
 		_ = f.Close()
 		t.Errorf("of another mount: got %v", err)
 	}

@@ -19,27 +19,22 @@ var errNoSingleQEMU = errors.New("not one process of the launcher Pod is QEMU's"
 // have exited, its memory is freed and its files are closed. The Pod's processes can fake the name, but this affects their own guest
 // only, as their libvirtd could. The descriptor gives its owner no power over the process that the owner does not have anyway.
 func WatchGuest(libvirtd *os.File) (*os.File, error) {
-	w, count := (*os.File)(nil), 0
+	var found []*os.File
 	var failed error
 	err := EachQEMU(libvirtd, func(process *os.File, pid int) {
-		if count++; count > 1 {
-			return
-		}
-		w, failed = watchProcess(process, pid)
+		w, err := watchProcess(process, pid)
+		found, failed = append(found, w), errors.Join(failed, err)
 	})
+	if err = errors.Join(err, failed); err == nil && len(found) == 1 {
+		return found[0], nil
+	}
+	for _, w := range found {
+		_ = w.Close() // which does nothing with nil
+	}
 	if err == nil {
-		err = failed
+		err = fmt.Errorf("%w: there are %d", errNoSingleQEMU, len(found))
 	}
-	if err == nil && count != 1 {
-		err = fmt.Errorf("%w: there are %d", errNoSingleQEMU, count)
-	}
-	if err != nil && w != nil {
-		_ = w.Close()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
+	return nil, err
 }
 
 func watchProcess(process *os.File, pid int) (*os.File, error) {

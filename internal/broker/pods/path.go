@@ -4,13 +4,13 @@
 package pods
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -49,17 +49,8 @@ func checkSocketName(name string) error {
 	return brokerapi.Refused("%.64q is no socket of a launcher Pod", name)
 }
 
-// openBeneath opens a path below dir as a reference to the inode (O_PATH).
-func openBeneath(dir *os.File, path string) (*os.File, error) {
-	return openAt(dir, path, unix.O_PATH|unix.O_NOFOLLOW)
-}
-
 func openAt(dir *os.File, path string, flags int) (*os.File, error) {
-	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: beneath})
-	if err != nil {
-		return nil, &os.PathError{Op: "openat2", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return podprocess.OpenAt(dir, path, flags, beneath)
 }
 
 // openDir opens a directory that the broker trusts, for example the kubelet's.
@@ -71,10 +62,6 @@ func openDir(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// throughFD returns a path to the inode of an open descriptor, even if it was renamed. The path fits into the 108 bytes of a
-// socket address.
-func throughFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
-
 // openSocket opens the inode of one of the sockets in a Pod's sockets volume.
 func openSocket(podsDir, pod, name string) (*os.File, error) {
 	pods, err := openDir(podsDir)
@@ -82,7 +69,7 @@ func openSocket(podsDir, pod, name string) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = pods.Close() }()
-	socket, err := openBeneath(pods, filepath.Join(socketsDir(pod), name))
+	socket, err := openAt(pods, filepath.Join(socketsDir(pod), name), unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}

@@ -145,7 +145,7 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 
 // connectSocket connects to a socket by its inode.
 func connectSocket(socket *os.File) (*net.UnixConn, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: throughFD(socket)})
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: podprocess.Reopen(socket)})
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", socket.Name(), err)
 	}

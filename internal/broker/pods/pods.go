@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -47,10 +48,7 @@ func New(dir string, check CheckPeer) *Pods {
 func (p *Pods) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for pod, dir := range p.libvirtds {
-		_ = dir.Close()
-		delete(p.libvirtds, pod)
-	}
+	p.forget(func(string, *os.File) bool { return true })
 }
 
 // Dir returns the kubelet's directory of Pods.
@@ -114,38 +112,26 @@ func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	_ = conn.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.forgetEnded()
-	if copied, err := duplicate(process); err == nil {
-		if before := p.libvirtds[pod]; before != nil {
-			_ = before.Close()
-		}
-		p.libvirtds[pod] = copied
-	}
-	return process, nil
+	p.forget(func(known string, dir *os.File) bool { return known == pod || !runs(dir) })
+	p.libvirtds[pod] = process
+	return duplicate(process)
 }
 
 // known returns the libvirtd that was found earlier, if it still runs, or nil.
 func (p *Pods) known(pod string) *os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	dir, found := p.libvirtds[pod]
-	if !found {
-		return nil
-	}
-	if copied, err := duplicate(dir); err == nil && runs(dir) {
+	if dir := p.libvirtds[pod]; dir != nil && runs(dir) {
+		copied, _ := duplicate(dir)
 		return copied
-	} else if err == nil {
-		_ = copied.Close()
 	}
-	_ = dir.Close()
-	delete(p.libvirtds, pod)
 	return nil
 }
 
-// forgetEnded forgets the processes that have ended. There are never more than launcher Pods on the node.
-func (p *Pods) forgetEnded() {
+// forget forgets processes. There are never more than launcher Pods on the node, because those that have ended are forgotten.
+func (p *Pods) forget(which func(pod string, dir *os.File) bool) {
 	for pod, dir := range p.libvirtds {
-		if !runs(dir) {
+		if which(pod, dir) {
 			_ = dir.Close()
 			delete(p.libvirtds, pod)
 		}
@@ -172,15 +158,5 @@ func (p *Pods) Created(pod string) (time.Time, error) {
 	if err := CheckUID(pod); err != nil {
 		return time.Time{}, err
 	}
-	pods, err := openDir(p.dir)
-	if err != nil {
-		return time.Time{}, err
-	}
-	defer func() { _ = pods.Close() }()
-	dir, err := openBeneath(pods, pod)
-	if err != nil {
-		return time.Time{}, err
-	}
-	created, err := podprocess.CreationTime(dir)
-	return created, errors.Join(err, dir.Close())
+	return podprocess.CreationTime(filepath.Join(p.dir, pod))
 }

@@ -41,21 +41,8 @@ const (
 	StateDir = "/var/run/kubevirt-private/vm-state"
 )
 
-// Names of interfaces in the Pod's network namespace.
-const (
-	// PrimaryInterface is the Pod's interface in the cluster's network.
-	PrimaryInterface = "eth0"
-	// BridgePrefix is the prefix of the bridge between a Pod interface and the guest's tap.
-	BridgePrefix = "k6t-"
-	// DisplacedSuffix is the suffix of a Pod interface whose address the guest has.
-	DisplacedSuffix = "-nic"
-)
-
-// Ports of the Pod of a migration's target. KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
-const (
-	FirstMigrationPort = 49152
-	LastMigrationPort  = 49153
-)
+// BridgePrefix is the prefix of the bridge between a Pod interface and the guest's tap.
+const BridgePrefix = "k6t-"
 
 // Suffixes of volumes with files for the guest.
 const (

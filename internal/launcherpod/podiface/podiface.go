@@ -11,7 +11,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // Migration is the Pod's interface on the network for migrations: MigrationInterfaceName of the API.
@@ -33,10 +33,10 @@ func Secondary(network string) string {
 }
 
 // Bridge returns the name of the bridge between a Pod interface and the guest's tap.
-func Bridge(podInterface string) string { return layout.BridgePrefix + stem(podInterface) }
+func Bridge(podInterface string) string { return launcherpod.BridgePrefix + stem(podInterface) }
 
 // Displaced returns the new name of a Pod interface whose address the guest has.
-func Displaced(podInterface string) string { return stem(podInterface) + layout.DisplacedSuffix }
+func Displaced(podInterface string) string { return stem(podInterface) + launcherpod.DisplacedSuffix }
 
 // Placeholder returns the name of the interface with the Pod's addresses before it is renamed to the Pod interface's name.
 func Placeholder(podInterface string) string { return stem(podInterface) + placeholderSuffix }
@@ -49,7 +49,7 @@ func Tap(podInterface string) string {
 // OfBridge returns the name of the Pod interface that belongs to a bridge. known reports whether the Pod has an interface with a
 // name.
 func OfBridge(bridge string, known func(string) bool) (string, bool) {
-	name, ok := strings.CutPrefix(bridge, layout.BridgePrefix)
+	name, ok := strings.CutPrefix(bridge, launcherpod.BridgePrefix)
 	if !ok || name == "" {
 		return "", false
 	}

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/expr"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // sidecarPorts are Envoy's own. Source: https://istio.io/latest/docs/ops/deployment/application-requirements; KubeVirt's list.
@@ -18,16 +18,16 @@ var localhost = netip.MustParsePrefix("127.0.0.1/32")
 
 // bypassingSidecar returns those of the forwarded ports whose connections do not go through Envoy: SSH, as in KubeVirt, and the
 // ports of migrations, which the Pod's annotations exclude from Envoy.
-func bypassingSidecar(forwarded []PortRange) []PortRange {
-	bypassing := []PortRange{{Protocol: "TCP", First: 22, Last: 22}, migrationPorts}
+func bypassingSidecar(forwarded []brokerapi.PortRange) []brokerapi.PortRange {
+	bypassing := []brokerapi.PortRange{{Protocol: "TCP", First: 22, Last: 22}, migrationPorts}
 	if len(forwarded) == 0 {
 		return bypassing
 	}
-	var out []PortRange
+	var out []brokerapi.PortRange
 	for _, p := range bypassing {
 		for _, f := range forwarded {
 			if p.Protocol == f.Protocol && p.First <= f.Last && f.First <= p.Last {
-				out = append(out, PortRange{Protocol: p.Protocol, First: max(p.First, f.First), Last: min(p.Last, f.Last)})
+				out = append(out, brokerapi.PortRange{Protocol: p.Protocol, First: max(p.First, f.First), Last: min(p.Last, f.Last)})
 			}
 		}
 	}
@@ -35,22 +35,20 @@ func bypassingSidecar(forwarded []PortRange) []PortRange {
 }
 
 // sidecarToGuest redirects Envoy's connections to the Pod's address to the guest, but for those to the sidecar's own ports.
-func sidecarToGuest(planned Interface, pod podState, to netip.Addr) []rule {
+func sidecarToGuest(planned *Interface, pod brokerapi.Link, to netip.Addr) []brokerapi.Rule {
 	if !planned.Sidecar {
 		return nil
 	}
-	var rules []rule
+	var rules []brokerapi.Rule
 	if len(planned.Ports) == 0 {
+		own := brokerapi.Rule{Chain: brokerapi.Output, Source: localhost, Do: brokerapi.Return}
 		for _, port := range sidecarPorts {
-			rules = append(rules, match("saddr "+localhost.String(), sourceIn(localhost)).
-				and(portMatch(PortRange{Protocol: "TCP", First: port, Last: port})).then("return", verdict(expr.VerdictReturn)))
+			own.Ports = append(own.Ports, brokerapi.PortRange{Protocol: "TCP", First: port, Last: port})
 		}
+		rules = append(rules, own)
 	}
-	for _, address := range pod.addresses {
-		if address.Addr().Is4() == to.Is4() {
-			host := netip.PrefixFrom(address.Addr(), address.Addr().BitLen())
-			rules = append(rules, forward(planned, match("daddr "+host.String(), destinationIn(host)), to)...)
-		}
+	for _, host := range hosts(pod, to) {
+		rules = append(rules, forward(planned, brokerapi.Rule{Chain: brokerapi.Output, Destination: host}, to)...)
 	}
 	return rules
 }

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package network changes a Pod's network namespace, in which the Pod itself has no permission to change anything. virt-handler reads what
+// exists and decides what is missing; this package has the changes that connect a guest with a bridge, a tap and NAT, and no others. Each
+// of them affects the Pod's namespace only, whatever names and numbers it has.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+)
+
+// maxSteps is the limit for the steps of a change. An interface of a guest takes about 20.
+const maxSteps = 2048
+
+// linkName matches names of links. They are also names of directories with the kernel's settings, of which all and default are none of a
+// link.
+var linkName = regexp.MustCompile(`^[a-z0-9-]{2,15}$`)
+
+// CheckLinkName returns an error unless a name can be that of a link that a guest needs.
+func CheckLinkName(name string) error {
+	if !linkName.MatchString(name) || name == "lo" || name == "all" || name == "default" {
+		return brokerapi.Invalid("%.32q is no name of a link", name)
+	}
+	return nil
+}
+
+// Check returns an error unless steps are complete.
+func Check(steps []brokerapi.Step) error {
+	if len(steps) > maxSteps {
+		return brokerapi.Invalid("%d steps are more than %d", len(steps), maxSteps)
+	}
+	for i := range steps {
+		if err := check(&steps[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func check(s *brokerapi.Step) error {
+	if s.Do == brokerapi.Translate {
+		return checkRules(s)
+	}
+	if s.Do == brokerapi.Set {
+		if set, known := settings[s.Setting]; !known || set.ofLink == (s.Link == "") {
+			return brokerapi.Invalid("%.32q of %.32q is no setting", s.Setting, s.Link)
+		} else if !set.ofLink {
+			return nil
+		}
+	}
+	if err := CheckLinkName(s.Link); err != nil {
+		return err
+	}
+	valid := true
+	switch s.Do {
+	case brokerapi.AddBridge, brokerapi.SetMAC:
+		valid = len(s.MAC) == 6 && s.MAC[0]&1 == 0
+	case brokerapi.AddAddress, brokerapi.RemoveAddress:
+		valid = s.Address.IsValid() && s.Address.Addr().Zone() == ""
+	case brokerapi.Rename, brokerapi.Attach:
+		return CheckLinkName(s.Other)
+	case brokerapi.AddTap, brokerapi.SetUp, brokerapi.StopLearning, brokerapi.Set:
+	default:
+		return brokerapi.Invalid("%.32q is no change of a network", s.Do)
+	}
+	if !valid {
+		return brokerapi.Invalid("%s of %s has no valid address", s.Do, s.Link)
+	}
+	return nil
+}
+
+// Change makes checked steps in a namespace, until one fails.
+func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) error {
+	return namespace.Do(func() error {
+		kernel, err := openSysctls()
+		if err != nil {
+			return err
+		}
+		defer kernel.close()
+		for i := range steps {
+			s := &steps[i]
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := makeStep(s, kernel); err != nil {
+				return fmt.Errorf("%s %s %s: %w", s.Do, s.Link, s.Other, err)
+			}
+		}
+		return nil
+	})
+}
+
+func makeStep(s *brokerapi.Step, kernel *sysctls) error {
+	switch s.Do {
+	case brokerapi.Translate:
+		return translate(s)
+	case brokerapi.Set:
+		return kernel.apply(s.Setting, s.Link)
+	case brokerapi.AddBridge:
+		return addBridge(s)
+	case brokerapi.AddTap:
+		return addTap(s.Link, s.MultiQueue)
+	default:
+		link, err := netlink.LinkByName(s.Link)
+		if err != nil {
+			return err
+		}
+		return changeLink(s, link)
+	}
+}
+
+func changeLink(s *brokerapi.Step, link netlink.Link) error {
+	switch s.Do {
+	case brokerapi.AddAddress:
+		if err := netlink.AddrAdd(link, addressOf(s)); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return nil
+	case brokerapi.RemoveAddress:
+		// The kernel has removed IPv6 addresses of a link that was set down.
+		if err := netlink.AddrDel(link, addressOf(s)); !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return err
+		}
+		return nil
+	case brokerapi.SetMAC:
+		return netlink.LinkSetHardwareAddr(link, s.MAC)
+	case brokerapi.SetUp:
+		return netlink.LinkSetUp(link)
+	case brokerapi.Rename:
+		if err := netlink.LinkSetDown(link); err != nil {
+			return err
+		}
+		return netlink.LinkSetName(link, s.Other)
+	case brokerapi.StopLearning:
+		return netlink.LinkSetLearning(link, false)
+	default: // Attach
+		bridge, err := netlink.LinkByName(s.Other)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMTU(link, s.MTU); err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(link, bridge)
+	}
+}
+
+// addressOf returns the address of a step. IPv6 addresses skip duplicate detection, as no one else is on these networks.
+func addressOf(s *brokerapi.Step) *netlink.Addr {
+	ip := s.Address.Addr()
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(s.Address.Bits(), ip.BitLen())}}
+	if s.NoRoute {
+		address.Flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	if ip.Is6() {
+		address.Flags |= unix.IFA_F_NODAD
+	}
+	return address
+}
+
+// addBridge creates a bridge unless the link exists. Its hardware address is fixed: otherwise a bridge takes it from its ports, and
+// changes it with them.
+func addBridge(s *brokerapi.Step) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = s.Link, s.MAC, s.MTU
+	snooping := false // It is of no use for a bridge of two ports, and can break the guest's IPv6.
+	err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping})
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+// addTap creates a persistent tap unless the link exists. Persistence is set last, so that no incomplete tap is left if the broker is
+// interrupted.
+func addTap(name string, multiQueue bool) error {
+	if _, err := netlink.LinkByName(name); !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return err
+	}
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("virt-broker needs this device: %w", err)
+	}
+	defer func() { _ = tun.Close() }()
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if multiQueue {
+		// QEMU must open a tap with the flags with which it was created.
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	request.SetUint16(flags)
+	fd := int(tun.Fd())
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+		return err
+	}
+	return errors.Join(
+		unix.IoctlSetInt(fd, unix.TUNSETOWNER, layout.QEMUUser),
+		unix.IoctlSetInt(fd, unix.TUNSETGROUP, layout.QEMUUser),
+		unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
+}
+
+// maxLinks is the limit for the links of a namespace. A guest has at most 32 interfaces, and each of them four links.
+const maxLinks = 512
+
+// Links describes the links of a namespace.
+func Links(namespace *Namespace) (links []brokerapi.Link, err error) {
+	err = namespace.Do(func() error {
+		found, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list the Pod's links: %w", err)
+		}
+		if len(found) > maxLinks {
+			return fmt.Errorf("the Pod has %d links, more than %d", len(found), maxLinks)
+		}
+		for _, link := range found {
+			a := link.Attrs()
+			has, err := addresses(link)
+			if err != nil {
+				return err
+			}
+			links = append(links, brokerapi.Link{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: has})
+		}
+		return nil
+	})
+	return links, err
+}
+
+// addresses returns a link's addresses of global scope.
+func addresses(link netlink.Link) ([]netip.Prefix, error) {
+	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
+	}
+	var out []netip.Prefix
+	for _, one := range list {
+		ip, ok := netip.AddrFromSlice(one.IP)
+		if ones, _ := one.Mask.Size(); ok && one.Scope == unix.RT_SCOPE_UNIVERSE {
+			out = append(out, netip.PrefixFrom(ip.Unmap(), ones))
+		}
+	}
+	return out, nil
+}
