@@ -70,6 +70,8 @@ const (
 	VirtualMachineInstanceReasonAutoMigrationDueToLiveUpdate = "AutoMigrationDueToLiveUpdate"
 	// VirtualMachineInstanceReasonAutoMigrationPending: that migration waits.
 	VirtualMachineInstanceReasonAutoMigrationPending = "AutoMigrationPending"
+	// VirtualMachineInstanceReasonRestartRequired: the guest does not migrate, so the change takes effect when the VM is restarted.
+	VirtualMachineInstanceReasonRestartRequired = "RestartRequired"
 )
 
 // Reason of the VMI condition EvictionRequested.

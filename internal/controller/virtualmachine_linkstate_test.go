@@ -88,12 +88,11 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 
-	It("requires a restart for an interface that is to be absent, and leaves the VMI", func() {
+	It("makes an interface of the VMI absent", func() {
 		vm, _ := runs()
 		set(vm, v1.InterfaceStateAbsent)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", ""}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
-			"a non-live-updatable field was changed in the template spec: domain.devices.interfaces[blue].state"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateAbsent}))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	})
 })

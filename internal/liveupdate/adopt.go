@@ -4,7 +4,10 @@
 package liveupdate
 
 import (
+	"slices"
+
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 func adoptNodeSelector(before, now *v1.VirtualMachineInstanceSpec, _ *v1.VirtualMachineInstance) {
@@ -59,7 +62,7 @@ func adoptIdentity(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMa
 	}
 }
 
-// adoptLinks leaves interfaces that are absent in one of the specs: a guest cannot get or lose an interface while it runs.
+// adoptLinks leaves interfaces that are absent in one of the specs: see adoptInterfaces.
 func adoptLinks(before, now *v1.VirtualMachineInstanceSpec, _ *v1.VirtualMachineInstance) {
 	CopyLinkStates(before, now)
 }
@@ -93,4 +96,148 @@ func adoptClaims(before, now *v1.VirtualMachineInstanceSpec, _ *v1.VirtualMachin
 			before.Volumes[i] = *to.DeepCopy()
 		}
 	}
+}
+
+// IsPluggable reports whether a running guest can get and lose an interface of a spec.
+func IsPluggable(spec *v1.VirtualMachineInstanceSpec, iface *v1.Interface) bool {
+	network := networkOf(spec, iface.Name)
+	return network != nil && network.IsPluggable() && iface.Bridge != nil && !spec.Domain.Devices.DisableHotplug
+}
+
+// adoptInterfaces adopts interfaces that the guest gets and loses while it runs. before has the interfaces of the start. One that the
+// instance has got since is compared with what it has, and one that the guest has and the template does not have counts as removed, unless
+// it is absent.
+func adoptInterfaces(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance) {
+	at := 0
+	for i := range now.Domain.Devices.Interfaces {
+		iface := &now.Domain.Devices.Interfaces[i]
+		has := Interface(&vmi.Spec, iface.Name)
+		if had := indexOf(before, iface.Name); IsPluggable(now, iface) && (had < 0 || has == nil) {
+			from := now
+			if has != nil {
+				from = &vmi.Spec
+			}
+			if removeInterface(before, iface.Name); had >= 0 && had < at {
+				at--
+			}
+			insertInterface(before, from, iface.Name, at)
+		}
+		had := Interface(before, iface.Name)
+		if had == nil {
+			continue
+		}
+		if IsPluggable(now, iface) && (had.State == v1.InterfaceStateAbsent || iface.State == v1.InterfaceStateAbsent) {
+			had.State = iface.State
+		}
+		at = indexOf(before, iface.Name) + 1
+	}
+	for i := range vmi.Spec.Domain.Devices.Interfaces {
+		iface := &vmi.Spec.Domain.Devices.Interfaces[i]
+		switch {
+		case Interface(now, iface.Name) != nil || !IsPluggable(&vmi.Spec, iface):
+		case iface.State == v1.InterfaceStateAbsent:
+			removeInterface(before, iface.Name)
+		case Interface(before, iface.Name) == nil && vmistatus.HasInterface(&vmi.Status, iface.Name):
+			insertInterface(before, &vmi.Spec, iface.Name, len(before.Domain.Devices.Interfaces))
+		}
+	}
+	// One that the instance has lost, and that the template does not have either.
+	for i := len(before.Domain.Devices.Interfaces) - 1; i >= 0; i-- {
+		iface := &before.Domain.Devices.Interfaces[i]
+		if Interface(now, iface.Name) == nil && Interface(&vmi.Spec, iface.Name) == nil && IsPluggable(before, iface) {
+			removeInterface(before, iface.Name)
+		}
+	}
+}
+
+// CopyInterfaces copies the interfaces of a template that a running guest can get or lose to the spec of its instance, if NeedRestart names
+// none. One that the template does not have becomes absent, and is removed once the guest does not have it.
+func CopyInterfaces(to, from *v1.VirtualMachineInstanceSpec, inGuest func(name string) bool) {
+	for i := range from.Domain.Devices.Interfaces {
+		iface := &from.Domain.Devices.Interfaces[i]
+		if !IsPluggable(from, iface) {
+			continue
+		}
+		has := Interface(to, iface.Name)
+		if has == nil {
+			insertInterface(to, from, iface.Name, len(to.Domain.Devices.Interfaces))
+		} else if has.State == v1.InterfaceStateAbsent || iface.State == v1.InterfaceStateAbsent {
+			has.State = iface.State
+		}
+	}
+	for i := len(to.Domain.Devices.Interfaces) - 1; i >= 0; i-- {
+		iface := &to.Domain.Devices.Interfaces[i]
+		switch {
+		case Interface(from, iface.Name) != nil || !IsPluggable(to, iface):
+		case iface.State != v1.InterfaceStateAbsent:
+			iface.State = v1.InterfaceStateAbsent
+		case !inGuest(iface.Name):
+			removeInterface(to, iface.Name)
+		}
+	}
+}
+
+// SameInterfaces reports whether CopyInterfaces has nothing to do.
+func SameInterfaces(to, from *v1.VirtualMachineInstanceSpec) bool {
+	for i := range from.Domain.Devices.Interfaces {
+		iface := &from.Domain.Devices.Interfaces[i]
+		has := Interface(to, iface.Name)
+		if IsPluggable(from, iface) && (has == nil || (has.State == v1.InterfaceStateAbsent) != (iface.State == v1.InterfaceStateAbsent)) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(to.Domain.Devices.Interfaces, func(i v1.Interface) bool {
+		return IsPluggable(to, &i) && Interface(from, i.Name) == nil
+	})
+}
+
+// HasConnected reports whether a spec has an interface that is not absent.
+func HasConnected(spec *v1.VirtualMachineInstanceSpec, name string) bool {
+	iface := Interface(spec, name)
+	return iface != nil && iface.State != v1.InterfaceStateAbsent
+}
+
+func indexOf(spec *v1.VirtualMachineInstanceSpec, name string) int {
+	return slices.IndexFunc(spec.Domain.Devices.Interfaces, func(i v1.Interface) bool { return i.Name == name })
+}
+
+// Interface returns an interface of a spec, or nil.
+func Interface(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Interface {
+	if at := indexOf(spec, name); at >= 0 {
+		return &spec.Domain.Devices.Interfaces[at]
+	}
+	return nil
+}
+
+func networkOf(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Network {
+	for i := range spec.Networks {
+		if spec.Networks[i].Name == name {
+			return &spec.Networks[i]
+		}
+	}
+	return nil
+}
+
+// insertInterface copies an interface and its network from another spec. The network goes to the place of the list that it has there among
+// the same neighbors, so that its addition is not a change of the order.
+func insertInterface(to, from *v1.VirtualMachineInstanceSpec, name string, at int) {
+	to.Domain.Devices.Interfaces = slices.Insert(to.Domain.Devices.Interfaces, at, *Interface(from, name).DeepCopy())
+	if network := networkOf(from, name); network != nil && networkOf(to, name) == nil {
+		place := 0
+		for i := range from.Networks {
+			if from.Networks[i].Name == name {
+				break
+			}
+			neighbor := from.Networks[i].Name
+			if found := slices.IndexFunc(to.Networks, func(n v1.Network) bool { return n.Name == neighbor }); found >= 0 {
+				place = found + 1
+			}
+		}
+		to.Networks = slices.Insert(to.Networks, place, *network.DeepCopy())
+	}
+}
+
+func removeInterface(from *v1.VirtualMachineInstanceSpec, name string) {
+	from.Domain.Devices.Interfaces = slices.DeleteFunc(from.Domain.Devices.Interfaces, func(i v1.Interface) bool { return i.Name == name })
+	from.Networks = slices.DeleteFunc(from.Networks, func(n v1.Network) bool { return n.Name == name })
 }

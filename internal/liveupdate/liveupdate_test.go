@@ -122,7 +122,8 @@ func TestEntryOf(t *testing.T) {
 		"domain.cpu.cores":                       "domain.cpu",
 		"domain.cpu.sockets":                     "domain.cpu.sockets",
 		"domain.devices.interfaces[blue].state":  "domain.devices.interfaces[].state",
-		"domain.devices.interfaces[blue].states": "domain.devices",
+		"domain.devices.interfaces[blue].states": "domain.devices.interfaces",
+		"domain.devices.disks[data].tags":        "domain.devices",
 		"volumes[data].dataVolume.name":          "volumes[].dataVolume.name",
 		"volumes[data]":                          "volumes",
 	} {

@@ -109,9 +109,11 @@ var Entries = []Entry{
 	{Path: "domain.rebootPolicy", Effect: Restart},
 
 	{Path: "domain.devices", Effect: Restart},
+	{Path: "domain.devices.interfaces", Effect: Restart, adopt: adoptInterfaces, Note: interfacesMove},
 	{
 		Path: "domain.devices.interfaces[].state", Effect: Live, adopt: adoptLinks,
-		If: "the former state and the new one are up, down or empty",
+		If:   "the former state and the new one are up, down or empty",
+		Note: "An interface that becomes absent, or is absent no more, is unplugged or plugged by a migration, if it has the bridge binding on a network of Multus.",
 	},
 	{
 		Path: "domain.devices.autoattachMemBalloon", Effect: Restart,
@@ -120,7 +122,7 @@ var Entries = []Entry{
 	{Path: "domain.devices.disks[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
 	{Path: "domain.devices.interfaces[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
 
-	{Path: "networks", Effect: Restart},
+	{Path: "networks", Effect: Restart, Note: interfacesMove},
 	{Path: "volumes", Effect: Restart},
 	{Path: "volumes[].persistentVolumeClaim.claimName", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
 	{Path: "volumes[].dataVolume.name", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
@@ -142,5 +144,8 @@ var Entries = []Entry{
 	{Path: "startStrategy", Effect: Restart},
 	{Path: "terminationGracePeriodSeconds", Effect: Restart},
 }
+
+// interfacesMove describes changes of whole interfaces.
+const interfacesMove = "A new interface with the bridge binding on a network of Multus is plugged by a migration, as long as the guest can migrate."
 
 const claimsMove = "updateVolumesStrategy is Migration, and the guest and its other volumes can migrate"

@@ -5,7 +5,6 @@ package virtualmachine
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -17,21 +16,19 @@ import (
 // TestLinkStates checks which states of an interface a running instance follows.
 func TestLinkStates(t *testing.T) {
 	const up, down, absent = v1.InterfaceStateLinkUp, v1.InterfaceStateLinkDown, v1.InterfaceStateAbsent
-	const path = "domain.devices.interfaces[blue].state"
 	for _, tc := range []struct {
 		started, instance, now v1.InterfaceState
 		want                   v1.InterfaceState
-		wantRestart            string // the field that needs it
 	}{
-		{"", "", "", "", ""},
-		{"", "", down, down, ""},
-		{"", down, "", "", ""},
-		{down, down, up, up, ""},
-		{down, up, down, down, ""},
-		{"", "", absent, "", path},
-		{"", down, absent, down, path},
-		{absent, absent, up, absent, path},
-		{absent, absent, absent, absent, ""},
+		{"", "", "", ""},
+		{"", "", down, down},
+		{"", down, "", ""},
+		{down, down, up, up},
+		{down, up, down, down},
+		{"", "", absent, ""},
+		{"", down, absent, down},
+		{absent, absent, up, absent},
+		{absent, absent, absent, absent},
 	} {
 		base := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().Multus("blue", "blue")).Obj().Spec.Template
 		template, vmi := base.DeepCopy(), builder.MakeVMI("vm").Masquerade().Multus("blue", "blue").Obj()
@@ -39,8 +36,8 @@ func TestLinkStates(t *testing.T) {
 		template.Spec.Domain.Devices.Interfaces[1].State = tc.now
 		vmi.Spec.Domain.Devices.Interfaces[1].State = tc.instance
 		for _, live := range []bool{true, false} {
-			if got := compare(base, template, vmi, live, podspec.LiveMetadata{}).changed; strings.Join(got, ", ") != tc.wantRestart {
-				t.Errorf("from %q to %q, live %t: got %v, want %q", tc.started, tc.now, live, got, tc.wantRestart)
+			if got := compare(base, template, vmi, live, podspec.LiveMetadata{}).changed; len(got) > 0 {
+				t.Errorf("from %q to %q, live %t: %v need a restart", tc.started, tc.now, live, got)
 			}
 		}
 		liveupdate.CopyLinkStates(&vmi.Spec, &template.Spec)
@@ -56,12 +53,12 @@ func TestLinkStates(t *testing.T) {
 // TestLinkStatesByName checks that interfaces are compared by their name, and that other changes still need a restart.
 func TestLinkStatesByName(t *testing.T) {
 	base := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().Multus("blue", "blue")).Obj().Spec.Template
-	template, vmi := base.DeepCopy(), builder.MakeVMI("vm").Masquerade().Obj()
+	template, vmi := base.DeepCopy(), builder.MakeVMI("vm").Masquerade().Multus("blue", "blue").Obj()
 	interfaces := template.Spec.Domain.Devices.Interfaces
 	interfaces[0], interfaces[1] = interfaces[1], interfaces[0]
 	interfaces[0].State, interfaces[1].State = v1.InterfaceStateLinkDown, v1.InterfaceStateLinkDown
 	liveupdate.CopyLinkStates(&vmi.Spec, &template.Spec)
-	if got := vmi.Spec.Domain.Devices.Interfaces; len(got) != 1 || got[0].Name != "default" || got[0].State != v1.InterfaceStateLinkDown {
+	if got := vmi.Spec.Domain.Devices.Interfaces; got[0].State != v1.InterfaceStateLinkDown || got[1].State != v1.InterfaceStateLinkDown {
 		t.Errorf("got %+v", got)
 	}
 	interfaces[0].Model = "e1000e"

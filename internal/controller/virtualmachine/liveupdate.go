@@ -40,7 +40,7 @@ type templateDiff struct {
 	changed []string
 	// movingVolumes reports whether volumes are yet to move to other claims.
 	movingVolumes bool
-	// resizing reports whether the guest is yet to get the CPUs and the memory of the template.
+	// resizing reports whether the guest is yet to get the CPUs, the memory and the interfaces of the template.
 	resizing bool
 	// plugging reports whether volumes are yet to be plugged or unplugged.
 	plugging bool
@@ -87,6 +87,9 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	}
 	if !known {
 		return s.replaceVMI(ctx, desired)
+	}
+	if len(s.diff.changed) == 0 {
+		s.followInterfaces(desired, &base.Spec, &template.Spec)
 	}
 	if s.LiveUpdate && len(s.diff.changed) == 0 {
 		if s.Failure = setScheduling(desired, &template.Spec); s.Failure != nil {

@@ -28,7 +28,7 @@ const actionAttach = "AttachVolume"
 // changeGuest changes what a running guest has: its CPUs and memory, and its hotplugged volumes. A failure of one does not prevent the
 // others.
 func (s *scope) changeGuest(ctx context.Context) error {
-	return errors.Join(s.resizePod(ctx), s.reconcileAttachments(ctx))
+	return errors.Join(s.rewirePod(ctx), s.resizePod(ctx), s.reconcileAttachments(ctx))
 }
 
 // reconcileAttachments creates and deletes attachment Pods. One that fails prevents no other.

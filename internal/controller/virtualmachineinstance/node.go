@@ -155,6 +155,7 @@ func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	setVolumesChange(o, status)
 	setResizing(o, r, status)
 	setHotplug(o, status)
+	setMigrationRequired(o, r, status)
 	setClaims(o, status)
 }
 

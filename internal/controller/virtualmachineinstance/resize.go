@@ -211,12 +211,4 @@ func setResizing(o *observed, r *result, status *v1.VirtualMachineInstanceStatus
 		}
 		vmistatus.SetCondition(status, condition, now)
 	}
-	if !verdict.Migrate || !r.resizing.cpus && !r.resizing.memory {
-		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceMigrationRequired)
-		return
-	}
-	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceMigrationRequired, Status: corev1.ConditionTrue,
-		Reason: v1.VirtualMachineInstanceReasonAutoMigrationDueToLiveUpdate, Message: verdict.Message,
-	}, now)
 }

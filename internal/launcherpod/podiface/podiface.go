@@ -32,6 +32,12 @@ func Secondary(network string) string {
 	return hashedPrefix + hex.EncodeToString(sum[:])[:hashedDigits]
 }
 
+// IsSecondary reports whether a name is that of a Pod interface that Secondary returns.
+func IsSecondary(name string) bool {
+	digits, found := strings.CutPrefix(name, hashedPrefix)
+	return found && len(digits) == hashedDigits && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
 // Bridge returns the name of the bridge between a Pod interface and the guest's tap.
 func Bridge(podInterface string) string { return launcherpod.BridgePrefix + stem(podInterface) }
 

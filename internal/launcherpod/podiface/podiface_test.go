@@ -40,3 +40,13 @@ func TestNames(t *testing.T) {
 		t.Error("another bridge was accepted")
 	}
 }
+
+func TestIsSecondary(t *testing.T) {
+	for name, want := range map[string]bool{
+		Secondary("blue"): true, "eth0": false, "net1": false, "pod": false, "pod0123456789g": false, "pod0123456789ab": false, Migration: false,
+	} {
+		if got := IsSecondary(name); got != want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}

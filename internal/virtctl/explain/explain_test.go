@@ -224,6 +224,12 @@ func scenes() map[string]*world {
 		"more CPUs by a restart": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired",
 				"The guest gets its new size when it is restarted: the kubelet assigns dedicated CPUs only when a Pod starts. It does not migrate for it: claim data is not shared")),
+		"more interfaces": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "AutoMigrationPending",
+				"The launcher Pod is to be attached to the networks blue")),
+		"more interfaces by a migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
+				"The launcher Pod is to be attached to the networks blue: the guest migrates")),
 		"volume migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)),
 		"automatic volume migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)).
 			with(func(s *Snapshot) {

@@ -12,7 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/resize"
 )
 
-// resizing reports a change of the CPUs or the memory that the running guest does not have yet.
+// resizing reports a change of the CPUs, the memory or the interfaces that the running guest does not have yet.
 func resizing(s *Snapshot) []Finding {
 	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil {
 		return nil
@@ -28,7 +28,26 @@ func resizing(s *Snapshot) []Finding {
 			found = append(found, s.resized(change.what, c))
 		}
 	}
+	if len(found) == 0 {
+		found = s.rewired()
+	}
 	return found
+}
+
+// rewired reports interfaces that the guest is yet to get or to lose. That it needs a restart is reported by restartRequired.
+func (s *Snapshot) rewired() []Finding {
+	c := s.condition(v1.VirtualMachineInstanceMigrationRequired)
+	f := Finding{What: "The guest does not have the interfaces of its spec yet.", Why: []string{short(c.Message)}}
+	switch {
+	case c.Status == corev1.ConditionTrue:
+		f.Do = "Wait for its migration:"
+		f.Commands = []string{fmt.Sprintf("kubectl --namespace %s get virtualmachineinstancemigrations", s.Namespace)}
+	case c.Reason == v1.VirtualMachineInstanceReasonAutoMigrationPending:
+		f.Do = "Wait: if nothing changes the networks of the running Pod within 15 seconds, the guest migrates."
+	default:
+		return nil
+	}
+	return one(f)
 }
 
 func (s *Snapshot) resized(what string, c v1.VirtualMachineInstanceCondition) Finding {

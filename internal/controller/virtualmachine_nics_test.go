@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachine with other interfaces", func() {
+	var m *vmHarness
+	BeforeEach(func() {
+		m = newVMHarness()
+		config := clusterconfig.Default()
+		config.RolloutStrategy = v1.VMRolloutStrategyStage
+		m.Config = fixedConfig{config}
+	})
+	runs := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+		GinkgoHelper()
+		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade()))
+		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		return vm, vmi
+	}
+	state := func(vm *v1.VirtualMachine) (all []string) {
+		GinkgoHelper()
+		for _, iface := range instance(vm).Spec.Domain.Devices.Interfaces {
+			all = append(all, iface.Name+string(iface.State))
+		}
+		Expect(instance(vm).Spec.Networks).To(HaveLen(len(all)))
+		return all
+	}
+	absent := func(t *v1.VirtualMachineInstanceTemplateSpec) {
+		t.Spec.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent
+	}
+	removed := func(t *v1.VirtualMachineInstanceTemplateSpec) {
+		t.Spec.Networks, t.Spec.Domain.Devices.Interfaces = t.Spec.Networks[:1], t.Spec.Domain.Devices.Interfaces[:1]
+	}
+
+	It("gives its VMI a new one, makes it absent, and removes it once the guest has released it", func() {
+		vm, vmi := runs()
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		m.expectQuiet(vm)
+
+		setStatus(vmi, v1.Running, inGuest("default", "blue"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+
+		changeTemplate(vm, absent)
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
+		changeTemplate(vm, removed)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+
+		setStatus(vmi, v1.Running, inGuest("default"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default"}))
+		Expect(generationsOf(vm)).To(Equal("generation 4 desired 4 observed 4 instance 4"))
+		m.expectQuiet(vm)
+	})
+
+	It("requires a restart for one that is removed without being absent first", func() {
+		vm, vmi := runs()
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		setStatus(vmi, v1.Running, inGuest("default", "blue"))
+		changeTemplate(vm, removed)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+			"spec: domain.devices.interfaces[blue], networks[blue]"))
+	})
+
+	It("takes one back that the guest does not have yet", func() {
+		vm, _ := runs()
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		changeTemplate(vm, removed)
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default"}))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
+		m.expectQuiet(vm)
+	})
+
+	It("requires a restart for one with another binding", func() {
+		vm, _ := runs()
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			withBlue(&t.Spec)
+			t.Spec.Domain.Devices.Interfaces[1].InterfaceBindingMethod = v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}
+		})
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default"}))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+			"spec: domain.devices.interfaces[blue], networks[blue]"))
+	})
+
+	It("requires a restart if the guest needs another Pod and does not migrate", func() {
+		vm, vmi := runs()
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		setStatus(vmi, v1.Running, condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
+		m.expectQuiet(vm)
+	})
+
+	It("waits for the end of a migration", func() {
+		vm, vmi := runs()
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
+		})
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default"}))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState = nil })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
+	})
+})

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// withBlue adds an interface on a network of Multus.
+func withBlue(spec *v1.VirtualMachineInstanceSpec) {
+	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{
+		Name: "blue", InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
+	})
+	spec.Networks = append(spec.Networks, v1.Network{
+		Name: "blue", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "blue-net"}},
+	})
+}
+
+// inGuest reports the interfaces of a running guest, as the agent does.
+func inGuest(names ...string) func(*v1.VirtualMachineInstanceStatus) {
+	return func(s *v1.VirtualMachineInstanceStatus) {
+		s.Interfaces = nil
+		for _, name := range names {
+			s.Interfaces = append(s.Interfaces, v1.VirtualMachineInstanceNetworkInterface{Name: name, InfoSource: "domain, guest-agent"})
+		}
+	}
+}
+
+var _ = Describe("VMI with other interfaces", func() {
+	var w *world
+	BeforeEach(func() {
+		w = newWorld()
+		config := w.Config.Current()
+		config.MigratesWorkloads = true
+		w.Config = fixedConfig{config}
+	})
+	const networks, required = "k8s.v1.cni.cncf.io/networks", v1.VirtualMachineInstanceMigrationRequired
+	blue := podiface.Secondary("blue")
+	// runs starts a guest without a second interface.
+	runs := func(migratable corev1.ConditionStatus) *v1.VirtualMachineInstance {
+		GinkgoHelper()
+		vmi := w.assigned(builder.MakeVMI("vm").Masquerade())
+		agent(vmi, running)
+		agent(vmi, inGuest("default"))
+		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable", "claim data is not shared"))
+		w.expectQuiet(vmi)
+		return ExpectExists(vmi)
+	}
+	change := func(vmi *v1.VirtualMachineInstance, how func(*v1.VirtualMachineInstanceSpec)) {
+		GinkgoHelper()
+		how(&ExpectExists(vmi).Spec)
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+	}
+	// multus reports the networks of the Pod.
+	multus := func(vmi *v1.VirtualMachineInstance, interfaces ...string) {
+		GinkgoHelper()
+		var list []string
+		for _, name := range interfaces {
+			list = append(list, fmt.Sprintf(`{"interface":%q}`, name))
+		}
+		pod := ExpectExists(podOf(vmi))
+		pod.Annotations["k8s.v1.cni.cncf.io/network-status"] = "[" + strings.Join(list, ",") + "]"
+		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
+	}
+
+	It("requests a new network for its Pod, and migrates if nothing attaches it within 15 seconds", func() {
+		vmi := runs(corev1.ConditionTrue)
+		change(vmi, withBlue)
+		result := w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		Expect(result.RequeueAfter).To(BeNumerically("<=", 15*time.Second))
+		Expect(result.RequeueAfter).To(BeNumerically(">", 10*time.Second))
+		Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue(networks,
+			fmt.Sprintf(`[{"name":"blue-net","namespace":%q,"interface":%q}]`, w.ns, blue)))
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", "networks blue"))
+		w.expectQuiet(vmi)
+
+		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "the guest migrates"))
+		w.expectQuiet(vmi)
+
+		By("being attached after all")
+		multus(vmi, "eth0", blue)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		w.expectQuiet(vmi)
+	})
+
+	It("says that it needs a restart if the guest does not migrate", func() {
+		vmi := runs(corev1.ConditionFalse)
+		change(vmi, withBlue)
+		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
+		w.expectQuiet(vmi)
+
+		By("taking the interface back")
+		change(vmi, func(s *v1.VirtualMachineInstanceSpec) {
+			s.Networks, s.Domain.Devices.Interfaces = s.Networks[:1], s.Domain.Devices.Interfaces[:1]
+		})
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+	})
+
+	It("leaves the network of an absent interface to its Pod until the guest has released the interface", func() {
+		vmi := runs(corev1.ConditionTrue)
+		change(vmi, withBlue)
+		multus(vmi, "eth0", blue)
+		agent(vmi, inGuest("default", "blue"))
+		w.expectQuiet(vmi)
+
+		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent })
+		w.expectQuiet(vmi)
+		agent(vmi, inGuest("default"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", blue))
+		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", blue))
+
+		By("being detached")
+		multus(vmi, "eth0")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+	})
+})
