@@ -118,7 +118,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
-			"a non-live-updatable field was changed in the template spec: domain.devices.disks[more], volumes[more]; Hotplug configuration for disk [more] requires bus to be 'scsi' or 'virtio'"))
+			"a non-live-updatable field was changed in the template spec: domain.devices.disks[more]; Hotplug configuration for disk [more] requires bus to be 'scsi' or 'virtio'"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.Domain.Devices.Disks[3].Disk.Bus = v1.DiskBusSCSI
 		})

@@ -34,6 +34,8 @@ import (
 type mounts struct {
 	mu      sync.Mutex
 	mounted map[string]types.UID
+	// only is set to the one attachment Pod of the launcher Pod that virt-broker accepts.
+	only    types.UID
 	calls   int
 	failure error
 }
@@ -43,6 +45,9 @@ func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
 	defer m.mu.Unlock()
 	if m.calls++; m.failure != nil {
 		return m.failure
+	}
+	if m.only != "" && attachment != m.only {
+		return fmt.Errorf("Pod %s is not the attachment Pod of volume %s", attachment, volume)
 	}
 	if m.mounted == nil {
 		m.mounted = map[string]types.UID{}
@@ -59,6 +64,13 @@ func (m *mounts) detach(volume string, block bool) error {
 	}
 	delete(m.mounted, path.Base(launcherpod.HotplugDisk(volume, block)))
 	return nil
+}
+
+// accept makes requests with another attachment Pod fail.
+func (m *mounts) accept(only types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.only = only
 }
 
 // fail makes requests fail; nil ends that.
@@ -423,6 +435,7 @@ var _ = Describe("A guest with a hotplugged volume that is migrated", func() {
 			Spec: corev1.PodSpec{NodeName: c.target.node, Containers: []corev1.Container{{Name: launcherpod.AttachmentContainer, Image: "launcher"}}},
 		}
 		Expect(api.Create(ctx, attachment)).To(Succeed())
+		c.targetA.mounts.accept(attachment.UID)
 		DeferCleanup(func() { Expect(api.Delete(ctx, attachment, client.GracePeriodSeconds(0))).To(Succeed()) })
 		attachment.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		Expect(api.Status().Update(ctx, attachment)).To(Succeed())
