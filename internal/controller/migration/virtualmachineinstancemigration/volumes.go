@@ -18,7 +18,9 @@ import (
 func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
 	wanted := map[string]bool{}
 	for i := range vmi.Spec.Volumes {
-		if claim := podspec.ClaimName(&vmi.Spec.Volumes[i]); claim != "" {
+		v := &vmi.Spec.Volumes[i]
+		// A hotplugged volume is in an attachment Pod.
+		if claim := podspec.ClaimName(v); claim != "" && (!v.IsHotpluggable() || podspec.HasClaim(target, claim)) {
 			wanted[claim] = true
 		}
 	}
