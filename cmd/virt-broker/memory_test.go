@@ -93,11 +93,19 @@ func requestMuch(t *testing.T, socket string) {
 	requests.Wait()
 }
 
+// serve serves the registration of device plugins until the test ends.
+func (k *kubelet) serve(t *testing.T, listener net.Listener) {
+	server := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(server, k)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+}
+
 // TestMemoryAtRest runs the program as its DaemonSet does: a kubelet has accepted its five devices, probes have run, virt-handler has sent
 // requests and watches the devices.
 func TestMemoryAtRest(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "virt-broker")
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, ".") //nolint:gosec // fixed
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, ".")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
@@ -125,10 +133,7 @@ func TestMemoryAtRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &kubelet{ctx: t.Context(), dir: plugins, followed: make(chan int, len(devices))}
-	server := grpc.NewServer()
-	pluginapi.RegisterRegistrationServer(server, k)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
+	k.serve(t, listener)
 
 	flags := []string{"--kubelet-root", root, "--pod-logs-dir", root, "--dev-dir", dev, "--device-plugin-dir", plugins}
 	process := exec.CommandContext(t.Context(), program, flags...)
@@ -165,7 +170,15 @@ func TestMemoryAtRest(t *testing.T) {
 	}
 	requestMuch(t, socket)
 	time.Sleep(atRest)
-	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", process.Process.Pid))
+	if rss := resident(t, process.Process.Pid); rss > maxRestKiB {
+		t.Errorf("%d KiB are resident at rest, more than %d", rss, maxRestKiB)
+	}
+}
+
+// resident returns the resident memory of a process in KiB.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +187,9 @@ func TestMemoryAtRest(t *testing.T) {
 	if found == nil {
 		t.Fatal("there is no Rss")
 	}
-	if rss, _ := strconv.Atoi(string(found[1])); rss > maxRestKiB {
-		t.Errorf("%d KiB are resident at rest, more than %d", rss, maxRestKiB)
+	rss, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
 	}
+	return rss
 }

@@ -141,7 +141,11 @@ func adoptInterfaces(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.Virtual
 			insertInterface(before, &vmi.Spec, iface.Name, len(before.Domain.Devices.Interfaces))
 		}
 	}
-	// One that the instance has lost, and that the template does not have either.
+	removeLost(before, now, vmi)
+}
+
+// removeLost removes from before the interfaces that neither the instance nor the template has any more.
+func removeLost(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance) {
 	for i := len(before.Domain.Devices.Interfaces) - 1; i >= 0; i-- {
 		iface := &before.Domain.Devices.Interfaces[i]
 		if Interface(now, iface.Name) == nil && Interface(&vmi.Spec, iface.Name) == nil && IsPluggable(before, iface) {

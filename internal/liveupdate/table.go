@@ -16,11 +16,11 @@ import (
 type Effect string
 
 const (
-	// Live: the running guest, or its VMI, is changed.
+	// Live means that the running guest, or its VMI, is changed.
 	Live Effect = "live"
-	// Migration: a migration applies the change.
+	// Migration means that a migration applies the change.
 	Migration Effect = "migration"
-	// Restart: the next start applies the change.
+	// Restart means that the next start applies the change.
 	Restart Effect = "restart"
 )
 

@@ -183,11 +183,12 @@ func onNode(name string) *corev1.NodeSelector {
 
 // nodeTolerations let the Pod onto the launcher's node whatever the state of the node is, because the guest runs there already.
 func nodeTolerations() []corev1.Toleration {
-	var out []corev1.Toleration
-	for _, key := range []string{
+	keys := []string{
 		corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable,
 		corev1.TaintNodeDiskPressure, corev1.TaintNodeMemoryPressure, corev1.TaintNodePIDPressure,
-	} {
+	}
+	out := make([]corev1.Toleration, 0, len(keys))
+	for _, key := range keys {
 		out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
 	}
 	return out

@@ -124,7 +124,7 @@ func removeNetworks(annotations map[string]string, interfaces []string) error {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal([]byte(had), &list) != nil {
-		return nil
+		return nil //nolint:nilerr // Multus has refused it, so the Pod has no such network.
 	}
 	kept := slices.DeleteFunc(list, func(raw json.RawMessage) bool {
 		one := selection{}

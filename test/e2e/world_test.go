@@ -139,7 +139,7 @@ func launcherPod(ctx context.Context, instance *v1.VirtualMachineInstance) *core
 	GinkgoHelper()
 	pods := &corev1.PodList{}
 	Expect(k8s.List(ctx, pods, client.InNamespace(instance.Namespace),
-		client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)})).To(Succeed())
+		client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(instance.UID)})).To(Succeed())
 	var newest *corev1.Pod
 	for i := range pods.Items {
 		if newest == nil || newest.CreationTimestamp.Before(&pods.Items[i].CreationTimestamp) {

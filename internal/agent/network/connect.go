@@ -56,7 +56,7 @@ func Connect(plan Plan, links []brokerapi.Link) ([]brokerapi.Step, map[string]Co
 		if err != nil {
 			return nil, nil, fmt.Errorf("connect the interface %s: %w", planned.Name, err)
 		}
-		connected[planned.Name] = Connected{Tap: podiface.Tap(planned.PodInterface), MAC: planned.MAC.String(), MTU: uint(pod.MTU)} //nolint:gosec // of the kernel
+		connected[planned.Name] = Connected{Tap: podiface.Tap(planned.PodInterface), MAC: planned.MAC.String(), MTU: uint(pod.MTU)}
 	}
 	return c.steps, connected, nil
 }

@@ -36,7 +36,7 @@ func (r *Root) Close() error { return r.dir.Close() }
 
 // OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_).
 func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, error) {
-	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve}) //nolint:gosec // flags
+	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})
 	if err != nil {
 		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
 	}

@@ -188,7 +188,8 @@ func (s *scope) recordChange(before, after []metav1.Condition) {
 	if progressing == nil || was != nil && was.Reason == progressing.Reason {
 		return
 	}
-	kind, reason := corev1.EventTypeNormal, ""
+	kind := corev1.EventTypeNormal
+	var reason string
 	switch progressing.Reason {
 	case v1alpha1.ReasonInitiated:
 		reason = backup.BackupInitiatedEvent

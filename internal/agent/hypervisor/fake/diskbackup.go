@@ -5,7 +5,9 @@ package fake
 
 import (
 	"context"
+	"maps"
 	"path"
+	"slices"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/backup"
@@ -54,11 +56,7 @@ func (l *Launcher) BackupsBegun() int {
 func (l *Launcher) Images() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var paths []string
-	for image := range l.backups.images {
-		paths = append(paths, image)
-	}
-	return paths
+	return slices.Collect(maps.Keys(l.backups.images))
 }
 
 // RecordBackup writes the record to the domain's metadata.

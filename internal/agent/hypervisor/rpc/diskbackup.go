@@ -59,7 +59,7 @@ func jobResult(result *libvirt.DomainJobInfo) backup.Job {
 		return backup.Job{}
 	case result.Type == libvirt.DOMAIN_JOB_COMPLETED:
 		return backup.Job{State: backup.JobSucceeded}
-	case result.Type == libvirt.DOMAIN_JOB_CANCELLED:
+	case result.Type == libvirt.DOMAIN_JOB_CANCELLED: //nolint:misspell // libvirt's name
 		return backup.Job{State: backup.JobFailed, Problem: "the backup was aborted"}
 	default:
 		return backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(result.ErrorMessage, hypervisor.MaxBackupProblem)}
