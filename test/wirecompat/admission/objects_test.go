@@ -174,7 +174,7 @@ func TestKubeVirt(t *testing.T) {
 		{name: "renewal after the end", object: signed(v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: hours(10), RenewBefore: hours(12)}}),
 			fields: []string{certificates + ".ca.renewBefore", certificates + ".server.duration"}, says: "RenewBefore cannot exceed Duration"},
 		{name: "renewal at once", object: signed(v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: hours(10), RenewBefore: hours(10)}}),
-			says: "a fifth of the duration is used"},
+			says: "a fifth of its duration is used"},
 		{name: "certificate that outlives its CA", object: signed(v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: hours(1000)}}),
 			fields: []string{certificates + ".server.duration"}, says: "Certificate duration cannot exceed CA"},
 		{name: "lifetimes old and new", object: signed(v1.KubeVirtSelfSignConfiguration{CARotateInterval: hours(100), CA: &v1.CertConfig{Duration: hours(100)}}),
