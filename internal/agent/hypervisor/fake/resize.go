@@ -61,7 +61,18 @@ func (l *Launcher) UpdateMemory(ctx context.Context, name string, device *libvir
 func (l *Launcher) setMemory(
 	ctx context.Context, name string, device *libvirtxml.DomainMemorydev, do func(*libvirtxml.Domain) error,
 ) error {
-	if err := l.enter(ctx, "memory"); err != nil {
+	return l.changeRunning(ctx, "memory", name, func() error {
+		err := do(l.domain.XML)
+		if err == nil && !l.holdsMemory {
+			l.domain.Plugged = uint64(device.Target.Requested.Value) << 10
+		}
+		return err
+	})
+}
+
+// changeRunning changes the running domain.
+func (l *Launcher) changeRunning(ctx context.Context, call, name string, do func() error) error {
+	if err := l.enter(ctx, call); err != nil {
 		return err
 	}
 	if _, err := l.Domain(ctx, name); err != nil {
@@ -73,9 +84,7 @@ func (l *Launcher) setMemory(
 			err = hypervisor.ErrNotRunning
 			return
 		}
-		if err = do(l.domain.XML); err == nil && !l.holdsMemory {
-			l.domain.Plugged = uint64(device.Target.Requested.Value) << 10
-		}
+		err = do()
 	})
 	return err
 }
