@@ -234,7 +234,7 @@ func (h *hotplugDir) close() {
 	}
 }
 
-// openEntry opens an entry of the directory as a reference, and what is mounted on it unless flags has RESOLVE_NO_XDEV.
+// openEntry opens an entry of the directory as a reference, and what is mounted on it unless resolve has RESOLVE_NO_XDEV.
 func (h *hotplugDir) openEntry(name string, flags uint64, resolve uint64) (*os.File, error) {
 	fd, err := unix.Openat2(int(h.dir.Fd()), name, &unix.OpenHow{
 		Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Mode: mode(flags),
