@@ -106,7 +106,7 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 			continue
 		}
 		wanted[name] = true
-		has := findDisk(live, desired[i].Alias.Name)
+		has := FindDisk(live, desired[i].Alias.Name)
 		switch {
 		case has == nil && desired[i].Device != cdrom && IsPlugged(&desired[i]):
 			attach = append(attach, Operation{Action: Attach, Name: name, Disk: room.place(desired[i])})
@@ -158,7 +158,11 @@ func diskName(disk *libvirtxml.DomainDisk) (string, bool) {
 	return strings.CutPrefix(disk.Alias.Name, diskAliasPrefix)
 }
 
-func findDisk(d *libvirtxml.Domain, alias string) *libvirtxml.DomainDisk {
+// FindDisk returns the disk of a domain with an alias, or nil.
+func FindDisk(d *libvirtxml.Domain, alias string) *libvirtxml.DomainDisk {
+	if d == nil || d.Devices == nil {
+		return nil
+	}
 	for i := range d.Devices.Disks {
 		if disk := &d.Devices.Disks[i]; disk.Alias != nil && disk.Alias.Name == alias {
 			return disk

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Resources of the container of an attachment Pod, KubeVirt's. Source: kubevirt/kubevirt pkg/virt-controller/services,
@@ -31,10 +32,8 @@ const podKind = "Pod"
 // IsHotplugged reports whether the claim of a volume is not in the launcher Pod, but in an attachment Pod. Once the VMI has a node,
 // that no longer depends on the configuration.
 func IsHotplugged(vmi *v1.VirtualMachineInstance, v *v1.Volume, cfg Config) bool {
-	for i := range vmi.Status.VolumeStatus {
-		if status := &vmi.Status.VolumeStatus[i]; status.Name == v.Name {
-			return status.HotplugVolume != nil
-		}
+	if status := vmistatus.FindVolume(&vmi.Status, v.Name); status != nil {
+		return vmistatus.IsHotplugged(status)
 	}
 	return cfg.HotplugVolumes && v.IsHotpluggable() && !vmi.Spec.Domain.Devices.DisableHotplug
 }

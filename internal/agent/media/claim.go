@@ -176,10 +176,8 @@ func (l Limits) imageSize(want, free uint64) (uint64, error) {
 }
 
 func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, error) {
-	for i := range p.vmi.Status.VolumeStatus {
-		if s := &p.vmi.Status.VolumeStatus[i]; s.Name == volume && s.PersistentVolumeClaimInfo != nil {
-			return s.PersistentVolumeClaimInfo, nil
-		}
+	if status := vmistatus.FindVolume(&p.vmi.Status, volume); status != nil && status.PersistentVolumeClaimInfo != nil {
+		return status.PersistentVolumeClaimInfo, nil
 	}
 	return nil, fmt.Errorf("description of its claim in status.volumeStatus: %w", ErrWait)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"libvirt.org/go/libvirtxml"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -88,7 +87,7 @@ func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
 	if info == nil || !media.Grows(s.vmi, volume) {
 		return "", 0
 	}
-	disk := diskOf(s.domain.XML, domain.DiskAlias(volume.Name))
+	disk := domain.FindDisk(s.domain.XML, domain.DiskAlias(volume.Name))
 	// A disk that was migrated to a larger volume has a slice of it until the next start.
 	if disk == nil || disk.Target == nil || disk.Source == nil || disk.Source.Slices != nil {
 		return "", 0
@@ -122,22 +121,8 @@ func migratesOrWill(vmi *v1.VirtualMachineInstance) bool {
 
 // claimInfo returns what virt-controller wrote about the claim of a volume, or nil.
 func claimInfo(vmi *v1.VirtualMachineInstance, volume string) *v1.PersistentVolumeClaimInfo {
-	for i := range vmi.Status.VolumeStatus {
-		if s := &vmi.Status.VolumeStatus[i]; s.Name == volume {
-			return s.PersistentVolumeClaimInfo
-		}
-	}
-	return nil
-}
-
-func diskOf(d *libvirtxml.Domain, alias string) *libvirtxml.DomainDisk {
-	if d == nil || d.Devices == nil {
-		return nil
-	}
-	for i := range d.Devices.Disks {
-		if disk := &d.Devices.Disks[i]; disk.Alias != nil && disk.Alias.Name == alias {
-			return disk
-		}
+	if status := vmistatus.FindVolume(&vmi.Status, volume); status != nil {
+		return status.PersistentVolumeClaimInfo
 	}
 	return nil
 }

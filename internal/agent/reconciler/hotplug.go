@@ -405,7 +405,7 @@ func (s *scope) pluggedDisk(volume string) *libvirtxml.DomainDisk {
 	if !s.domain.Active() {
 		return nil
 	}
-	if disk := diskOf(s.domain.XML, domain.DiskAlias(volume)); disk != nil && domain.IsPlugged(disk) {
+	if disk := domain.FindDisk(s.domain.XML, domain.DiskAlias(volume)); disk != nil && domain.IsPlugged(disk) {
 		return disk
 	}
 	return nil

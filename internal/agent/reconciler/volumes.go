@@ -82,7 +82,7 @@ func stateClaim(vmi *v1.VirtualMachineInstance) (v1.VolumeStatus, bool) {
 }
 
 func diskTarget(d *libvirtxml.Domain, alias string) string {
-	if disk := diskOf(d, alias); disk != nil && disk.Target != nil {
+	if disk := domain.FindDisk(d, alias); disk != nil && disk.Target != nil {
 		return hypervisor.Clean(disk.Target.Dev)
 	}
 	return ""
