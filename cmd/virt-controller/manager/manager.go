@@ -47,6 +47,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -198,8 +199,10 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
 		MetricsAuthorization: o.MetricsAuthorization, RunbookURL: o.RunbookURL,
 	}
+	// Shared, since the reconciler of VMs writes VMIs too.
+	ownWrites := optimistic.Client(mgr.GetClient(), &v1.VirtualMachine{}, &v1.VirtualMachineInstance{})
 	instances := &virtualmachineinstance.Reconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
+		Client: ownWrites, APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
 		DataVolumes: imports, AgentRecorder: agentOf(recorded),
 	}
 	reconcilers := []settable{
@@ -209,7 +212,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&certificatesigningrequest.Reconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store, Clock: o.Clock},
 		&virtualmachine.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
+			Client: ownWrites, APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 			DataVolumes: imports, VolumeSnapshots: snapshots,
 		},
 		&virtualmachineinstancereplicaset.Reconciler{

@@ -103,10 +103,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case apierrors.IsNotFound(err):
 		return reconciler.Result(finalizeWithoutVM(ctx, scope, request.NamespacedName), 0)
 	case err != nil:
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachine %s: %w", request, err)
+		return reconciler.Result(fmt.Errorf("get VirtualMachine %s: %w", request, err), 0)
 	}
 	if err := scope.Load(ctx); err != nil {
-		return ctrl.Result{}, err
+		return reconciler.Result(err, 0)
 	}
 	if err := Run(ctx, scope); err != nil {
 		return reconciler.Result(err, 0)

@@ -97,7 +97,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := r.Client.Get(ctx, request.NamespacedName, vmi); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return reconciler.Result(client.IgnoreNotFound(err), 0)
 	}
 	config := r.Config.Current()
 	s := &scope{

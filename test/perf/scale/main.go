@@ -3,11 +3,13 @@
 
 // Command scale measures virt-controller and the agents with many VMs. kwok simulates the nodes and their Pods, and the agents use a
 // simulated hypervisor. The API server, etcd, Kubernetes's scheduler and controllers, virt-controller and the agents' code are real.
-// It prints a table and writes JSON. It fails if a phase does not complete, and not because of a figure.
+// It prints a table and writes JSON. It fails if a phase does not complete, and not because of a figure. The phases before it are in
+// the table.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -92,7 +94,7 @@ func run(ctx context.Context, o *options) error {
 		fmt.Fprintf(os.Stderr, "scale: %s …\n", p.name)
 		measured, err := w.measure(ctx, p.name, p.do)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return errors.Join(fmt.Errorf("%s: %w", p.name, err), r.publish(os.Stdout, o.output))
 		}
 		r.Phases = append(r.Phases, measured)
 	}

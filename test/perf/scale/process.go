@@ -166,7 +166,7 @@ func (p *process) resetPeak() error {
 
 // poll calls a function until it reports success, and fails when a process of the cluster has ended.
 func (w *world) poll(ctx context.Context, what string, interval time.Duration, do func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, phaseTimeout)
+	ctx, cancel := context.WithTimeout(ctx, phaseTimeout+time.Duration(w.o.count)*timeoutPerVM)
 	defer cancel()
 	for {
 		done, err := do()

@@ -36,8 +36,8 @@ import (
 const (
 	// root is the directory of the repository, in which the benchmark runs.
 	root = "."
-	// phaseTimeout bounds each wait.
-	phaseTimeout = 30 * time.Minute
+	// phaseTimeout and timeoutPerVM bound each wait.
+	phaseTimeout, timeoutPerVM = 10 * time.Minute, 360 * time.Millisecond
 	// memoryLimit is virt-controller's in config/manager, in bytes.
 	memoryLimit = 2 << 30
 	// etcdQuota is in bytes. The revisions of many objects between two compactions exceed etcd's default.
