@@ -9,6 +9,9 @@ import "path"
 const (
 	// AttachmentLabelValue is the value of the label kubevirt.io on an attachment Pod. KubeVirt's.
 	AttachmentLabelValue = "hotplug-disk"
+	// AttachmentUserAnnotation is on an attachment Pod and contains the UID of the VMI that it is for. KubeVirt has no label for it: the
+	// label kubevirt.io/created-by is for launcher Pods, which others find by it.
+	AttachmentUserAnnotation = "kubevirt.io/hotplug-vmi-uid"
 	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
 	AttachmentContainer = "hotplug-disk"
 	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.

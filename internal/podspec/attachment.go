@@ -45,8 +45,8 @@ func HasClaim(pod *corev1.Pod, claim string) bool {
 	})
 }
 
-// IsAttachmentOf reports whether a Pod is an attachment Pod of a VMI. Its label proves it, because only virt-controller can set it
-// (policy kubevirt-launcher-pods in config/admission).
+// IsAttachmentOf reports whether a Pod is an attachment Pod of a VMI. Its label and its annotation prove it, because only virt-controller
+// can set the label, and change the annotation of a Pod with it (policy kubevirt-launcher-pods in config/admission).
 func IsAttachmentOf(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) bool {
 	return pod.Namespace == vmi.Namespace && AttachmentUser(pod) == vmi.UID
 }
@@ -56,7 +56,7 @@ func AttachmentUser(pod *corev1.Pod) types.UID {
 	if pod.Labels[v1.AppLabel] != launcherpod.AttachmentLabelValue {
 		return ""
 	}
-	return types.UID(pod.Labels[v1.CreatedByLabel])
+	return types.UID(pod.Annotations[launcherpod.AttachmentUserAnnotation])
 }
 
 // AttachmentLauncher returns the controller reference of an attachment Pod, which is a launcher Pod, or nil.
@@ -102,13 +102,9 @@ func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: vmi.Namespace, Name: AttachmentName(a.Launcher.UID, a.Volume.Name),
-			// Without the labels of the VMI, Services do not select the Pod.
-			Labels: map[string]string{
-				v1.AppLabel: launcherpod.AttachmentLabelValue, v1.CreatedByLabel: string(vmi.UID),
-				// A sidecar would be one more container, and would delay the Pod.
-				SidecarLabel: "false",
-			},
-			Annotations: map[string]string{SidecarLabel: "false"},
+			// Without the labels of the VMI, Services do not select the Pod. A sidecar would be one more container, and would delay it.
+			Labels:      map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue, SidecarLabel: "false"},
+			Annotations: map[string]string{launcherpod.AttachmentUserAnnotation: string(vmi.UID), SidecarLabel: "false"},
 			// It does not block the deletion of the launcher Pod, for which virt-controller would need a permission.
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: corev1.SchemeGroupVersion.String(), Kind: podKind, Name: a.Launcher.Name, UID: a.Launcher.UID, Controller: ptr.To(true),

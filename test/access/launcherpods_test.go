@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/resize"
 )
 
@@ -84,6 +85,12 @@ func launcher(pod *corev1.Pod) {
 func resized(pod *corev1.Pod) {
 	launcher(pod)
 	podAnnotation(resize.MemoryAnnotation, "1073741824")(pod)
+}
+
+// attachment is the attachment Pod of a hotplugged volume.
+func attachment(pod *corev1.Pod) {
+	podLabel("kubevirt.io", "hotplug-disk")(pod)
+	podAnnotation(launcherpod.AttachmentUserAnnotation, "vm-uid")(pod)
 }
 
 func podAnnotation(key, value string) func(*corev1.Pod) {
@@ -270,6 +277,8 @@ func TestLabelsAndOwnersOfPodsAreProtected(t *testing.T) {
 		"more sockets":                  {launcher, podAnnotation(resize.SocketsAnnotation, "64")},
 		"a resized guest":               {resized, podAnnotation(resize.MemoryAnnotation, "8589934592")},
 		"no size of the guest":          {resized, func(pod *corev1.Pod) { pod.Annotations = nil }},
+		"an attachment for another":     {attachment, podAnnotation(launcherpod.AttachmentUserAnnotation, "other")},
+		"an attachment for none":        {attachment, func(pod *corev1.Pod) { pod.Annotations = nil }},
 		"controller added":              {none, podOwner(ownedBy("vm", true))},
 		"owner becomes controller":      {podOwner(ownedBy("vm", false)), podOwner(ownedBy("vm", true))},
 		"controller changed":            {launcher, podOwner(ownedBy("vm2", true))},
@@ -401,7 +410,7 @@ func TestOtherChangesOfLauncherPods(t *testing.T) {
 func TestNamesInLauncherPolicies(t *testing.T) {
 	policy := readConfig(t, "admission", "launcher-pods.yaml")
 	for _, name := range []string{v1.AppLabel, v1.MigrationJobLabel, v1.CreatedByLabel, v1.VirtualMachineInstanceGroupVersionKind.Kind,
-		resize.SocketsAnnotation, resize.MemoryAnnotation} {
+		resize.SocketsAnnotation, resize.MemoryAnnotation, launcherpod.AttachmentUserAnnotation} {
 		if !strings.Contains(policy, "'"+name+"'") {
 			t.Errorf("the policy does not contain %s", name)
 		}

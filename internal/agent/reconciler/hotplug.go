@@ -170,8 +170,7 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// attachmentOnTarget returns the attachment Pod of a volume for the target's Pod, once it is ready. Its label proves it: only virt-controller
-// can set that. The agent watches launcher Pods only.
+// attachmentOnTarget returns the attachment Pod of a volume for the target's Pod, once it is ready. The agent watches launcher Pods only.
 func (r *Reconciler) attachmentOnTarget(ctx context.Context, s *scope, volume string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.key.Namespace, Name: launcherpod.AttachmentPod(string(s.pod.UID), volume)}
 	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.APIReader.Get(ctx, key, pod) })

@@ -430,7 +430,8 @@ var _ = Describe("A guest with a hotplugged volume that is migrated", func() {
 		attachment := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: c.vmi.Namespace, Name: launcherpod.AttachmentPod(string(target.UID), "data"),
-				Labels: map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue, v1.CreatedByLabel: string(c.vmi.UID)},
+				Labels:      map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue},
+				Annotations: map[string]string{launcherpod.AttachmentUserAnnotation: string(c.vmi.UID)},
 			},
 			Spec: corev1.PodSpec{NodeName: c.target.node, Containers: []corev1.Container{{Name: launcherpod.AttachmentContainer, Image: "launcher"}}},
 		}

@@ -23,7 +23,7 @@ import (
 )
 
 // AttachmentIndex is the index of attachment Pods by the UID of the VMI that they are for.
-const AttachmentIndex = "metadata.labels.hotplug-disk"
+const AttachmentIndex = "metadata.annotations.hotplug-vmi-uid"
 
 // AttachmentOf returns the value of AttachmentIndex.
 func AttachmentOf(pod *corev1.Pod) []string {

@@ -87,7 +87,7 @@ func (g *gatherer) pods(ctx context.Context) error {
 	if err := g.List(ctx, list, client.InNamespace(g.Namespace), selector); err != nil {
 		return g.hideForbidden(AreaPods, err)
 	}
-	g.Pods = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return pod.Labels[v1.AppLabel] == launcherpod.AttachmentLabelValue })
+	g.Pods = list.Items
 	slices.SortFunc(g.Pods, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	return nil
 }
