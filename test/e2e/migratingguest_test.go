@@ -64,8 +64,16 @@ type logEntry struct {
 
 // readLog reads the guest's log from a disk and checks all its sums and numbers.
 func readLog(ctx context.Context, device string) ([]logEntry, error) {
-	// Direct I/O avoids this host's page cache, because the guest also writes without it.
-	content, err := exec.CommandContext(ctx, "dd", "if="+device, "bs=1M", "iflag=direct", "status=none").Output()
+	info, err := os.Stat(device)
+	if err != nil {
+		return nil, err
+	}
+	// Direct I/O avoids this host's page cache of a device, because the guest also writes without it. Not every file system has it.
+	how := "iflag=direct"
+	if info.Mode().IsRegular() {
+		how = "iflag=fullblock"
+	}
+	content, err := exec.CommandContext(ctx, "dd", "if="+device, "bs=1M", how, "status=none").Output()
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", device, err)
 	}
@@ -102,6 +110,8 @@ func readLog(ctx context.Context, device string) ([]logEntry, error) {
 type consoleLogs struct {
 	mu   sync.Mutex
 	seen map[types.UID]func() string
+	// inOrder has those of seen in the order in which the Pods started.
+	inOrder []func() string
 }
 
 // follow follows each launcher Pod of a VMI from its start.
@@ -129,7 +139,19 @@ func (e *consoleLogs) add(ctx context.Context, pod *corev1.Pod) {
 	}
 	if read, err := followPod(ctx, pod); err == nil {
 		e.seen[pod.UID] = read
+		e.inOrder = append(e.inOrder, read)
 	}
+}
+
+// text returns all that the guest has printed.
+func (e *consoleLogs) text() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var b strings.Builder
+	for _, read := range e.inOrder {
+		b.WriteString(read())
+	}
+	return b.String()
 }
 
 // counted returns the numbers that the guest has printed, without duplicates.

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// plugRounds is how often a volume is plugged and unplugged; `make bench-hotplug` sets a larger number.
+var plugRounds = numberOr("VIREO_E2E_PLUGS", 3)
+
+// logsPlugged writes the log of readLog to each SCSI disk, from where its earlier log ends, prints which disks come and go and their
+// sizes in sectors, and how the medium of the CD-ROM drive begins. It counts on the console.
+//
+// A shell that looks for disks uses no other program but usleep, because the disk's arrival is measured.
+const logsPlugged = `#!/bin/sh
+. /etc/init.d/lib
+(n=0; while true; do n=$((n+1)); echo "WORK $n." >/dev/console; sleep 1; done) &
+log() {
+	s=$(serial_of $1); n=0; h=none
+	last=$(dd if=/dev/$1 bs=64k count=256 2>/dev/null | tr -d '\0' | tail -n 1)
+	[ -z "$last" ] || { n=${last%% *}; h=${last#* * }; h=${h%% *}; }
+	say "VIREO-LOG $s from $n"
+	while usleep 100000; do
+		n=$((n+1)); read up idle </proc/uptime
+		h=$(echo "$n $up $h" | sha256sum); h=${h%% *}
+		printf '%-511s\n' "$n $up $h"
+	done | dd of=/dev/$1 bs=512 seek=$n iflag=fullblock oflag=direct 2>/dev/null
+	say "VIREO-UNPLUGGED $s"
+	rmdir /run/log-$1
+}
+(while usleep 50000; do
+	for d in /sys/block/sd*; do
+		d=${d##*/}
+		[ -b /dev/$d ] && ! [ -d /run/log-$d ] || continue
+		say "VIREO-PLUGGED $d"
+		mkdir /run/log-$d
+		log $d &
+	done
+done) &
+was=nothing
+sizes=nothing
+(while sleep 1; do
+	m=$(dd if=/dev/sr0 bs=2048 count=1 2>/dev/null | head -c 16 | tr -cd 'A-Z0-9-')
+	[ "$m" = "$was" ] || { was=$m; say "VIREO-MEDIUM ${m:-none}"; }
+	now=$(for d in /sys/block/sd*; do [ -b /dev/${d##*/} ] && echo "$(serial_of ${d##*/})=$(cat $d/size)"; done)
+	[ "$now" = "$sizes" ] || { sizes=$now; say "VIREO-SIZES" $now; }
+done) &
+`
+
+// The guest has one volume of each mode, and keeps a log on both while it is plugged. What lasts minutes has one guest for all specs.
+var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Ordered, ContinueOnFailure, func() {
+	g := &pluggedGuest{migratingGuest: countingGuest("logs"), places: map[string]string{}}
+
+	BeforeAll(func(ctx context.Context) {
+		needLocalNodes()
+		g.start(ctx)
+	}, NodeTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, NodeTimeout(time.Minute))
+
+	It("keeps both logs while one volume is plugged and unplugged again and again, and the agent is replaced", func(ctx context.Context) {
+		g.plug(ctx, "files")
+		for round := range plugRounds {
+			if round == plugRounds/2 {
+				kubectl(ctx, "", "delete", "pods", "-n", "kubevirt", "-l", "kubevirt.io=virt-handler",
+					"--field-selector", "spec.nodeName="+g.instance.Status.NodeName, "--wait=false")
+			}
+			g.plug(ctx, "block")
+			g.unplug(ctx, "block")
+			g.expectLogged(ctx, "files", g.records(ctx, "files"))
+		}
+		g.plug(ctx, "block")
+		g.expectAttached(ctx, "block", "files")
+		Expect(launcherPod(ctx, vmi(ctx, g.namespace, g.name)).UID).To(Equal(g.launcher))
+		AddReportEntry("logs on hotplugged volumes", fmt.Sprintf("%d rounds, %d records on the file system, %d on the device",
+			plugRounds, g.records(ctx, "files"), g.records(ctx, "block")))
+	}, SpecTimeout(6*time.Minute+time.Duration(plugRounds)*time.Minute))
+
+	It("has a larger disk when the claim grows", func(ctx context.Context) {
+		g.needPlugged(ctx, "block")
+		kubectl(ctx, "", "patch", "-n", g.namespace, "pvc", "block", "--patch", `{"spec":{"resources":{"requests":{"storage":"64Mi"}}}}`)
+		g.expectPrinted(ctx, "VIREO-SIZES", ContainSubstring("block=131072"))
+		g.expectLogged(ctx, "block", g.records(ctx, "block"))
+	}, SpecTimeout(4*time.Minute))
+
+	It("keeps its disks and logs in a migration, and releases a disk on the target", func(ctx context.Context) {
+		if len(nodes(ctx)) < 2 {
+			Skip("migrations need two nodes")
+		}
+		g.needPlugged(ctx, "block", "files")
+		g.expectMigration(ctx, g.migrate)
+		g.expectCounts(ctx)
+		for _, name := range []string{"block", "files"} {
+			g.expectLogged(ctx, name, g.records(ctx, name))
+		}
+		g.expectAttached(ctx, "block", "files")
+		g.unplug(ctx, "block")
+		g.plug(ctx, "block")
+		g.expectLogged(ctx, "files", g.records(ctx, "files"))
+		g.expectAllCounted()
+	}, SpecTimeout(8*time.Minute))
+
+	It("gets a medium in its CD-ROM drive, another one, and none", func(ctx context.Context) {
+		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("none"))
+		pod := launcherPod(ctx, vmi(ctx, g.namespace, g.name))
+		g.editVolumes(ctx, func(volumes []v1.Volume) []v1.Volume { return append(volumes, medium("disc-1")) })
+		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("VIREO-DISC-1"))
+		g.expectVolume(ctx, "drive", And(HaveField("Phase", v1.VolumeReady), HaveField("PersistentVolumeClaimInfo.ClaimName", "disc-1")))
+
+		By("replacing it")
+		isDrive := func(volume v1.Volume) bool { return volume.Name == "drive" }
+		g.editVolumes(ctx, func(volumes []v1.Volume) []v1.Volume {
+			volumes[slices.IndexFunc(volumes, isDrive)] = medium("disc-2")
+			return volumes
+		})
+		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("VIREO-DISC-2"))
+		g.expectVolume(ctx, "drive", And(HaveField("Phase", v1.VolumeReady), HaveField("PersistentVolumeClaimInfo.ClaimName", "disc-2")))
+
+		By("ejecting it")
+		g.editVolumes(ctx, func(volumes []v1.Volume) []v1.Volume { return slices.DeleteFunc(volumes, isDrive) })
+		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("none"))
+		g.expectNoVolume(ctx, "drive")
+		Expect(launcherPod(ctx, vmi(ctx, g.namespace, g.name)).UID).To(Equal(pod.UID))
+		Expect(g.vm(ctx).Status.Conditions).NotTo(ContainElement(HaveField("Type", v1.VirtualMachineRestartRequired)))
+	}, SpecTimeout(8*time.Minute))
+})
+
+// pluggedGuest is a guest with hotplugged volumes. Each is on the claim of its name.
+type pluggedGuest struct {
+	migratingGuest
+	// places are the devices and files of the claims on this host.
+	places map[string]string
+	// launcher is the Pod in which the guest was started.
+	launcher types.UID
+}
+
+// start creates the claims and starts the guest with an empty drive.
+func (g *pluggedGuest) start(ctx context.Context) {
+	GinkgoHelper()
+	g.namespace = newNamespace(ctx)
+	for name, mode := range map[string]corev1.PersistentVolumeMode{
+		"block": corev1.PersistentVolumeBlock, "files": corev1.PersistentVolumeFilesystem,
+		"disc-1": corev1.PersistentVolumeBlock, "disc-2": corev1.PersistentVolumeFilesystem,
+	} {
+		create(ctx, sharedClaim(g.namespace, name, mode))
+		g.places[name] = imageOf(ctx, g.namespace, name, mode)
+	}
+	for _, name := range []string{"disc-1", "disc-2"} {
+		writeMedium(g.places[name], "VIREO-"+strings.ToUpper(name))
+	}
+	create(ctx, makeVM(g.namespace, g.name, withEmptyDrive("drive"), withUserData(logsPlugged)))
+	g.instance = expectReady(ctx, g.namespace, g.name)
+	g.launcher = launcherPod(ctx, g.instance).UID
+	g.followCounts(ctx)
+}
+
+// sharedClaim returns a claim that is bound at once and can be used on all nodes.
+func sharedClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1.PersistentVolumeClaim {
+	claim := makeClaim(namespace, name, mode)
+	claim.Spec.StorageClassName = ptr.To("local-immediate")
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("32Mi")
+	return claim
+}
+
+// imageOf waits until a claim is bound, and returns the path of its device on this host, or of the disk image that it makes in its
+// directory: a hotplugged claim with a file system must contain one.
+func imageOf(ctx context.Context, namespace, name string, mode corev1.PersistentVolumeMode) string {
+	GinkgoHelper()
+	claim := &corev1.PersistentVolumeClaim{}
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)).To(Succeed())
+		g.Expect(claim.Status.Phase).To(Equal(corev1.ClaimBound), "claim %s", name)
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+	place := deviceOf(ctx, namespace, name)
+	if mode == corev1.PersistentVolumeBlock {
+		return place
+	}
+	place = filepath.Join(place, launcherpod.DiskImage)
+	file, err := os.OpenFile(place, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = file.Close() }()
+	Expect(file.Truncate(16 << 20)).To(Succeed())
+	// Pods of any user may write, whatever the umask is.
+	Expect(file.Chmod(0o666)).To(Succeed())
+	return place
+}
+
+// writeMedium writes a text to the beginning of a device or an image.
+func writeMedium(place, text string) {
+	GinkgoHelper()
+	file, err := os.OpenFile(place, os.O_WRONLY, 0)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = file.Close() }()
+	_, err = file.WriteString(text)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(file.Sync()).To(Succeed())
+}
+
+// withEmptyDrive adds a CD-ROM drive without a medium.
+func withEmptyDrive(name string) option {
+	return func(vm *v1.VirtualMachine) {
+		spec(vm).Domain.Devices.Disks = append(spec(vm).Domain.Devices.Disks, v1.Disk{
+			Name: name, DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}},
+		})
+	}
+}
+
+// medium is a volume for the drive.
+func medium(claim string) v1.Volume {
+	return v1.Volume{Name: "drive", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
+		PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}, Hotpluggable: true,
+	}}}
+}
+
+// editVolumes changes the volumes of the VM's template, as a user does.
+func (g *pluggedGuest) editVolumes(ctx context.Context, change func([]v1.Volume) []v1.Volume) {
+	GinkgoHelper()
+	Eventually(func() error {
+		vm := g.vm(ctx)
+		spec(vm).Volumes = change(spec(vm).Volumes)
+		return k8s.Update(ctx, vm)
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// plug plugs a volume, and waits until the guest has it and writes to it.
+func (g *pluggedGuest) plug(ctx context.Context, name string) {
+	GinkgoHelper()
+	before := g.records(ctx, name)
+	expectVirtctl(ctx, "addvolume", g.name, "--namespace", g.namespace, "--volume-name", name)
+	g.expectVolume(ctx, name, And(HaveField("Phase", v1.VolumeReady), HaveField("Target", Not(BeEmpty())),
+		HaveField("HotplugVolume.AttachPodUID", Not(BeEmpty()))))
+	g.expectLogged(ctx, name, before)
+}
+
+// unplug unplugs a volume, and waits until nothing of it is left.
+func (g *pluggedGuest) unplug(ctx context.Context, name string) {
+	GinkgoHelper()
+	expectVirtctl(ctx, "removevolume", g.name, "--namespace", g.namespace, "--volume-name", name)
+	g.expectNoVolume(ctx, name)
+	before := g.records(ctx, name)
+	time.Sleep(time.Second)
+	Expect(g.records(ctx, name)).To(Equal(before), "the guest still writes to volume %s", name)
+}
+
+// needPlugged plugs the volumes that the guest does not have, because an earlier spec has failed.
+func (g *pluggedGuest) needPlugged(ctx context.Context, names ...string) {
+	GinkgoHelper()
+	for _, name := range names {
+		if !slices.ContainsFunc(g.vm(ctx).Spec.Template.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name }) {
+			g.plug(ctx, name)
+		}
+	}
+}
+
+// expectVolume waits until the status of a volume matches.
+func (g *pluggedGuest) expectVolume(ctx context.Context, name string, matcher gomegatypes.GomegaMatcher) {
+	GinkgoHelper()
+	Eventually(func() []v1.VolumeStatus { return vmi(ctx, g.namespace, g.name).Status.VolumeStatus }).WithContext(ctx).
+		WithTimeout(bootTimeout).WithPolling(pollInterval).Should(ContainElement(And(HaveField("Name", name), matcher)))
+}
+
+// expectNoVolume waits until the status does not have a volume, and its attachment Pod is gone.
+func (g *pluggedGuest) expectNoVolume(ctx context.Context, name string) {
+	GinkgoHelper()
+	Eventually(func() []v1.VolumeStatus { return vmi(ctx, g.namespace, g.name).Status.VolumeStatus }).WithContext(ctx).
+		WithTimeout(bootTimeout).WithPolling(pollInterval).ShouldNot(ContainElement(HaveField("Name", name)))
+	Eventually(g.attached).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).ShouldNot(ContainElement(name))
+}
+
+// attached returns the names of the volumes of the attachment Pods.
+func (g *pluggedGuest) attached(ctx context.Context) []string {
+	GinkgoHelper()
+	pods := &corev1.PodList{}
+	Expect(k8s.List(ctx, pods, client.InNamespace(g.namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AttachmentLabelValue})).To(Succeed())
+	var names []string
+	for i := range pods.Items {
+		names = append(names, pods.Items[i].Spec.Volumes[0].Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// expectAttached waits until the attachment Pods are those of these volumes, and on the guest's node.
+func (g *pluggedGuest) expectAttached(ctx context.Context, names ...string) {
+	GinkgoHelper()
+	Eventually(g.attached).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Equal(names))
+	instance, pods := vmi(ctx, g.namespace, g.name), &corev1.PodList{}
+	Expect(k8s.List(ctx, pods, client.InNamespace(g.namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AttachmentLabelValue})).To(Succeed())
+	for i := range pods.Items {
+		Expect(pods.Items[i].Spec.NodeName).To(Equal(instance.Status.NodeName), pods.Items[i].Name)
+		g.expectVolume(ctx, pods.Items[i].Spec.Volumes[0].Name, HaveField("HotplugVolume.AttachPodUID", pods.Items[i].UID))
+	}
+}
+
+// records returns the number of records of the log on a volume, and checks them.
+func (g *pluggedGuest) records(ctx context.Context, name string) int {
+	GinkgoHelper()
+	var entries []logEntry
+	// The guest may be writing the last record.
+	Eventually(func() (err error) {
+		entries, err = readLog(ctx, g.places[name])
+		return err
+	}).WithContext(ctx).WithTimeout(5*time.Second).WithPolling(pollInterval).Should(Succeed(), "the log on volume %s", name)
+	return len(entries)
+}
+
+// expectLogged waits until the guest has written records to a volume.
+func (g *pluggedGuest) expectLogged(ctx context.Context, name string, before int) {
+	GinkgoHelper()
+	Eventually(func() int { return g.records(ctx, name) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeNumerically(">", before), func() string { return "records on volume " + name + "\n" + g.describe(ctx) })
+}
+
+// expectPrinted waits until the last line with a prefix matches.
+func (g *pluggedGuest) expectPrinted(ctx context.Context, prefix string, matcher gomegatypes.GomegaMatcher) {
+	GinkgoHelper()
+	last := func() string {
+		text := g.consoles.text()
+		at := strings.LastIndex(text, prefix+" ")
+		if at < 0 {
+			return ""
+		}
+		line, _, _ := strings.Cut(text[at+len(prefix):], "\n")
+		return strings.TrimSpace(line)
+	}
+	Eventually(last).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).
+		Should(matcher, func() string { return "what the guest printed last\n" + g.describe(ctx) })
+}
+
+// describe returns the statuses of the volumes and what the guest has printed.
+func (g *pluggedGuest) describe(ctx context.Context) string {
+	status, err := yaml.Marshal(vmi(ctx, g.namespace, g.name).Status.VolumeStatus)
+	return string(status) + errText(err) + tail(console(ctx, g.namespace, g.name), 2000)
+}
