@@ -220,6 +220,10 @@ bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUN
 bench-live: ## Migrate a busy guest between two nodes (COUNT=10), check that nothing is lost; writes .bench/live.json
 	@hack/bench-live.sh $(COUNT)
 
+.PHONY: bench-hotplug
+bench-hotplug: ## Plug and unplug a volume while the guest writes (COUNT=50), and resize the guest; writes .bench/hotplug.json
+	@hack/bench-hotplug.sh $(COUNT)
+
 ##@ Build
 
 .PHONY: build

@@ -29,11 +29,11 @@ import (
 // plugRounds is how often a volume is plugged and unplugged; `make bench-hotplug` sets a larger number.
 var plugRounds = numberOr("VIREO_E2E_PLUGS", 3)
 
-// logsPlugged writes the log of readLog to each SCSI disk, from where its earlier log ends, prints which disks come and go and their
-// sizes in sectors, and how the medium of the CD-ROM drive begins. It counts on the console.
+// plugLogger writes the log of readLog to each SCSI disk, from where its earlier log ends, and prints which disks come and go. It counts
+// on the console.
 //
-// A shell that looks for disks uses no other program but usleep, because the disk's arrival is measured.
-const logsPlugged = `#!/bin/sh
+// The shell that looks for disks uses no other program but usleep, because the disk's arrival is measured.
+const plugLogger = `#!/bin/sh
 . /etc/init.d/lib
 (n=0; while true; do n=$((n+1)); echo "WORK $n." >/dev/console; sleep 1; done) &
 log() {
@@ -47,6 +47,7 @@ log() {
 		printf '%-511s\n' "$n $up $h"
 	done | dd of=/dev/$1 bs=512 seek=$n iflag=fullblock oflag=direct 2>/dev/null
 	say "VIREO-UNPLUGGED $s"
+	for i in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/$1 ] && usleep 100000; done
 	rmdir /run/log-$1
 }
 (while usleep 50000; do
@@ -58,7 +59,10 @@ log() {
 		log $d &
 	done
 done) &
-was=nothing
+`
+
+// plugReporter prints how the medium of the CD-ROM drive begins, and the sizes of the SCSI disks in sectors, when they change.
+const plugReporter = `was=nothing
 sizes=nothing
 (while sleep 1; do
 	m=$(dd if=/dev/sr0 bs=2048 count=1 2>/dev/null | head -c 16 | tr -cd 'A-Z0-9-')
@@ -74,7 +78,7 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Ordered
 
 	BeforeAll(func(ctx context.Context) {
 		needLocalNodes()
-		g.start(ctx)
+		g.start(ctx, withEmptyDrive("drive"), withUserData(plugLogger+plugReporter))
 	}, NodeTimeout(8*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, NodeTimeout(time.Minute))
 
@@ -154,8 +158,8 @@ type pluggedGuest struct {
 	launcher types.UID
 }
 
-// start creates the claims and starts the guest with an empty drive.
-func (g *pluggedGuest) start(ctx context.Context) {
+// start creates the claims and starts the guest.
+func (g *pluggedGuest) start(ctx context.Context, options ...option) {
 	GinkgoHelper()
 	g.namespace = newNamespace(ctx)
 	for name, mode := range map[string]corev1.PersistentVolumeMode{
@@ -168,7 +172,7 @@ func (g *pluggedGuest) start(ctx context.Context) {
 	for _, name := range []string{"disc-1", "disc-2"} {
 		writeMedium(g.places[name], "VIREO-"+strings.ToUpper(name))
 	}
-	create(ctx, makeVM(g.namespace, g.name, withEmptyDrive("drive"), withUserData(logsPlugged)))
+	create(ctx, makeVM(g.namespace, g.name, options...))
 	g.instance = expectReady(ctx, g.namespace, g.name)
 	g.launcher = launcherPod(ctx, g.instance).UID
 	g.followCounts(ctx)

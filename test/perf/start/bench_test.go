@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vireo-project/vireo/test/auditlog"
 )
 
 func TestStepsAreReadFromALaunchersLog(t *testing.T) {
@@ -44,15 +46,15 @@ func TestWritesAreCountedPerVM(t *testing.T) {
 	if err := os.WriteFile(path, []byte(auditLines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	changes, err := changesSince(path, 0, "n")
+	changes, err := auditlog.Since(path, 0, "n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	running := map[string]time.Time{"a": time.Date(2026, 1, 1, 0, 0, 5, 0, time.UTC)}
-	if diff := cmp.Diff(writes{VMI: 2, Event: 1, Revision: 1}, perVM(changes, running, change.ours)); diff != "" {
+	if diff := cmp.Diff(writes{VMI: 2, Event: 1, Revision: 1}, perVM(changes, running, auditlog.Write.Ours)); diff != "" {
 		t.Errorf("our writes (-want +got):\n%s", diff)
 	}
-	all := perVM(changes, running, func(change) bool { return true })
+	all := perVM(changes, running, func(auditlog.Write) bool { return true })
 	if diff := cmp.Diff(writes{VMI: 2, Pod: 1, Event: 1, Revision: 1}, all); diff != "" {
 		t.Errorf("all clients' writes (-want +got):\n%s", diff)
 	}

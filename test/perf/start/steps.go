@@ -19,6 +19,7 @@ import (
 	instancetypev1beta1 "github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/auditlog"
 	"github.com/vireo-project/vireo/test/quantile"
 )
 
@@ -136,7 +137,7 @@ func (b *bench) podsAtOnce(ctx context.Context, r *result) error {
 }
 
 func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
-	offset, err := auditOffset(b.auditLog)
+	offset, err := auditlog.Offset(b.auditLog)
 	if err != nil {
 		return err
 	}
@@ -150,8 +151,8 @@ func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	r.WritesPerVM = perVM(changes, b.untilReady(s), change.ours)
-	r.AllWritesPerVM = perVM(changes, b.untilReady(s), func(change) bool { return true })
+	r.WritesPerVM = perVM(changes, b.untilReady(s), auditlog.Write.Ours)
+	r.AllWritesPerVM = perVM(changes, b.untilReady(s), func(auditlog.Write) bool { return true })
 	return nil
 }
 
@@ -183,7 +184,7 @@ func (b *bench) typedVMsOneByOne(ctx context.Context, r *result) error {
 		vm.Spec.Template.Spec.Domain.Devices.Disks = nil
 		vms = append(vms, vm)
 	}
-	offset, err := auditOffset(b.auditLog)
+	offset, err := auditlog.Offset(b.auditLog)
 	if err != nil {
 		return err
 	}
@@ -192,12 +193,12 @@ func (b *bench) typedVMsOneByOne(ctx context.Context, r *result) error {
 		return err
 	}
 	changes, err := b.settledChanges(offset)
-	r.WritesPerTypedVM = perVM(changes, b.untilReady(s), change.ours)
+	r.WritesPerTypedVM = perVM(changes, b.untilReady(s), auditlog.Write.Ours)
 	return err
 }
 
 func (b *bench) vmsAtOnce(ctx context.Context, r *result) error {
-	offset, err := auditOffset(b.auditLog)
+	offset, err := auditlog.Offset(b.auditLog)
 	if err != nil {
 		return err
 	}
@@ -211,14 +212,14 @@ func (b *bench) vmsAtOnce(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	r.WritesPerVMBurst = perVM(changes, b.untilReady(s), change.ours)
+	r.WritesPerVMBurst = perVM(changes, b.untilReady(s), auditlog.Write.Ours)
 	return b.remove(ctx, vms...)
 }
 
 // settledChanges reads the audit log after the last writes of a start had time to reach it.
-func (b *bench) settledChanges(offset int64) ([]change, error) {
+func (b *bench) settledChanges(offset int64) ([]auditlog.Write, error) {
 	time.Sleep(settle)
-	return changesSince(b.auditLog, offset, b.namespace)
+	return auditlog.Since(b.auditLog, offset, b.namespace)
 }
 
 // untilReady returns until when the writes of a start count: beyond Running, until the cluster has settled, because later writes cost as
