@@ -300,6 +300,17 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		}
 	})
 
+	It("grows a disk to the size of its claim, and again when the claim grows", func() {
+		g := started()
+		g.launcher.SetDiskSizes(map[string]uint64{"vda": 1 << 20, "vdb": 1 << 20, "sda": 512 << 20})
+		g.change(hotplug("data", onSCSI))
+		g.attached("data", "uid-1", asFile)
+		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady sda"))
+		Eventually(g.size).Should(BeEquivalentTo(1 << 30))
+		g.expand("2Gi")
+		Eventually(g.size).Should(BeEquivalentTo(2 << 30))
+	})
+
 	It("starts a guest with all its volumes, and goes on after its own restart", func() {
 		g := makeGuest(hotplug("data", onSCSI), hotplug("cd", aDrive)).schedule(launchers).assign()
 		g.attached("data", "uid-1", asFile)
