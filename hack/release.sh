@@ -4,7 +4,8 @@
 #
 # release.sh VERSION: puts a release together in dist/VERSION: the images as OCI archives, the Helm chart, the installer, virtctl for six
 # platforms, a software bill of materials for each of them, and checksums of all. IMG_REGISTRY is the registry that chart and installer
-# name. Two runs on one commit give the same files, as long as the cached root file systems are the same.
+# name. Two runs on one commit give the same files, as long as the cached root file systems are the same. The image of virtctl guestfs,
+# a complete Debian, is the largest; GUESTFS=0 leaves it out.
 set -euo pipefail
 
 version=${1:?usage: release.sh VERSION}
@@ -21,6 +22,7 @@ umask 022
 . hack/images/env.sh
 need buildah tar gzip sha256sum
 components=(virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver)
+[ "${GUESTFS:-1}" = 0 ] || components+=(libguestfs-tools)
 registry=${IMG_REGISTRY:-localhost/vireo}
 out=$repo/dist/$version
 seconds=$(git log -1 --format=%ct)
@@ -86,6 +88,7 @@ bills() {
 	bill virt-launcher bin/virt-launcher bin/virt-tail bin/virt-freezer .build/rootfs/virt-launcher.tar
 	bill virt-exportproxy bin/virt-exportproxy
 	bill virt-exportserver bin/virt-exportserver
+	[ "${GUESTFS:-1}" = 0 ] || bill libguestfs-tools .build/rootfs/libguestfs-tools.tar
 	bill virtctl "$out"/virtctl-"$version"-*
 }
 
