@@ -30,6 +30,8 @@ type participants struct {
 	instance, sourcePod types.UID
 	// agents and brokers are the Pods of virt-handler and virt-broker by node, and controllers those of virt-controller by name.
 	agents, brokers, controllers map[string]types.UID
+	// leader is the Pod of the leading virt-controller.
+	leader string
 }
 
 func (h *harness) participants(ctx context.Context) (*participants, error) {
@@ -69,6 +71,9 @@ func (h *harness) participants(ctx context.Context) (*participants, error) {
 		case "virt-controller":
 			s.controllers[pod.Name] = pod.UID
 		}
+	}
+	if s.leader, err = h.leader(ctx); err != nil {
+		return nil, err
 	}
 	if s.sourcePod == "" || len(s.agents) != 2 || len(s.brokers) != 2 || len(s.controllers) == 0 {
 		return nil, fmt.Errorf("a Pod that takes part in migrations is missing: %+v", s)
@@ -170,13 +175,22 @@ func (o *observer) targetPod() types.UID {
 	return ""
 }
 
-// killLeader kills the leading virt-controller.
-func (h *harness) killLeader(ctx context.Context, s *participants) error {
+// leader returns the Pod of the leading virt-controller.
+func (h *harness) leader(ctx context.Context) (string, error) {
 	lease := &coordinationv1.Lease{}
 	if err := h.api.Get(ctx, client.ObjectKey{Namespace: installNamespace, Name: "virt-controller"}, lease); err != nil {
-		return err
+		return "", err
 	}
-	leader, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+	pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+	return pod, nil
+}
+
+// killLeader kills the leading virt-controller: the one that led when the run began, if the API server was killed before.
+func (h *harness) killLeader(ctx context.Context, s *participants) error {
+	leader, err := h.leader(ctx)
+	if err != nil {
+		leader = s.leader
+	}
 	return h.killIn(ctx, "virt-controller", func() types.UID { return s.controllers[leader] })
 }
 
