@@ -43,11 +43,13 @@ type Event struct {
 type Timeline struct {
 	// executing are the QEMUs whose CPUs run, with the time of their start.
 	executing map[int]time.Duration
-	// writer is the QEMU that wrote last, at lastWrite. retired are earlier writers, which must not write again, with their successors.
-	writer    int
-	lastWrite time.Duration
-	retired   map[int]int
-	failures  []string
+	// writer is the QEMU that wrote last, at lastWrite. retired are earlier writers that have not ended, which must not write again, with
+	// their successors.
+	writer      int
+	writerEnded bool
+	lastWrite   time.Duration
+	retired     map[int]int
+	failures    []string
 }
 
 // NewTimeline is a timeline of a VM that has no QEMU yet.
@@ -65,8 +67,13 @@ func (t *Timeline) Add(e Event) {
 			}
 		}
 		t.executing[e.Process] = e.At
-	case Stopped, Ended:
+	case Stopped:
 		delete(t.executing, e.Process)
+	case Ended:
+		// The kernel gives the ID to another process later.
+		delete(t.executing, e.Process)
+		delete(t.retired, e.Process)
+		t.writerEnded = t.writerEnded || e.Process == t.writer
 	case Wrote:
 		t.wrote(e)
 	case Lost:
@@ -84,10 +91,10 @@ func (t *Timeline) wrote(e Event) {
 			t.fail("QEMU %d writes at %s, while QEMU %d executes, since %s", e.Process, stamp(e.At), other, stamp(since))
 		}
 	}
-	if t.writer != 0 && t.writer != e.Process {
+	if t.writer != 0 && t.writer != e.Process && !t.writerEnded {
 		t.retired[t.writer] = e.Process
 	}
-	t.writer, t.lastWrite = e.Process, e.At
+	t.writer, t.lastWrite, t.writerEnded = e.Process, e.At, false
 }
 
 // maxFailures bounds the failures that are kept: later ones are usually consequences of the first.

@@ -50,6 +50,16 @@ func TestTimeline(t *testing.T) {
 		"both write without executing": {[]Event{
 			at(Wrote, source), at(Wrote, target), at(Wrote, source),
 		}, "two guests write the disk"},
+		"a later QEMU has the process ID of an earlier one": {[]Event{
+			at(Started, source), at(Wrote, source), at(Ended, source), at(Started, target), at(Wrote, target), at(Stopped, target),
+			at(Ended, target), at(Started, source), at(Wrote, source),
+		}, ""},
+		"an earlier writer ends after its successor has written": {[]Event{
+			at(Wrote, source), at(Wrote, target), at(Ended, source), at(Ended, target), at(Wrote, source),
+		}, ""},
+		"an earlier writer writes after others have ended": {[]Event{
+			at(Wrote, source), at(Wrote, target), at(Ended, target), at(Wrote, 300), at(Wrote, source),
+		}, "two guests write the disk"},
 		"another process writes": {[]Event{
 			at(Started, source), at(Wrote, source), at(Wrote, 999),
 		}, "QEMU 999 writes"},
