@@ -165,12 +165,34 @@ type pluggedGuest struct {
 func (g *pluggedGuest) start(ctx context.Context, options ...option) {
 	GinkgoHelper()
 	g.namespace = newNamespace(ctx)
+	keeper := makePeer(g.namespace, "keeper", "", "serve")
 	for name, mode := range map[string]corev1.PersistentVolumeMode{
 		"block": corev1.PersistentVolumeBlock, "files": corev1.PersistentVolumeFilesystem,
 		"disc-1": corev1.PersistentVolumeBlock, "disc-2": corev1.PersistentVolumeFilesystem,
 	} {
-		create(ctx, sharedClaim(g.namespace, name, mode))
-		g.places[name] = imageOf(ctx, g.namespace, name, mode)
+		claim := sharedClaim(g.namespace, name, mode)
+		create(ctx, claim)
+		Eventually(func(assert Gomega) {
+			assert.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+			assert.Expect(claim.Status.Phase).To(Equal(corev1.ClaimBound), "claim %s", name)
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+		if mode == corev1.PersistentVolumeBlock {
+			g.places[name] = deviceOf(ctx, g.namespace, name)
+			continue
+		}
+		keeper.Spec.Volumes = append(keeper.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}})
+		tools := &keeper.Spec.Containers[0]
+		tools.VolumeMounts = append(tools.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/claims/" + name})
+	}
+	// The file systems of claims are mounted only in Pods that use them.
+	keeper = startPod(ctx, keeper)
+	for _, volume := range keeper.Spec.Volumes {
+		if volume.PersistentVolumeClaim != nil {
+			directory := fmt.Sprintf("/proc/%d/root/claims/%s", podProcess(keeper, "tools").PID, volume.Name)
+			g.places[volume.Name] = makeImage(directory)
+		}
 	}
 	for _, name := range []string{"disc-1", "disc-2"} {
 		writeMedium(g.places[name], "VIREO-"+strings.ToUpper(name))
@@ -190,20 +212,10 @@ func sharedClaim(namespace, name string, mode corev1.PersistentVolumeMode) *core
 	return claim
 }
 
-// imageOf waits until a claim is bound, and returns the path of its device on this host, or of the disk image that it makes in its
-// directory: a hotplugged claim with a file system must contain one.
-func imageOf(ctx context.Context, namespace, name string, mode corev1.PersistentVolumeMode) string {
+// makeImage makes a disk image in the directory of a claim, without which the claim cannot be plugged in, and returns its path.
+func makeImage(directory string) string {
 	GinkgoHelper()
-	claim := &corev1.PersistentVolumeClaim{}
-	Eventually(func(g Gomega) {
-		g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)).To(Succeed())
-		g.Expect(claim.Status.Phase).To(Equal(corev1.ClaimBound), "claim %s", name)
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-	place := deviceOf(ctx, namespace, name)
-	if mode == corev1.PersistentVolumeBlock {
-		return place
-	}
-	place = filepath.Join(place, launcherpod.DiskImage)
+	place := filepath.Join(directory, launcherpod.DiskImage)
 	file, err := os.OpenFile(place, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = file.Close() }()

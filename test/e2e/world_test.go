@@ -245,9 +245,8 @@ func expectGone(ctx context.Context, object client.Object) {
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeTrue(), "%T %s stays", object, object.GetName())
 }
 
-// startPeer runs the tests' peer program in a Pod and waits until it is ready.
-func startPeer(ctx context.Context, namespace, name, node string, args ...string) *corev1.Pod {
-	GinkgoHelper()
+// makePeer returns a Pod with the tests' peer program, on a node or on any.
+func makePeer(namespace, name, node string, args ...string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"peer": name}},
 		Spec: corev1.PodSpec{
@@ -268,6 +267,18 @@ func startPeer(ctx context.Context, namespace, name, node string, args ...string
 	if node != "" {
 		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
 	}
+	return pod
+}
+
+// startPeer runs the tests' peer program in a Pod and waits until it is ready.
+func startPeer(ctx context.Context, namespace, name, node string, args ...string) *corev1.Pod {
+	GinkgoHelper()
+	return startPod(ctx, makePeer(namespace, name, node, args...))
+}
+
+// startPod creates a Pod and waits until it runs.
+func startPod(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
+	GinkgoHelper()
 	create(ctx, pod)
 	Eventually(func(g Gomega) {
 		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
