@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -85,17 +86,17 @@ func check(s *brokerapi.Step) error {
 // Change makes checked steps in a namespace, until one fails.
 func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) error {
 	return namespace.Do(func() error {
-		kernel, err := openSysctls()
+		procfs, err := podprocess.MountKernelFS("proc")
 		if err != nil {
 			return err
 		}
-		defer kernel.close()
+		defer func() { _ = procfs.Close() }()
 		for i := range steps {
 			s := &steps[i]
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := makeStep(s, kernel); err != nil {
+			if err := makeStep(s, procfs); err != nil {
 				return fmt.Errorf("%s %s %s: %w", s.Do, s.Link, s.Other, err)
 			}
 		}
@@ -103,12 +104,12 @@ func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) e
 	})
 }
 
-func makeStep(s *brokerapi.Step, kernel *sysctls) error {
+func makeStep(s *brokerapi.Step, procfs *os.File) error {
 	switch s.Do {
 	case brokerapi.Translate:
 		return translate(s)
 	case brokerapi.Set:
-		return kernel.apply(s.Setting, s.Link)
+		return apply(procfs, s.Setting, s.Link)
 	case brokerapi.AddBridge:
 		return addBridge(s)
 	case brokerapi.AddTap:

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFile is the limit for what is read from a file of /proc, in bytes.
-const MaxFile = 64 << 10
+// MaxFile is the limit for what is read from a file of /proc or of a cgroup, in bytes.
+const MaxFile = 1 << 20
 
 // QEMU is QEMU's process name, which the kernel truncates to 15 bytes.
 const QEMU = "qemu-system-x86"

@@ -34,6 +34,10 @@ func (r *Root) Open(name string, flags int) (*os.File, error) {
 // Close closes the directory.
 func (r *Root) Close() error { return r.dir.Close() }
 
+// Beneath are the restrictions that keep a path below the directory that it starts in, without symlinks, so that no entry that a Pod
+// creates can redirect the broker.
+const Beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
 // OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_).
 func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, error) {
 	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})

@@ -15,10 +15,6 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// beneath restricts the resolution of a path to the directory that it starts in, without symlinks, so that no entry that a Pod
-// creates in its volumes can redirect the broker.
-const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-
 // uid matches the UID of a Pod, which names its directory. The API server generates UUIDs.
 var uid = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z-]{0,62})$`)
 
@@ -50,7 +46,7 @@ func checkSocketName(name string) error {
 }
 
 func openAt(dir *os.File, path string, flags int) (*os.File, error) {
-	return podprocess.OpenAt(dir, path, flags, beneath)
+	return podprocess.OpenAt(dir, path, flags, podprocess.Beneath)
 }
 
 // openDir opens a directory that the broker trusts, for example the kubelet's.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -66,14 +67,16 @@ func PeerCredentials(conn *net.UnixConn) (*unix.Ucred, error) {
 }
 
 func checkCgroup(process *os.File, pod string) error {
-	cgroup, err := podprocess.Read(process, "cgroup")
+	cgroups, err := podprocess.Cgroups(process)
 	if err != nil {
 		return fmt.Errorf("read the cgroup of the process behind the socket of Pod %s: %w", pod, err)
 	}
-	if !cgroupInPod(cgroup, pod) {
-		return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
+	for _, cgroup := range cgroups {
+		if slices.ContainsFunc(cgroup.Elements, func(element string) bool { return IsCgroup(element, pod) }) {
+			return nil
+		}
 	}
-	return nil
+	return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
 }
 
 // IsCgroup reports whether an element of a cgroup's path is that of a Pod, which the kubelet calls pod<UID> with cgroupfs and
@@ -82,23 +85,6 @@ func checkCgroup(process *os.File, pod string) error {
 func IsCgroup(element, pod string) bool {
 	systemd := "-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
 	return element == "pod"+pod || strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)
-}
-
-// cgroupInPod reports whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup.
-func cgroupInPod(cgroup, pod string) bool {
-	for line := range strings.Lines(cgroup) {
-		// <hierarchy>:<controllers>:<path>
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		for element := range strings.SplitSeq(parts[2], "/") {
-			if IsCgroup(element, pod) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the kubelet created

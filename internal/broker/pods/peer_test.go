@@ -41,8 +41,8 @@ func TestCgroupInPod(t *testing.T) {
 		{"nonsense", "pod" + uid, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := cgroupInPod(tc.file, uid); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
+			if err := checkCgroup(procDir(t, tc.file), uid); (err == nil) != tc.want {
+				t.Errorf("got %v, want %v", err, tc.want)
 			}
 		})
 	}

@@ -70,13 +70,10 @@ func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 	if err := expectMount(claim); err != nil {
 		return nil, fmt.Errorf("attachment Pod %s: %w", pod, err)
 	}
-	fd, err := unix.Openat2(int(claim.Fd()), layout.DiskImage, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: beneath | unix.RESOLVE_NO_XDEV,
-	})
+	image, err := podprocess.OpenAt(claim, layout.DiskImage, unix.O_PATH|unix.O_NOFOLLOW, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
 	if err != nil {
-		return nil, fmt.Errorf("open %s of the claim of attachment Pod %s: %w", layout.DiskImage, pod, err)
+		return nil, fmt.Errorf("open the image of the claim of attachment Pod %s: %w", pod, err)
 	}
-	image := os.NewFile(uintptr(fd), layout.DiskImage)
 	info, err := image.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = brokerapi.Refused("%s of the claim of attachment Pod %s is no regular file but %s", layout.DiskImage, pod, info.Mode())
