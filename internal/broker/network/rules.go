@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -180,11 +181,8 @@ func addressIn(network netip.Prefix, offset uint32) []expr.Any {
 	if !network.IsValid() {
 		return nil
 	}
-	size := uint32(network.Addr().BitLen() / 8)
-	mask := make([]byte, size)
-	for bit := range network.Bits() {
-		mask[bit/8] |= 0x80 >> (bit % 8)
-	}
+	mask := net.CIDRMask(network.Bits(), network.Addr().BitLen())
+	size := uint32(len(mask))
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: mask, Xor: make([]byte, size)},
