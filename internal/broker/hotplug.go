@@ -235,22 +235,8 @@ func (h *hotplugDir) close() {
 }
 
 // openEntry opens an entry of the directory as a reference, and what is mounted on it unless resolve has RESOLVE_NO_XDEV.
-func (h *hotplugDir) openEntry(name string, flags uint64, resolve uint64) (*os.File, error) {
-	fd, err := unix.Openat2(int(h.dir.Fd()), name, &unix.OpenHow{
-		Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Mode: mode(flags),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolve,
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: layout.HotplugDisksDir + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-func mode(flags uint64) uint64 {
-	if flags&unix.O_CREAT == 0 {
-		return 0
-	}
-	return 0o600
+func (h *hotplugDir) openEntry(name string, flags int, resolve uint64) (*os.File, error) {
+	return podprocess.OpenAt(h.dir, name, flags|unix.O_NOFOLLOW, podprocess.Beneath|resolve)
 }
 
 // mount mounts a file on an entry of the directory, only in the Pod. Both are descriptors, so whatever the Pod does with the names in its

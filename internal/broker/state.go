@@ -6,7 +6,6 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -56,11 +55,7 @@ func entriesOf(root *podprocess.Root, name string, most int) ([]string, error) {
 		return nil, notOfState(name, err)
 	}
 	defer func() { _ = dir.Close() }()
-	entries, err := dir.Readdirnames(most)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return entries, err
+	return podprocess.Names(dir, most)
 }
 
 func syncFile(root *podprocess.Root, name string) error {

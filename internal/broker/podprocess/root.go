@@ -38,9 +38,14 @@ func (r *Root) Close() error { return r.dir.Close() }
 // creates can redirect the broker.
 const Beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_).
+// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_). Only the owner may use a file that it
+// creates.
 func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, error) {
-	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})
+	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o600
+	}
+	fd, err := unix.Openat2(int(dir.Fd()), name, &how)
 	if err != nil {
 		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
 	}

@@ -6,7 +6,6 @@ package pods
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,39 +100,23 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 		return fmt.Errorf("find the container of the process behind the socket of Pod %s: %w", pod, err)
 	}
 	defer func() { _ = log.Close() }()
-	var has unix.Stat_t
-	if err := unix.Fstat(int(log.Fd()), &has); err != nil {
-		return err
-	}
-	pods, err := openDir(p.dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = pods.Close() }()
-	starts, err := openAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
+	starts, err := p.open(pod, filepath.Join("containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return fmt.Errorf("find the container %s of Pod %s: %w", layout.ComputeContainer, pod, err)
 	}
 	defer func() { _ = starts.Close() }()
-	names, err := starts.Readdirnames(maxStarts)
-	if err != nil && !errors.Is(err, io.EOF) {
+	has, err := log.Stat()
+	if err != nil {
+		return err
+	}
+	names, err := podprocess.Names(starts, maxStarts)
+	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		var made unix.Stat_t
-		err := unix.Fstatat(int(starts.Fd()), name, &made, unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil && made.Dev == has.Dev && made.Ino == has.Ino {
+		if made, err := os.Lstat(filepath.Join(podprocess.Reopen(starts), name)); err == nil && os.SameFile(made, has) {
 			return nil
 		}
 	}
 	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod, layout.ComputeContainer)
-}
-
-// connectSocket connects to a socket by its inode.
-func connectSocket(socket *os.File) (*net.UnixConn, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: podprocess.Reopen(socket)})
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", socket.Name(), err)
-	}
-	return conn, nil
 }

@@ -152,7 +152,7 @@ func newPods(t *testing.T, check CheckPeer) (p *Pods, sockets string) {
 	t.Helper()
 	p = New(t.TempDir(), check)
 	t.Cleanup(p.Close)
-	sockets = filepath.Join(p.dir, socketsDir(podUID))
+	sockets = filepath.Join(p.dir, podUID, socketsDir)
 	if err := os.MkdirAll(sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}
