@@ -6,7 +6,6 @@ package network
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -118,7 +117,7 @@ func install(family nftables.TableFamily, rules []brokerapi.Rule, listed []broke
 		return err
 	}
 	sum := sha256.Sum256(text)
-	mark := userdata.AppendString(nil, userdata.TypeComment, natTable+" "+hex.EncodeToString(sum[:8]))
+	mark := userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("%s %x", natTable, sum[:8]))
 	conn, err := nftables.New()
 	if err != nil {
 		return err

@@ -131,7 +131,7 @@ func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	defer p.mu.Unlock()
 	p.forget(func(known string, dir *os.File) bool { return known == pod || !runs(dir) })
 	p.libvirtds[pod] = process
-	return duplicate(process)
+	return openDir(podprocess.Reopen(process))
 }
 
 // known returns the libvirtd that was found earlier, if it still runs, or nil.
@@ -139,7 +139,7 @@ func (p *Pods) known(pod string) *os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if dir := p.libvirtds[pod]; dir != nil && runs(dir) {
-		copied, _ := duplicate(dir)
+		copied, _ := openDir(podprocess.Reopen(dir))
 		return copied
 	}
 	return nil
@@ -160,14 +160,6 @@ func (p *Pods) forget(which func(pod string, dir *os.File) bool) {
 func runs(process *os.File) bool {
 	_, err := unix.Readlinkat(int(process.Fd()), "root", make([]byte, 1))
 	return err == nil
-}
-
-func duplicate(file *os.File) (*os.File, error) {
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), file.Name()), nil
 }
 
 // Created returns when the kubelet created a Pod's directory, or zero if its file system does not record that.
