@@ -84,7 +84,7 @@ func TestTheBrokerIsSmall(t *testing.T) {
 
 func TestTheBrokerRunsNoPrograms(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "virt-broker")
-	if output, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+	if output, err := exec.Command("go", "build", buildTags, "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	symbols, err := exec.Command("go", "tool", "nm", program).Output()

@@ -45,7 +45,7 @@ func checkSocketName(name string) error {
 
 // openDir opens a directory that the broker trusts, for example the kubelet's.
 func openDir(path string) (*os.File, error) {
-	return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return os.OpenFile(filepath.Clean(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 // open opens a file in the kubelet's directory of a Pod.
