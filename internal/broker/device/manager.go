@@ -182,9 +182,9 @@ func (m *Manager) serve(ctx context.Context, d device) {
 		}
 	}
 	for ctx.Err() == nil {
-		p := &plugin{Manager: m, device: d, left: make(chan struct{}, 1)}
+		p := &plugin{Manager: m, device: d}
 		err := p.serve(ctx)
-		if err == nil || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return
 		}
 		logr.FromContextOrDiscard(ctx).Error(err, "Cannot advertise a device, retrying", "resource", p.resource())
