@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/broker/device"
@@ -87,8 +88,6 @@ func run(arguments []string) error {
 // serve serves the verbs and the device plugins until the context is done. Guests, and connections that were passed, remain.
 func serve(ctx context.Context, o *options) error {
 	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-o.verbosity)}))
-	ctx, cancel := context.WithCancel(logr.NewContext(ctx, log))
-	defer cancel()
 	devices := device.NewManager(device.Options{PluginDir: o.pluginDir, DevDir: o.devDir, Count: o.maxDevices})
 	server := broker.New(broker.Options{
 		PodsDir: filepath.Join(o.kubeletRoot, "pods"), PodLogsDir: o.podLogsDir,
@@ -101,13 +100,11 @@ func serve(ctx context.Context, o *options) error {
 		return err
 	}
 	log.Info("Starting virt-broker", "socket", brokerapi.Socket(o.kubeletRoot))
-	ended := make(chan error, 2)
-	go func() { ended <- server.Serve(ctx, listener) }()
-	go func() { ended <- devices.Start(ctx) }()
 	// If one of them fails, the process ends and is restarted.
-	err = <-ended
-	cancel()
-	return errors.Join(err, <-ended)
+	group, ctx := errgroup.WithContext(logr.NewContext(ctx, log))
+	group.Go(func() error { return server.Serve(ctx, listener) })
+	group.Go(func() error { return devices.Start(ctx) })
+	return group.Wait()
 }
 
 // ping returns nil if the broker responds at a socket.

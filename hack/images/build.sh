@@ -48,9 +48,11 @@ place() {
 }
 
 binary() {
+	local tags=netgo,osusergo
 	[ -x "$repo/bin/$1" ] && return
+	[ "$1" != virt-broker ] || tags+=,grpcnotrace # see the Makefile
 	say "$1: bin/$1 is not there, building it"
-	(cd "$repo" && CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
+	(cd "$repo" && CGO_ENABLED=1 go build -trimpath -tags "$tags" -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
 		die "$1: go build ./cmd/$1 failed"
 }
 

@@ -5,7 +5,6 @@ package broker
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
@@ -20,7 +19,7 @@ const mountsBefore = 10 * time.Second
 // giveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this Pod. It
 // does nothing with an older directory.
 func (s *Server) giveHostDir(pod string, a brokerapi.GiveHostDirArguments) (task, error) {
-	if volume, err := below(a.Directory, layout.DisksDir); err != nil || strings.Contains(volume, "/") {
+	if !isIn(layout.DisksDir, a.Directory) {
 		return task{}, brokerapi.Refused("%.256q is not where a directory of the node is mounted", a.Directory)
 	}
 	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {

@@ -75,14 +75,14 @@ func checkVolume(a brokerapi.VolumeArguments) error {
 
 // inHotplugDir returns a task in the directory of a launcher Pod with its hotplugged volumes.
 func (s *Server) inHotplugDir(pod string, do func(*hotplugDir) (answer, error)) task {
-	return task{limit: s.hotplug, run: func(context.Context) (answer, error) {
-		h, err := s.openHotplug(pod)
+	return s.ofLibvirtd(s.hotplug, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
+		dir, err := s.openHotplug(pod, libvirtd)
 		if err != nil {
-			return answer{}, err
+			return answer{}, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
 		}
-		defer h.close()
-		return do(h)
-	}}
+		defer func() { _ = dir.Close() }()
+		return do(&hotplugDir{pod: pod, process: libvirtd, dir: dir})
+	})
 }
 
 // expectAttachment returns an error unless a Pod is in the namespace of a launcher Pod, and has the name of the attachment Pod of that and
@@ -194,63 +194,30 @@ type hotplugDir struct {
 }
 
 // openHotplug opens the directory of a launcher Pod with its hotplugged volumes, as its libvirtd has it. It is the kubelet's emptyDir.
-func (s *Server) openHotplug(pod string) (*hotplugDir, error) {
-	process, err := s.pods.Libvirtd(pod)
+func (s *Server) openHotplug(pod string, libvirtd *os.File) (*os.File, error) {
+	root, err := podprocess.OpenRoot(libvirtd)
 	if err != nil {
 		return nil, err
 	}
-	h := &hotplugDir{pod: pod, process: process}
-	if err := h.open(s.pods); err != nil {
-		h.close()
-		return nil, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
-	}
-	return h, nil
-}
-
-func (h *hotplugDir) open(from *pods.Pods) error {
-	root, err := podprocess.OpenRoot(h.process)
-	if err != nil {
-		return err
-	}
 	defer func() { _ = root.Close() }()
-	if h.dir, err = root.OpenWithin(layout.HotplugDisksDir, ".", unix.S_IFDIR); err != nil {
-		return err
-	}
-	made, err := from.EmptyDir(h.pod, layout.HotplugDisksVolume)
+	made, err := s.pods.EmptyDir(pod, layout.HotplugDisksVolume)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = made.Close() }()
-	if same, err := sameFile(h.dir, made); err != nil || !same {
-		return errors.Join(err, brokerapi.Refused("%s is not the kubelet's volume", layout.HotplugDisksDir))
+	dir, err := root.OpenWithin(layout.HotplugDisksDir, ".", unix.S_IFDIR)
+	if err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-func (h *hotplugDir) close() {
-	_ = h.process.Close()
-	if h.dir != nil {
-		_ = h.dir.Close()
+	if same, err := sameFile(dir, made); err != nil || !same {
+		return nil, errors.Join(err, brokerapi.Refused("%s is not the kubelet's volume", layout.HotplugDisksDir), dir.Close())
 	}
+	return dir, nil
 }
 
 // openEntry opens an entry of the directory as a reference, and what is mounted on it unless resolve has RESOLVE_NO_XDEV.
-func (h *hotplugDir) openEntry(name string, flags uint64, resolve uint64) (*os.File, error) {
-	fd, err := unix.Openat2(int(h.dir.Fd()), name, &unix.OpenHow{
-		Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Mode: mode(flags),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolve,
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: layout.HotplugDisksDir + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-func mode(flags uint64) uint64 {
-	if flags&unix.O_CREAT == 0 {
-		return 0
-	}
-	return 0o600
+func (h *hotplugDir) openEntry(name string, flags int, resolve uint64) (*os.File, error) {
+	return podprocess.OpenAt(h.dir, name, flags|unix.O_NOFOLLOW, podprocess.Beneath|resolve)
 }
 
 // mount mounts a file on an entry of the directory, only in the Pod. Both are descriptors, so whatever the Pod does with the names in its

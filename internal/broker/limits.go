@@ -37,44 +37,42 @@ type limiter struct {
 	mu    sync.Mutex
 	total int
 	pods  map[string]*load
-	// freed is closed and replaced when a request has ended.
-	freed chan struct{}
+	// freed wakes those that wait for their turn.
+	freed *sync.Cond
 }
 
 // load is how many requests of a Pod are in flight and wait.
 type load struct{ running, waiting int }
 
 func newLimiter(perPod, waiting int, busy string) *limiter {
-	return &limiter{inAll: inAll, reserved: reserved, perPod: perPod, waiting: waiting, busy: busy, pods: map[string]*load{}, freed: make(chan struct{})}
+	l := &limiter{inAll: inAll, reserved: reserved, perPod: perPod, waiting: waiting, busy: busy, pods: map[string]*load{}}
+	l.freed = sync.NewCond(&l.mu)
+	return l
 }
 
 // acquire returns when a request of a Pod may run, and the function that ends it.
 func (l *limiter) acquire(ctx context.Context, pod string) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.freed.Broadcast()
+	})
+	defer stop()
 	of := l.pods[pod]
 	if of == nil {
 		of = &load{}
 		l.pods[pod] = of
 	}
-	for !l.admits(of) {
-		if of.waiting >= l.waiting {
+	for !l.admits(of) || ctx.Err() != nil {
+		if of.waiting >= l.waiting || ctx.Err() != nil {
 			l.forget(pod, of)
 			return nil, &brokerapi.Error{Code: brokerapi.CodeBusy, Message: l.busy}
 		}
 		of.waiting++
-		freed := l.freed
-		l.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-		}
-		l.mu.Lock()
+		l.freed.Wait()
 		of.waiting--
-		if ctx.Err() != nil {
-			l.forget(pod, of)
-			return nil, &brokerapi.Error{Code: brokerapi.CodeBusy, Message: l.busy}
-		}
 	}
 	of.running++
 	l.total++
@@ -96,8 +94,7 @@ func (l *limiter) release(pod string, of *load) {
 	of.running--
 	l.total--
 	l.forget(pod, of)
-	close(l.freed)
-	l.freed = make(chan struct{})
+	l.freed.Broadcast()
 }
 
 // forget removes the load of a Pod without requests.

@@ -19,10 +19,8 @@ func (s *Server) openFile(pod string, a brokerapi.OpenFileArguments) (task, erro
 	if strings.ContainsRune(a.Name, 0) || a.Name == "" {
 		return task{}, brokerapi.Invalid("%.256q is no name of a file", a.Name)
 	}
-	if a.Mount != layout.StateDir && a.Mount != layout.KernelBootDir {
-		if volume, err := below(a.Mount, layout.ContainerDisksDir); err != nil || strings.Contains(volume, "/") {
-			return task{}, brokerapi.Refused("%.256q has neither an image nor the persistent state of a guest", a.Mount)
-		}
+	if a.Mount != layout.StateDir && a.Mount != layout.KernelBootDir && !isIn(layout.ContainerDisksDir, a.Mount) {
+		return task{}, brokerapi.Refused("%.256q has neither an image nor the persistent state of a guest", a.Mount)
 	}
 	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {
 		if a.Mount == layout.StateDir {
@@ -34,11 +32,7 @@ func (s *Server) openFile(pod string, a brokerapi.OpenFileArguments) (task, erro
 	}), nil
 }
 
-// below returns the rest of a path of the Pod that is below a directory. It accepts clean paths only.
-func below(name, dir string) (string, error) {
-	rest, found := strings.CutPrefix(name, dir+"/")
-	if !found || path.Clean(name) != name || strings.ContainsRune(name, 0) {
-		return "", brokerapi.Refused("%.256q is not below %s", name, dir)
-	}
-	return rest, nil
+// isIn reports whether a path of the Pod is that of an entry of a directory. It accepts clean paths only.
+func isIn(dir, name string) bool {
+	return path.Dir(name) == dir && path.Clean(name) == name && !strings.ContainsRune(name, 0)
 }

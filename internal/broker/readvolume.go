@@ -83,7 +83,7 @@ func readFiles(volume string) (map[string][]byte, error) {
 	})
 }
 
-// readCapped reads a regular file that is not larger than a limit.
+// readCapped reads a file that is not larger than a limit.
 func readCapped(root *os.Root, name string, limit int) ([]byte, error) {
 	// O_NONBLOCK: opening a pipe would block.
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -91,13 +91,6 @@ func readCapped(root *os.Root, name string, limit int) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", name)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	if err == nil && len(data) > limit {
 		return nil, tooMuch("the files have more than %d bytes", brokerapi.MaxFileBytes)

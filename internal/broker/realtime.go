@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -28,29 +26,22 @@ import (
 // if the list cannot be read.
 func (s *Server) cpus(pod string, _ none) (task, error) {
 	return s.ofLibvirtd(s.quick, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
-		return answer{result: brokerapi.CPUsResult{CPUs: allowedCPUs(libvirtd)}}, nil
+		result := brokerapi.CPUsResult{}
+		for _, cpu := range allowedCPUs(libvirtd).List() {
+			result.CPUs = append(result.CPUs, uint(cpu))
+		}
+		return answer{result: result}, nil
 	}), nil
 }
 
 // allowedCPUs returns the CPUs that the kernel lets a process or a thread run on, given its directory in /proc.
-func allowedCPUs(dir *os.File) []uint {
+func allowedCPUs(dir *os.File) cpuset.CPUSet {
 	status, _ := podprocess.Read(dir, "status")
 	_, list, _ := strings.Cut(status, "\nCpus_allowed_list:")
 	list, _, _ = strings.Cut(list, "\n")
-	set, err := cpuset.Parse(strings.TrimSpace(list))
-	if err != nil {
-		return nil
-	}
-	var cpus []uint
-	for _, cpu := range set.List() {
-		cpus = append(cpus, uint(cpu))
-	}
-	return cpus
+	set, _ := cpuset.Parse(strings.TrimSpace(list)) // which returns none with an error
+	return set
 }
-
-// vcpuComm matches the names of vCPU threads.
-// Source: qemu accel/kvm/kvm-accel-ops.c, accel/tcg/tcg-accel-ops-mttcg.c; libvirt starts QEMU with debug-threads=on.
-var vcpuComm = regexp.MustCompile(`^CPU (\d{1,5})/(KVM|TCG)$`)
 
 // realtimePriority is the realtime priority of vCPUs: the lowest, as in KubeVirt.
 const realtimePriority = 1
@@ -98,8 +89,8 @@ func podName(logs, pod string) (namespace, name string, err error) {
 // exclusive are the CPUs that the kubelet has assigned to the guest's container exclusively. Any process in the Pod's process
 // namespace can take QEMU's names, so that prioritize only changes threads that the kernel confines to these CPUs, where they
 // can disturb their own Pod only. Other containers of the Pod, ephemeral ones included, may not run there.
-func prioritize(libvirtd *os.File, vcpus, exclusive []uint) error {
-	if len(exclusive) == 0 {
+func prioritize(libvirtd *os.File, vcpus []uint, exclusive cpuset.CPUSet) error {
+	if exclusive.IsEmpty() {
 		return errors.New("the launcher Pod has no exclusive CPUs of the kubelet, and on shared ones no vCPU gets a realtime priority")
 	}
 	done, failed := map[uint]bool{}, []error{}
@@ -111,14 +102,19 @@ func prioritize(libvirtd *os.File, vcpus, exclusive []uint) error {
 	}
 	for _, vcpu := range vcpus {
 		if !done[vcpu] {
-			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that is confined to its exclusive CPUs (%v)", vcpu, exclusive)
+			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that is confined to its exclusive CPUs (%s)", vcpu, exclusive)
 		}
 	}
 	return nil
 }
 
-// setVCPUs sets the priority of those of a process's threads that have the name of one of the vCPUs.
-func setVCPUs(process *os.File, vcpus, exclusive []uint, done map[uint]bool) error {
+// setVCPUs sets the priority of those of a process's threads that have the name of the thread of one of the vCPUs.
+// Source: qemu accel/kvm/kvm-accel-ops.c, accel/tcg/tcg-accel-ops-mttcg.c; libvirt starts QEMU with debug-threads=on.
+func setVCPUs(process *os.File, vcpus []uint, exclusive cpuset.CPUSet, done map[uint]bool) error {
+	named := map[string]uint{}
+	for _, vcpu := range vcpus {
+		named[fmt.Sprintf("CPU %d/KVM", vcpu)], named[fmt.Sprintf("CPU %d/TCG", vcpu)] = vcpu, vcpu
+	}
 	tasks, err := podprocess.OpenIn(process, "task")
 	if err != nil {
 		return nil // The process has exited.
@@ -132,8 +128,8 @@ func setVCPUs(process *os.File, vcpus, exclusive []uint, done map[uint]bool) err
 		if err != nil {
 			continue // The thread has exited.
 		}
-		vcpu, found := vcpuOf(thread)
-		if found && slices.Contains(vcpus, vcpu) && within(allowedCPUs(thread), exclusive) {
+		vcpu, found := named[podprocess.Comm(thread, ".")]
+		if cpus := allowedCPUs(thread); found && !cpus.IsEmpty() && cpus.IsSubsetOf(exclusive) {
 			err = setVCPU(thread, name, vcpu)
 			done[vcpu] = err == nil
 		}
@@ -142,16 +138,6 @@ func setVCPUs(process *os.File, vcpus, exclusive []uint, done map[uint]bool) err
 		}
 	}
 	return nil
-}
-
-// vcpuOf returns the number of the vCPU whose thread has the name of a thread.
-func vcpuOf(thread *os.File) (uint, bool) {
-	parts := vcpuComm.FindStringSubmatch(podprocess.Comm(thread, "."))
-	if parts == nil {
-		return 0, false
-	}
-	number, err := strconv.ParseUint(parts[1], 10, 32)
-	return uint(number), err == nil
 }
 
 // setVCPU sets the priority of the thread of a vCPU.
@@ -168,11 +154,6 @@ func setVCPU(thread *os.File, name string, vcpu uint) error {
 		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", vcpu), unsetRealtime(tid))
 	}
 	return nil
-}
-
-// within reports whether cpus is not empty and a subset of others.
-func within(cpus, others []uint) bool {
-	return len(cpus) > 0 && !slices.ContainsFunc(cpus, func(cpu uint) bool { return !slices.Contains(others, cpu) })
 }
 
 // makeRealtime sets the priority of a thread. Its children do not inherit it.

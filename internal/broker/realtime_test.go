@@ -13,8 +13,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/cpuset"
 )
 
 func self(t *testing.T) *os.File {
@@ -32,21 +32,21 @@ func TestCPUs(t *testing.T) {
 	if err := unix.SchedGetaffinity(os.Getpid(), &set); err != nil {
 		t.Fatal(err)
 	}
-	var want []uint
+	var cpus []int
 	for cpu := range 1024 {
 		if set.IsSet(cpu) {
-			want = append(want, uint(cpu))
+			cpus = append(cpus, cpu)
 		}
 	}
-	if diff := cmp.Diff(want, allowedCPUs(self(t))); diff != "" {
-		t.Error(diff)
+	if want, got := cpuset.New(cpus...), allowedCPUs(self(t)); !got.Equals(want) {
+		t.Errorf("%s, want %s", got, want)
 	}
 	nowhere, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = nowhere.Close() }()
-	if got := allowedCPUs(nowhere); got != nil {
+	if got := allowedCPUs(nowhere); !got.IsEmpty() {
 		t.Errorf("a process that is gone runs on %v", got)
 	}
 }
@@ -80,9 +80,12 @@ func policyOf(t *testing.T, tid int) unix.SchedAttr {
 func TestRealtime(t *testing.T) {
 	tid := vcpuThread(t, "CPU 7/TCG")
 	own, before := allowedCPUs(self(t)), policyOf(t, tid)
-	for what, c := range map[string]struct{ vcpus, exclusive []uint }{
-		"CPUs of others":          {[]uint{7}, []uint{1023}},
-		"some CPUs of others":     {[]uint{7}, append([]uint{1023}, own[1:]...)},
+	for what, c := range map[string]struct {
+		vcpus     []uint
+		exclusive cpuset.CPUSet
+	}{
+		"CPUs of others":          {[]uint{7}, cpuset.New(1023)},
+		"some CPUs of others":     {[]uint{7}, cpuset.New(append([]int{1023}, own.List()[1:]...)...)},
 		"a vCPU without priority": {[]uint{6}, own},
 	} {
 		done := map[uint]bool{}
@@ -125,7 +128,7 @@ func TestUnsetRealtimeKeepsOtherPriorities(t *testing.T) {
 }
 
 func TestRealtimeNeedsExclusiveCPUs(t *testing.T) {
-	err := prioritize(self(t), []uint{0}, nil)
+	err := prioritize(self(t), []uint{0}, cpuset.New())
 	if err == nil || !strings.Contains(err.Error(), "no exclusive CPUs") {
 		t.Errorf("got %v", err)
 	}
@@ -133,7 +136,7 @@ func TestRealtimeNeedsExclusiveCPUs(t *testing.T) {
 
 func TestRealtimeStaysInThePod(t *testing.T) {
 	// The process is in the broker's own namespace, which has all processes of the node.
-	err := prioritize(self(t), []uint{0}, []uint{0})
+	err := prioritize(self(t), []uint{0}, cpuset.New(0))
 	if err == nil || !strings.Contains(err.Error(), "namespace of its own") {
 		t.Errorf("got %v", err)
 	}

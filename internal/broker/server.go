@@ -13,10 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"github.com/vireo-project/vireo/internal/broker/pods"
@@ -125,14 +125,14 @@ func Listen(path string, clientUID int) (*net.UnixListener, error) {
 
 // Serve serves a listener until the context is done, and closes it.
 func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
-	var requests sync.WaitGroup
-	defer requests.Wait()
+	var requests errgroup.Group
+	requests.SetLimit(maxConnections + 1)
+	defer func() { _ = requests.Wait() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
-	requests.Go(func() { s.sweep(ctx) })
-	open := make(chan struct{}, maxConnections)
+	requests.Go(func() error { s.sweep(ctx); return nil })
 	for {
 		conn, err := listener.AcceptUnix()
 		if ctx.Err() != nil {
@@ -144,18 +144,15 @@ func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
 		if err != nil {
 			return fmt.Errorf("accept a connection: %w", err)
 		}
-		select {
-		case open <- struct{}{}:
-		default:
-			s.log("Too many connections, one was closed")
-			_ = conn.Close()
-			continue
-		}
-		requests.Go(func() {
-			defer func() { <-open }()
+		served := requests.TryGo(func() error {
 			defer func() { _ = conn.Close() }()
 			s.serve(ctx, conn)
+			return nil
 		})
+		if !served {
+			s.log("Too many connections, one was closed")
+			_ = conn.Close()
+		}
 	}
 }
 

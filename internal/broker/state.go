@@ -6,8 +6,8 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 
@@ -30,57 +30,42 @@ func (s *Server) syncState(pod string, _ none) (task, error) {
 func syncState(root *podprocess.Root) error {
 	names := []string{"."}
 	for i := 0; i < len(names); i++ {
-		entries, err := entriesOf(root, names[i], maxStateEntries+2-len(names))
+		err := ofState(root, names[i], func(file *os.File) error {
+			entries, err := podprocess.Names(file, maxStateEntries+2-len(names))
+			for _, entry := range entries {
+				names = append(names, path.Join(names[i], entry))
+			}
+			if errors.Is(err, unix.ENOTDIR) {
+				return nil
+			}
+			return err
+		})
 		if err != nil {
 			return err
-		}
-		for _, entry := range entries {
-			names = append(names, path.Join(names[i], entry))
 		}
 		if len(names) > maxStateEntries+1 {
 			return fmt.Errorf("the persistent state has more than %d files and directories: delete those that are not of the guest", maxStateEntries)
 		}
 	}
 	for _, name := range slices.Backward(names) {
-		if err := syncFile(root, name); err != nil {
+		if err := ofState(root, name, (*os.File).Sync); err != nil && !errors.Is(err, unix.EINVAL) {
+			// Some file systems do not support fsync on directories, because they write entries synchronously.
 			return err
 		}
 	}
 	return nil
 }
 
-// entriesOf returns the first entries of a directory, and none of a file.
-func entriesOf(root *podprocess.Root, name string, most int) ([]string, error) {
-	dir, err := root.OpenWithin(layout.StateDir, name, unix.S_IFDIR)
-	if err != nil {
-		return nil, notOfState(name, err)
-	}
-	defer func() { _ = dir.Close() }()
-	entries, err := dir.Readdirnames(most)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return entries, err
-}
-
-func syncFile(root *podprocess.Root, name string) error {
+// ofState calls a function with a file or a directory of the claim. It does nothing with one that is not to be written: swtpm replaces its
+// files, and the launcher may have created others than files and directories.
+func ofState(root *podprocess.Root, name string, do func(*os.File) error) error {
 	file, err := root.OpenWithin(layout.StateDir, name, unix.S_IFDIR, unix.S_IFREG)
-	if err != nil {
-		return notOfState(name, err)
-	}
-	defer func() { _ = file.Close() }()
-	// Some file systems do not support fsync on directories, because they write entries synchronously.
-	if err := file.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
-		return err
-	}
-	return nil
-}
-
-// notOfState returns no error about an entry of the claim that is not to be written: swtpm replaces its files, and the launcher may have
-// created others than files and directories.
-func notOfState(name string, err error) error {
 	if name != "." && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, podprocess.ErrKind) || errors.Is(err, unix.ELOOP)) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return do(file)
 }

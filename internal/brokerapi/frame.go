@@ -81,32 +81,26 @@ func Decode(text []byte, into any) error {
 	return nil
 }
 
-// WriteResponse sends a response, with a descriptor unless file is nil.
+// WriteResponse sends a response, with a descriptor unless file is nil. It does not change whether the file blocks, as (*os.File).Fd would.
 func WriteResponse(to *net.UnixConn, r *Response, file *os.File) error {
 	data, err := frame(r, MaxResponse)
 	if err != nil {
 		return err
 	}
 	if file != nil {
-		// The descriptor comes with the header.
-		sent, err := sendWith(to, data[:HeaderBytes], file)
+		raw, err := file.SyscallConn()
 		if err != nil {
+			return err
+		}
+		// The descriptor comes with the header.
+		var sent int
+		var failed error
+		err = raw.Control(func(fd uintptr) { sent, _, failed = to.WriteMsgUnix(data[:HeaderBytes], unix.UnixRights(int(fd)), nil) })
+		if err := errors.Join(err, failed); err != nil {
 			return err
 		}
 		data = data[sent:]
 	}
 	_, err = to.Write(data)
 	return err
-}
-
-// sendWith sends bytes with a descriptor. It does not change whether the file blocks, as (*os.File).Fd would.
-func sendWith(to *net.UnixConn, data []byte, file *os.File) (int, error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var sent int
-	var failed error
-	err = raw.Control(func(fd uintptr) { sent, _, failed = to.WriteMsgUnix(data, unix.UnixRights(int(fd)), nil) })
-	return sent, errors.Join(err, failed)
 }

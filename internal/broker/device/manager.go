@@ -151,8 +151,9 @@ func (m *Manager) serveKubelet(ctx context.Context, watcher *fsnotify.Watcher) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	started := map[string]bool{}
-	m.startPresent(ctx, &wg, started)
+	for _, d := range devices {
+		wg.Go(func() { m.serve(ctx, d) })
+	}
 	kubelet := filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket))
 	for {
 		select {
@@ -167,27 +168,23 @@ func (m *Manager) serveKubelet(ctx context.Context, watcher *fsnotify.Watcher) {
 				return
 			}
 			m.look()
-			m.startPresent(ctx, &wg, started)
 		}
 	}
 }
 
-// startPresent serves each present device that is not served yet. A device that the node does not have is not advertised.
-func (m *Manager) startPresent(ctx context.Context, wg *sync.WaitGroup, started map[string]bool) {
-	for _, d := range devices {
-		if !started[d.name] && m.isOffered(d) {
-			started[d.name] = true
-			wg.Go(func() { m.serve(ctx, d) })
-		}
-	}
-}
-
-// serve keeps a device registered until the context is done.
+// serve keeps a device registered until the context is done, from when the node has it for the first time.
 func (m *Manager) serve(ctx context.Context, d device) {
+	for changed := m.Changed(); !m.isOffered(d); changed = m.Changed() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
 	for ctx.Err() == nil {
-		p := &plugin{Manager: m, device: d, left: make(chan struct{}, 1)}
+		p := &plugin{Manager: m, device: d}
 		err := p.serve(ctx)
-		if err == nil || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return
 		}
 		logr.FromContextOrDiscard(ctx).Error(err, "Cannot advertise a device, retrying", "resource", p.resource())

@@ -31,8 +31,8 @@ type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Manager
 	device
-	// left receives a value when the kubelet no longer follows the device.
-	left chan struct{}
+	// end ends the plugin with an error.
+	end context.CancelCauseFunc
 }
 
 func (p *plugin) resource() string { return resourcePrefix + p.name }
@@ -45,8 +45,8 @@ func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock
 // last when another one of the resource ends: that of an earlier version of virt-handler.
 var errLeft = errors.New("the kubelet no longer follows the device")
 
-// serve serves the device on its own socket and registers it with the kubelet. It returns when the context is done, or when the kubelet
-// does not follow the device any more.
+// serve serves the device on its own socket and registers it with the kubelet. It returns why that has ended: when the context is done, or
+// when the kubelet does not follow the device any more.
 func (p *plugin) serve(ctx context.Context) error {
 	path := filepath.Join(p.options.PluginDir, p.endpoint())
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -58,21 +58,16 @@ func (p *plugin) serve(ctx context.Context) error {
 	}
 	server := grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(server, p)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	running, end := context.WithCancelCause(ctx)
+	p.end = end
+	go func() { end(fmt.Errorf("serve %s to the kubelet: %w", p.resource(), server.Serve(listener))) }()
 	defer server.Stop()
 	if err := p.register(ctx); err != nil {
 		return err
 	}
 	p.set(p.registered, p.device, true)
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-served:
-		return fmt.Errorf("serve %s to the kubelet: %w", p.resource(), err)
-	case <-p.left:
-		return errLeft
-	}
+	<-running.Done()
+	return context.Cause(running)
 }
 
 // connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and the node gets no guests
@@ -109,12 +104,7 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 
 // ListAndWatch sends the devices now and after each change, until the kubelet leaves.
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
-	defer func() {
-		select {
-		case p.left <- struct{}{}:
-		default:
-		}
-	}()
+	defer p.end(errLeft)
 	for sent := ""; ; {
 		changed := p.Changed()
 		health := pluginapi.Unhealthy

@@ -8,36 +8,51 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
 func isPod(element string) bool { return element == "podX" }
 
-func TestParseCgroups(t *testing.T) {
+func TestCgroupOfAContainer(t *testing.T) {
 	for _, tc := range []struct {
-		name, text string
-		want       cgroups
+		name, text  string
+		v2          bool
+		controllers []string
+		want        []string
 	}{
-		{"version 1", "5:devices:/kubepods/podX/c\n0::/\n", cgroups{controllers: []string{"devices"}, paths: []string{"kubepods/podX/c"}}},
-		{"version 1 after 2", "0::/a\n5:freezer,devices:/podX/c/d\n", cgroups{controllers: []string{"freezer", "devices"}, paths: []string{"podX/c", "podX/c/d"}}},
-		{"version 2", "0::/kubepods/podX/c/container\n", cgroups{v2: true, paths: []string{"kubepods/podX/c", "kubepods/podX/c/container"}}},
-		{"in no container", "0::/kubepods/podX\n", cgroups{}},
-		{"in another Pod", "0::/kubepods/podY/c\n", cgroups{}},
-		{"the devices elsewhere", "0::/kubepods/podX/c\n5:devices:/\n", cgroups{}},
-		{"above", "0::/../podX/c\n", cgroups{}},
-		{"nothing", "", cgroups{}},
+		{"version 1", "5:devices:/kubepods/podX/c\n0::/\n", false, []string{"devices"}, []string{"kubepods/podX/c"}},
+		{"version 1 after 2", "0::/a\n5:freezer,devices:/podX/c/d\n", false, []string{"freezer", "devices"}, []string{"podX/c", "podX/c/d"}},
+		{"version 2", "0::/kubepods/podX/c/container\n", true, nil, []string{"kubepods/podX/c", "kubepods/podX/c/container"}},
+		{"in no container", "0::/kubepods/podX\n", true, nil, nil},
+		{"in another Pod", "0::/kubepods/podY/c\n", true, nil, nil},
+		{"the devices elsewhere", "0::/kubepods/podX/c\n5:devices:/\n", false, []string{"devices"}, nil},
+		{"above", "0::/../podX/c\n", true, nil, nil},
+		{"nothing", "", false, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := parseCgroups(strings.NewReader(tc.text), isPod)
-			if len(tc.want.paths) == 0 {
-				if !errors.Is(err, errNotInPod) {
-					t.Errorf("%+v, %v", got, err)
-				}
-				return
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
 			}
-			if err != nil || got.v2 != tc.want.v2 || !slices.Equal(got.controllers, tc.want.controllers) || !slices.Equal(got.paths, tc.want.paths) {
-				t.Errorf("%+v, %v, want %+v", got, err, tc.want)
+			process, err := os.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = process.Close() }()
+			all, err := podprocess.Cgroups(process)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := withDevices(all)
+			if got.V2 != tc.v2 || !got.V2 && !slices.Equal(got.Controllers, tc.controllers) || !slices.Equal(pathsOf(got, isPod), tc.want) {
+				t.Errorf("%+v, %v, want %v", got, pathsOf(got, isPod), tc.want)
+			}
+			if tc.want == nil {
+				if _, _, err := cgroupOf(process, isPod); !errors.Is(err, errNotInPod) {
+					t.Error(err)
+				}
 			}
 		})
 	}
@@ -63,7 +78,7 @@ func TestListOfVersion1(t *testing.T) {
 	if added, err := l.added(); err != nil || !slices.Equal(added, []Device{{8, 16}, disk}) {
 		t.Errorf("%v, %v", added, err)
 	}
-	if err := change(l, []Device{disk, other}); err != nil {
+	if err := l.set([]Device{disk, other}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"devices.allow": "b 7:114 rw", "devices.deny": "b 8:16 rw"} {
@@ -107,7 +122,7 @@ func TestListOfTheKernel(t *testing.T) {
 	}
 	runtimes := Device{Major: 7, Minor: 115}
 	for _, want := range [][]Device{{disk}, {disk, other, runtimes}, nil} {
-		if err := change(l, want); err != nil {
+		if err := l.set(want); err != nil {
 			t.Fatal(err)
 		}
 		added, err := l.added()

@@ -4,61 +4,59 @@
 package devicerule
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
-// access is what a rule of this package permits. A runtime's rules for a device permit mknod ("m") or do not permit writing.
-const access = "rw"
+// rule is a rule of this package. What it permits tells it apart: a runtime's rules for a device permit mknod ("m") or do not permit
+// writing.
+const rule = "b %d:%d rw"
 
 // list is the list of rules of a cgroup of version 1, given its directory.
 // Source: Linux Documentation/admin-guide/cgroup-v1/devices.rst
 type list struct{ dir *os.File }
 
 func (l list) added() ([]Device, error) {
-	f, err := openBeneath(l.dir, "devices.list", unix.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
+	text, err := podprocess.Read(l.dir, "devices.list")
 	var devices []Device
-	lines := bufio.NewScanner(io.LimitReader(f, maxFile))
-	for lines.Scan() {
-		if device, ours := parseRule(lines.Text()); ours {
-			devices = append(devices, device)
+	for line := range strings.Lines(text) {
+		var d Device
+		// The kernel's text of the rule must be the same, as the numbers alone could be the beginning of another one.
+		if _, err := fmt.Sscanf(line, rule, &d.Major, &d.Minor); err == nil && line == fmt.Sprintf(rule+"\n", d.Major, d.Minor) {
+			devices = append(devices, d)
 		}
 	}
-	return devices, lines.Err()
+	return devices, err
 }
 
-// parseRule returns the device of a rule such as "b 8:16 rw", if it is one of this package.
-func parseRule(line string) (Device, bool) {
-	fields := strings.Fields(line)
-	if len(fields) != 3 || fields[0] != "b" || fields[2] != access {
-		return Device{}, false
+func (l list) set(want []Device) error {
+	current, err := l.added()
+	errs := []error{err}
+	for _, d := range current {
+		if !slices.Contains(want, d) {
+			errs = append(errs, l.write("devices.deny", d))
+		}
 	}
-	major, minor, _ := strings.Cut(fields[1], ":")
-	a, errA := strconv.ParseUint(major, 10, 32)
-	b, errB := strconv.ParseUint(minor, 10, 32)
-	return Device{Major: uint32(a), Minor: uint32(b)}, errA == nil && errB == nil
+	for _, d := range want {
+		if !slices.Contains(current, d) {
+			errs = append(errs, l.write("devices.allow", d))
+		}
+	}
+	return errors.Join(errs...)
 }
-
-func (l list) allow(d Device) error { return l.write("devices.allow", d) }
-
-func (l list) deny(d Device) error { return l.write("devices.deny", d) }
 
 func (l list) write(name string, d Device) error {
-	f, err := openBeneath(l.dir, name, unix.O_WRONLY)
+	f, err := podprocess.OpenAt(l.dir, name, unix.O_WRONLY, podprocess.Beneath)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "b %d:%d %s", d.Major, d.Minor, access)
+	_, err = fmt.Fprintf(f, rule, d.Major, d.Minor)
 	return errors.Join(err, f.Close())
 }

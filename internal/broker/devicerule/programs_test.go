@@ -8,15 +8,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
 var (
@@ -27,30 +30,34 @@ var (
 )
 
 // onlyNull is a program like that of a runtime: it permits /dev/null, and mknod of every block device.
-var onlyNull = []instruction{
-	{0x61, 0x12, 0, 0},      // r2 = type and access
-	{0xbf, 0x23, 0, 0},      // r3 = r2
-	{0x57, 0x02, 0, 0xffff}, // r2 &= type
-	{0x77, 0x03, 0, 16},     // r3 >>= 16: access
-	{0x61, 0x14, 4, 0},      // r4 = major
-	{0x61, 0x15, 8, 0},      // r5 = minor
-	{0x55, 0x02, 3, 1},      // block?
-	{0x55, 0x03, 2, 1},      // mknod?
-	{0xb7, 0x00, 0, 1},      // permit
-	{0x95, 0x00, 0, 0},      //
-	{0x55, 0x02, 4, 2},      // character?
-	{0x55, 0x04, 3, 1},      // major 1?
-	{0x55, 0x05, 2, 3},      // minor 3?
-	{0xb7, 0x00, 0, 1},      // permit
-	{0x95, 0x00, 0, 0},      //
-	{0xb7, 0x00, 0, 0},      // deny
-	{0x95, 0x00, 0, 0},      //
+var onlyNull = asm.Instructions{
+	asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // r2 = type and access
+	asm.Mov.Reg(asm.R3, asm.R2),
+	asm.And.Imm(asm.R2, 0xffff), // type
+	asm.RSh.Imm(asm.R3, 16),     // access
+	asm.LoadMem(asm.R4, asm.R1, 4, asm.Word),
+	asm.LoadMem(asm.R5, asm.R1, 8, asm.Word),
+	unless(asm.R2, 1, 3), // block?
+	unless(asm.R3, 1, 2), // mknod?
+	asm.Mov.Imm(asm.R0, 1),
+	asm.Return(),
+	unless(asm.R2, 2, 4), // character?
+	unless(asm.R4, 1, 3), // major 1?
+	unless(asm.R5, 3, 2), // minor 3?
+	asm.Mov.Imm(asm.R0, 1),
+	asm.Return(),
+	asm.Mov.Imm(asm.R0, 0),
+	asm.Return(),
+}
+
+func unless(of asm.Register, value int64, skip int16) asm.Instruction {
+	return asm.Instruction{OpCode: asm.JNE.Op(asm.ImmSource), Dst: of, Offset: skip, Constant: value}
 }
 
 // newCgroup returns a cgroup of version 2 with device programs, or skips the test.
-func newCgroup(t *testing.T, attached ...[]instruction) programs {
+func newCgroup(t *testing.T, attached ...asm.Instructions) programs {
 	t.Helper()
-	mount, err := mountHierarchy(cgroups{v2: true})
+	mount, err := podprocess.MountKernelFS("cgroup2")
 	if err != nil {
 		t.Skip("needs root and cgroup v2:", err)
 	}
@@ -64,7 +71,7 @@ func newCgroup(t *testing.T, attached ...[]instruction) programs {
 			t.Error(err)
 		}
 	})
-	dir, err := openBeneath(mount, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := podprocess.OpenAt(mount, name, unix.O_RDONLY|unix.O_DIRECTORY, podprocess.Beneath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,29 +83,17 @@ func newCgroup(t *testing.T, attached ...[]instruction) programs {
 }
 
 // attach attaches a program as a runtime does: beside others.
-func attach(t *testing.T, dir *os.File, program []instruction) {
+func attach(t *testing.T, dir *os.File, instructions asm.Instructions) {
 	t.Helper()
-	raw := make([]byte, 0, len(program)*instructionBytes)
-	for _, i := range program {
-		raw = append(raw, (*(*[instructionBytes]byte)(unsafe.Pointer(&i)))[:]...)
-	}
-	var pins runtime.Pinner
-	defer pins.Unpin()
-	license := []byte("Apache\x00")
-	load := struct {
-		kind, count           uint32
-		instructions, license uint64
-		_                     [80]byte
-	}{kind: unix.BPF_PROG_TYPE_CGROUP_DEVICE, count: uint32(len(program)), instructions: address(&pins, &raw[0]), license: address(&pins, &license[0])}
-	fd, err := bpf(unix.BPF_PROG_LOAD, &load)
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupDevice, Instructions: instructions, License: "Apache"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	request := struct{ target, program, attachType, flags, replaced uint32 }{
-		target: uint32(dir.Fd()), program: uint32(fd), attachType: unix.BPF_CGROUP_DEVICE, flags: unix.BPF_F_ALLOW_MULTI,
-	}
-	if _, err := bpf(unix.BPF_PROG_ATTACH, &request); err != nil {
+	defer func() { _ = program.Close() }()
+	err = link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: int(dir.Fd()), Program: program, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -162,10 +157,10 @@ func expectAdded(t *testing.T, p programs, want ...Device) {
 }
 
 // attachedPrograms returns the instructions of the programs of a cgroup.
-func attachedPrograms(t *testing.T, p programs) [][]instruction {
+func attachedPrograms(t *testing.T, p programs) []asm.Instructions {
 	t.Helper()
-	var all [][]instruction
-	if err := p.each(func(_ int, program []instruction) error {
+	var all []asm.Instructions
+	if err := p.each(func(_ *ebpf.Program, program asm.Instructions) error {
 		all = append(all, program)
 		return nil
 	}); err != nil {
@@ -179,27 +174,27 @@ func TestADeviceIsAddedToAProgramAndRemoved(t *testing.T) {
 	before := attachedPrograms(t, p)
 	expectDenied(t, p, zero, disk.block(), other.block())
 	for range 2 { // the second time changes nothing
-		if err := change(p, []Device{disk}); err != nil {
+		if err := p.set([]Device{disk}); err != nil {
 			t.Fatal(err)
 		}
 		expectAdded(t, p, disk)
 		expectDenied(t, p, zero, other.block())
 	}
-	if err := change(p, []Device{disk, other}); err != nil {
+	if err := p.set([]Device{disk, other}); err != nil {
 		t.Fatal(err)
 	}
 	expectAdded(t, p, disk, other)
 	expectDenied(t, p, zero)
-	if err := change(p, []Device{other}); err != nil {
+	if err := p.set([]Device{other}); err != nil {
 		t.Fatal(err)
 	}
 	expectAdded(t, p, other)
 	expectDenied(t, p, zero, disk.block())
-	if err := change(p, nil); err != nil {
+	if err := p.set(nil); err != nil {
 		t.Fatal(err)
 	}
 	expectAdded(t, p)
-	if after := attachedPrograms(t, p); !slices.EqualFunc(before, after, slices.Equal) {
+	if after := attachedPrograms(t, p); !slices.EqualFunc(before, after, slices.Equal[asm.Instructions]) {
 		t.Errorf("the programs are\n%v, were\n%v", after, before)
 	}
 }
@@ -207,12 +202,12 @@ func TestADeviceIsAddedToAProgramAndRemoved(t *testing.T) {
 // systemd has a program beside the runtime's, and both must permit.
 func TestEveryProgramIsChanged(t *testing.T) {
 	p := newCgroup(t, onlyNull, onlyNull)
-	if err := p.allow(disk); err != nil {
+	if err := p.set([]Device{disk}); err != nil {
 		t.Fatal(err)
 	}
 	expectAdded(t, p, disk, disk)
 	expectDenied(t, p, zero, other.block())
-	if err := p.deny(disk); err != nil {
+	if err := p.set(nil); err != nil {
 		t.Fatal(err)
 	}
 	expectAdded(t, p)
@@ -220,7 +215,7 @@ func TestEveryProgramIsChanged(t *testing.T) {
 
 func TestACgroupWithoutAProgramStaysSo(t *testing.T) {
 	p := newCgroup(t)
-	if err := p.allow(disk); err != nil {
+	if err := p.set([]Device{disk}); err != nil {
 		t.Fatal(err)
 	}
 	if all := attachedPrograms(t, p); len(all) > 0 {
@@ -229,8 +224,8 @@ func TestACgroupWithoutAProgramStaysSo(t *testing.T) {
 }
 
 func TestProgramsThatTheKernelDoesNotReturnAsTheyWere(t *testing.T) {
-	for name, bad := range map[string]instruction{"a call": {0x85, 0, 0, 5}, "a map": {0x18, 0x11, 0, 3}} {
-		if err := expectSimple([]instruction{{0xb7, 0, 0, 1}, bad, {0x95, 0, 0, 0}}); !errors.Is(err, errCalls) {
+	for name, bad := range map[string]asm.Instruction{"a call": asm.FnKtimeGetNs.Call(), "a map": asm.LoadMapPtr(asm.R1, 3)} {
+		if err := expectSimple(asm.Instructions{asm.Mov.Imm(asm.R0, 1), bad, asm.Return()}); !errors.Is(err, errCalls) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -242,8 +237,8 @@ func TestProgramsThatTheKernelDoesNotReturnAsTheyWere(t *testing.T) {
 // Only what this package adds is recognized.
 func TestSplit(t *testing.T) {
 	foreign := check(disk)
-	foreign[8].immediate = 0
-	for name, program := range map[string][]instruction{
+	foreign[8].Constant = 0
+	for name, program := range map[string]asm.Instructions{
 		"another program": onlyNull, "nothing": nil, "a check that denies": append(foreign, onlyNull...), "only a check": check(disk),
 	} {
 		if devices, rest := split(program); len(devices) > 0 || !slices.Equal(rest, program) {

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -85,17 +86,17 @@ func check(s *brokerapi.Step) error {
 // Change makes checked steps in a namespace, until one fails.
 func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) error {
 	return namespace.Do(func() error {
-		kernel, err := openSysctls()
+		procfs, err := podprocess.MountKernelFS("proc")
 		if err != nil {
 			return err
 		}
-		defer kernel.close()
+		defer func() { _ = procfs.Close() }()
 		for i := range steps {
 			s := &steps[i]
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := makeStep(s, kernel); err != nil {
+			if err := makeStep(s, procfs); err != nil {
 				return fmt.Errorf("%s %s %s: %w", s.Do, s.Link, s.Other, err)
 			}
 		}
@@ -103,12 +104,12 @@ func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) e
 	})
 }
 
-func makeStep(s *brokerapi.Step, kernel *sysctls) error {
+func makeStep(s *brokerapi.Step, procfs *os.File) error {
 	switch s.Do {
 	case brokerapi.Translate:
 		return translate(s)
 	case brokerapi.Set:
-		return kernel.apply(s.Setting, s.Link)
+		return apply(procfs, s.Setting, s.Link)
 	case brokerapi.AddBridge:
 		return addBridge(s)
 	case brokerapi.AddTap:
@@ -184,35 +185,25 @@ func addBridge(s *brokerapi.Step) error {
 	return err
 }
 
-// addTap creates a persistent tap unless the link exists. Persistence is set last, so that no incomplete tap is left if the broker is
-// interrupted.
+// addTap creates a persistent tap unless the link exists. The library sets persistence last, so that no incomplete tap is left if the broker
+// is interrupted.
 func addTap(name string, multiQueue bool) error {
 	if _, err := netlink.LinkByName(name); !errors.As(err, &netlink.LinkNotFoundError{}) {
 		return err
 	}
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("virt-broker needs this device: %w", err)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	tap := &netlink.Tuntap{
+		LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Owner: layout.QEMUUser, Group: layout.QEMUUser,
 	}
-	defer func() { _ = tun.Close() }()
-	request, err := unix.NewIfreq(name)
-	if err != nil {
-		return err
-	}
-	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if multiQueue {
 		// QEMU must open a tap with the flags with which it was created.
-		flags |= unix.IFF_MULTI_QUEUE
+		tap.Flags |= netlink.TUNTAP_MULTI_QUEUE
 	}
-	request.SetUint16(flags)
-	fd := int(tun.Fd())
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
-		return err
+	if err := netlink.LinkAdd(tap); err != nil {
+		return fmt.Errorf("virt-broker needs the device /dev/net/tun: %w", err)
 	}
-	return errors.Join(
-		unix.IoctlSetInt(fd, unix.TUNSETOWNER, layout.QEMUUser),
-		unix.IoctlSetInt(fd, unix.TUNSETGROUP, layout.QEMUUser),
-		unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
+	return nil
 }
 
 // maxLinks is the limit for the links of a namespace. A guest has at most 32 interfaces, and each of them four links.
@@ -249,9 +240,8 @@ func addresses(link netlink.Link) ([]netip.Prefix, error) {
 	}
 	var out []netip.Prefix
 	for _, one := range list {
-		ip, ok := netip.AddrFromSlice(one.IP)
-		if ones, _ := one.Mask.Size(); ok && one.Scope == unix.RT_SCOPE_UNIVERSE {
-			out = append(out, netip.PrefixFrom(ip.Unmap(), ones))
+		if prefix, err := netip.ParsePrefix(one.IPNet.String()); err == nil && one.Scope == unix.RT_SCOPE_UNIVERSE {
+			out = append(out, prefix)
 		}
 	}
 	return out, nil

@@ -16,6 +16,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 func TestMasquerade(t *testing.T) {
@@ -152,18 +154,18 @@ func TestLoopbackOfThePodIsClosedToTheGuest(t *testing.T) {
 	w.connectGuest(t, plan.Interfaces[0].MAC)
 	address(t, w.guest, "nic0", "10.0.2.2/24")
 	inside(t, w.guest, func() error {
-		settings, err := openSysctls()
+		procfs, err := podprocess.MountKernelFS("proc")
 		if err != nil {
 			return err
 		}
-		defer settings.close()
+		defer func() { _ = procfs.Close() }()
 		lo, err := mustFind("lo")
 		if err != nil {
 			return err
 		}
 		to := &net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}
 		own := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
-		return errors.Join(settings.set("ipv4/conf/nic0/route_localnet", 1), netlink.AddrDel(lo, own),
+		return errors.Join(apply(procfs, brokerapi.RouteLoopback, "nic0"), netlink.AddrDel(lo, own),
 			netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("10.0.2.1")}))
 	})
 	var listener net.Listener

@@ -234,17 +234,17 @@ func dump(t *testing.T, namespace *Namespace) string {
 		if err != nil {
 			return err
 		}
-		settings, err := openSysctls()
+		procfs, err := podprocess.MountKernelFS("proc")
 		if err != nil {
 			return err
 		}
-		defer settings.close()
+		defer func() { _ = procfs.Close() }()
 		for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv4/ip_unprivileged_port_start"} {
-			value, err := settings.get(name)
+			value, err := podprocess.Read(procfs, "sys/net/"+name)
 			if err != nil {
 				return err
 			}
-			lines = append(lines, fmt.Sprintf("setting %s %d", name, value))
+			lines = append(lines, fmt.Sprintf("setting %s %s", name, strings.TrimSpace(value)))
 		}
 		return nil
 	})

@@ -6,10 +6,10 @@ package network
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -117,7 +117,7 @@ func install(family nftables.TableFamily, rules []brokerapi.Rule, listed []broke
 		return err
 	}
 	sum := sha256.Sum256(text)
-	mark := userdata.AppendString(nil, userdata.TypeComment, natTable+" "+hex.EncodeToString(sum[:8]))
+	mark := userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("%s %x", natTable, sum[:8]))
 	conn, err := nftables.New()
 	if err != nil {
 		return err
@@ -180,11 +180,8 @@ func addressIn(network netip.Prefix, offset uint32) []expr.Any {
 	if !network.IsValid() {
 		return nil
 	}
-	size := uint32(network.Addr().BitLen() / 8)
-	mask := make([]byte, size)
-	for bit := range network.Bits() {
-		mask[bit/8] |= 0x80 >> (bit % 8)
-	}
+	mask := net.CIDRMask(network.Bits(), network.Addr().BitLen())
+	size := uint32(len(mask))
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: mask, Xor: make([]byte, size)},

@@ -6,7 +6,6 @@ package network
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -14,64 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
-
-// sysctls reads and writes the settings of the calling thread's network namespace.
-type sysctls struct{ root int }
-
-// openSysctls mounts a private procfs, so that the broker need not be privileged: /proc/sys of an unprivileged container is
-// read-only. The files below sys/net are those of the calling thread's namespace.
-func openSysctls() (*sysctls, error) {
-	mount, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("open the kernel's network settings: %w", err)
-	}
-	defer func() { _ = unix.Close(mount) }()
-	root := -1
-	if err = unix.FsconfigCreate(mount); err == nil {
-		root, err = unix.Fsmount(mount, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("mount the kernel's network settings: %w", err)
-	}
-	return &sysctls{root: root}, nil
-}
-
-func (s *sysctls) close() { _ = unix.Close(s.root) }
-
-func (s *sysctls) open(name string, flags int) (*os.File, error) {
-	fd, err := unix.Openat(s.root, "sys/net/"+name, flags|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open net/%s: %w", name, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-func (s *sysctls) get(name string) (int, error) {
-	file, err := s.open(name, unix.O_RDONLY)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(file)
-	if err != nil {
-		return 0, fmt.Errorf("read net/%s: %w", name, err)
-	}
-	return strconv.Atoi(strings.TrimSpace(string(content)))
-}
-
-func (s *sysctls) set(name string, value int) error {
-	file, err := s.open(name, unix.O_WRONLY)
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(strconv.Itoa(value))
-	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("set net/%s to %d: %w", name, value, err)
-	}
-	return nil
-}
 
 // dhcpPort is the lower of the ports that the launcher binds to (67 and 547).
 const dhcpPort = 67
@@ -97,19 +41,29 @@ var settings = map[brokerapi.Setting]setting{
 	brokerapi.DHCPPorts: {name: "ipv4/ip_unprivileged_port_start", value: dhcpPort, from: func(now int) bool { return now > dhcpPort }},
 }
 
-// apply changes a setting, unless it is as it should be. A kernel without IPv6 has no settings of it.
-func (s *sysctls) apply(which brokerapi.Setting, link string) error {
+// apply changes a setting, unless it is as it should be, in a procfs that the calling thread has mounted: the files below sys/net are those
+// of its network namespace. A kernel without IPv6 has no settings of it.
+func apply(procfs *os.File, which brokerapi.Setting, link string) error {
 	to := settings[which]
-	name := to.name
+	name := "sys/net/" + to.name
 	if to.ofLink {
-		name = fmt.Sprintf(to.name, link)
+		name = fmt.Sprintf(name, link)
 	}
-	now, err := s.get(name)
+	text, err := podprocess.Read(procfs, name)
 	if which == brokerapi.AcceptRA && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	now, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || now == to.value || to.from != nil && !to.from(now) {
 		return err
 	}
-	return s.set(name, to.value)
+	file, err := podprocess.OpenAt(procfs, name, unix.O_WRONLY, podprocess.Beneath)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(strconv.Itoa(to.value))
+	return errors.Join(err, file.Close())
 }

@@ -66,7 +66,7 @@ func (r *Root) openMount(mount string) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	opened, err := OpenAt(dir, rest, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
+	opened, err := OpenAt(dir, rest, unix.O_PATH|unix.O_DIRECTORY, Beneath)
 	if err != nil {
 		return nil, err
 	}

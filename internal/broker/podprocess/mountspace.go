@@ -37,13 +37,12 @@ var errOwnUserNamespace = errors.New("the launcher Pod has a user namespace of i
 // must use no path from the root directory, which is the process's. A Pod that could change its mounts as it likes is refused.
 func InMounts(process *os.File, inside func() error) error {
 	return OnDisposableThread(func() error {
-		var users, own unix.Stat_t
-		err := errors.Join(unix.Fstatat(int(process.Fd()), "ns/user", &users, 0), unix.Stat("/proc/self/ns/user", &own))
-		if err == nil && (users.Ino != own.Ino || users.Dev != own.Dev) {
+		users, err := sharesNamespace(process, "user", "/proc/self")
+		if err == nil && !users {
 			err = errOwnUserNamespace
 		}
 		if err != nil {
-			return fmt.Errorf("find the mounts of the launcher Pod: %w", err)
+			return err
 		}
 		mounts, err := OpenIn(process, "ns/mnt")
 		if err != nil {

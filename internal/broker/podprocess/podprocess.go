@@ -15,19 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFile is the limit for what is read from a file of /proc, in bytes.
-const MaxFile = 64 << 10
+// MaxFile is the limit for what is read from a file of /proc or of a cgroup, in bytes.
+const MaxFile = 1 << 20
 
 // QEMU is QEMU's process name, which the kernel truncates to 15 bytes.
 const QEMU = "qemu-system-x86"
 
 // OpenIn opens a file in a process's directory of /proc.
 func OpenIn(process *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(process.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "openat", Path: process.Name() + "/" + name, Err: err}
+	return OpenAt(process, name, unix.O_RDONLY, 0)
+}
+
+// Names returns the first names in a directory.
+func Names(dir *os.File, most int) ([]string, error) {
+	names, err := dir.Readdirnames(most)
+	if errors.Is(err, io.EOF) {
+		err = nil
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	return names, err
 }
 
 // Read returns what a file in a process's directory of /proc contains, up to a limit.
@@ -54,17 +59,12 @@ func Comm(process *os.File, thread string) string {
 // EachQEMU calls visit for each process with QEMU's name in the process namespace of a launcher Pod, which is its libvirtd's. The
 // pid may have been reused by then; the directory is always that of the process.
 func EachQEMU(libvirtd *os.File, visit func(process *os.File, pid int)) error {
-	pod, err := pidNamespace(libvirtd)
-	if err != nil {
-		return fmt.Errorf("find the launcher Pod's processes: %w", err)
+	own, err := sharesNamespace(libvirtd, "pid", "/proc/self")
+	if err == nil && own {
+		err = errors.New("the launcher Pod has no process namespace of its own")
 	}
-	own, err := os.Open("/proc/self")
 	if err != nil {
 		return err
-	}
-	defer func() { _ = own.Close() }()
-	if node, err := pidNamespace(own); err != nil || node == pod {
-		return errors.Join(err, errors.New("the launcher Pod has no process namespace of its own"))
 	}
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
@@ -79,7 +79,7 @@ func EachQEMU(libvirtd *os.File, visit func(process *os.File, pid int)) error {
 		if err != nil {
 			continue // It has exited.
 		}
-		if ns, err := pidNamespace(dir); err == nil && ns == pod && Comm(dir, ".") == QEMU {
+		if same, err := sharesNamespace(libvirtd, "pid", Reopen(dir)); err == nil && same && Comm(dir, ".") == QEMU {
 			visit(dir, pid)
 		}
 		_ = dir.Close()
@@ -87,13 +87,12 @@ func EachQEMU(libvirtd *os.File, visit func(process *os.File, pid int)) error {
 	return nil
 }
 
-// namespace identifies a namespace.
-type namespace struct{ dev, ino uint64 }
-
-func pidNamespace(process *os.File) (namespace, error) {
-	var stat unix.Stat_t
-	if err := unix.Fstatat(int(process.Fd()), "ns/pid", &stat, 0); err != nil {
-		return namespace{}, &os.PathError{Op: "stat", Path: process.Name() + "/ns/pid", Err: err}
+// sharesNamespace reports whether a process has the same namespace of a kind as another one, given the path of its directory in /proc.
+func sharesNamespace(process *os.File, kind, other string) (bool, error) {
+	a, errA := os.Stat(Reopen(process) + "/ns/" + kind)
+	b, errB := os.Stat(other + "/ns/" + kind)
+	if err := errors.Join(errA, errB); err != nil {
+		return false, fmt.Errorf("find the namespaces of the launcher Pod: %w", err)
 	}
-	return namespace{uint64(stat.Dev), stat.Ino}, nil //nolint:unconvert // the width differs between architectures
+	return os.SameFile(a, b), nil
 }

@@ -34,9 +34,18 @@ func (r *Root) Open(name string, flags int) (*os.File, error) {
 // Close closes the directory.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_).
+// Beneath are the restrictions that keep a path below the directory that it starts in, without symlinks, so that no entry that a Pod
+// creates can redirect the broker.
+const Beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_). Only the owner may use a file that it
+// creates.
 func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, error) {
-	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})
+	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o600
+	}
+	fd, err := unix.Openat2(int(dir.Fd()), name, &how)
 	if err != nil {
 		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
 	}

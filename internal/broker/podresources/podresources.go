@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/utils/cpuset"
 )
 
 // kubeletTimeout bounds a call of the kubelet, which may be starting.
@@ -32,11 +33,7 @@ type Client struct {
 // KubeVirt reads the policy from the file cpu_manager_state, which is in the directory of the kubelet's credentials.
 // Source: kubernetes pkg/kubelet/cm/cpumanager/policy_none.go (GetAllocatableCPUs).
 func (c Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
-	var response *podresources.AllocatableResourcesResponse
-	err := c.call(ctx, func(ctx context.Context, kubelet podresources.PodResourcesListerClient) (err error) {
-		response, err = kubelet.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
-		return err
-	})
+	response, err := call(ctx, c, podresources.PodResourcesListerClient.GetAllocatableResources, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
 		return false, fmt.Errorf("get the allocatable CPUs from the kubelet: %w", err)
 	}
@@ -46,16 +43,12 @@ func (c Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
 // ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container of a Pod exclusively. There are none if the
 // container has shared CPUs only, or if the kubelet has no such container.
 // Source: kubernetes pkg/kubelet/apis/podresources/server_v1.go, where CpuIds are the CPU manager's GetExclusiveCPUs.
-func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container string) ([]uint, error) {
-	var response *podresources.ListPodResourcesResponse
-	err := c.call(ctx, func(ctx context.Context, kubelet podresources.PodResourcesListerClient) (err error) {
-		response, err = kubelet.List(ctx, &podresources.ListPodResourcesRequest{})
-		return err
-	})
+func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container string) (cpuset.CPUSet, error) {
+	response, err := call(ctx, c, podresources.PodResourcesListerClient.List, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("get the CPUs of Pod %s/%s from the kubelet: %w", namespace, name, err)
+		return cpuset.New(), fmt.Errorf("get the CPUs of Pod %s/%s from the kubelet: %w", namespace, name, err)
 	}
-	var cpus []uint
+	var cpus []int
 	for _, pod := range response.GetPodResources() {
 		if pod.GetNamespace() != namespace || pod.GetName() != name {
 			continue
@@ -65,22 +58,24 @@ func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container st
 				continue
 			}
 			for _, cpu := range assigned.GetCpuIds() {
-				cpus = append(cpus, uint(max(cpu, 0)))
+				cpus = append(cpus, int(cpu))
 			}
 		}
 	}
-	return cpus, nil
+	return cpuset.New(cpus...), nil
 }
 
-// call connects to the kubelet and calls fn with a client.
-func (c Client) call(ctx context.Context, fn func(context.Context, podresources.PodResourcesListerClient) error) error {
+// method is a method of the kubelet.
+type method[Q, R any] func(podresources.PodResourcesListerClient, context.Context, *Q, ...grpc.CallOption) (*R, error)
+
+// call connects to the kubelet and calls a method.
+func call[Q, R any](ctx context.Context, c Client, does method[Q, R], request *Q) (*R, error) {
 	ctx, cancel := context.WithTimeout(ctx, kubeletTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return fmt.Errorf("connect to the kubelet: %w", err)
+		return nil, fmt.Errorf("connect to the kubelet: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	return fn(ctx, podresources.NewPodResourcesListerClient(conn))
+	return does(podresources.NewPodResourcesListerClient(conn), ctx, request)
 }

@@ -15,10 +15,6 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// beneath restricts the resolution of a path to the directory that it starts in, without symlinks, so that no entry that a Pod
-// creates in its volumes can redirect the broker.
-const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-
 // uid matches the UID of a Pod, which names its directory. The API server generates UUIDs.
 var uid = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z-]{0,62})$`)
 
@@ -30,11 +26,9 @@ func CheckUID(text string) error {
 	return nil
 }
 
-// socketsDir returns the path of a Pod's sockets volume below the kubelet's pods directory.
+// socketsDir is the path of a Pod's sockets volume below the kubelet's directory of the Pod.
 // Source: kubernetes pkg/kubelet/config/defaults.go and pkg/volume/emptydir.
-func socketsDir(pod string) string {
-	return filepath.Join(pod, "volumes", "kubernetes.io~empty-dir", layout.SocketsVolume)
-}
+const socketsDir = "volumes/kubernetes.io~empty-dir/" + layout.SocketsVolume
 
 // checkSocketName returns an error unless a name is that of a socket to which virt-handler connects.
 func checkSocketName(name string) error {
@@ -49,27 +43,30 @@ func checkSocketName(name string) error {
 	return brokerapi.Refused("%.64q is no socket of a launcher Pod", name)
 }
 
-func openAt(dir *os.File, path string, flags int) (*os.File, error) {
-	return podprocess.OpenAt(dir, path, flags, beneath)
-}
-
 // openDir opens a directory that the broker trusts, for example the kubelet's.
 func openDir(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return os.OpenFile(filepath.Clean(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-// openSocket opens the inode of one of the sockets in a Pod's sockets volume.
-func openSocket(podsDir, pod, name string) (*os.File, error) {
-	pods, err := openDir(podsDir)
+// open opens a file in the kubelet's directory of a Pod.
+func (p *Pods) open(pod, name string, flags int) (*os.File, error) {
+	if err := CheckUID(pod); err != nil {
+		return nil, err
+	}
+	pods, err := openDir(p.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = pods.Close() }()
-	socket, err := openAt(pods, filepath.Join(socketsDir(pod), name), unix.O_PATH|unix.O_NOFOLLOW)
+	return podprocess.OpenAt(pods, filepath.Join(pod, name), unix.O_NOFOLLOW|flags, podprocess.Beneath)
+}
+
+// openSocket opens the inode of one of the sockets in a Pod's sockets volume.
+func (p *Pods) openSocket(pod, name string) (*os.File, error) {
+	if err := checkSocketName(name); err != nil {
+		return nil, err
+	}
+	socket, err := p.open(pod, filepath.Join(socketsDir, name), unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}

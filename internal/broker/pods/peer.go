@@ -6,10 +6,10 @@ package pods
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -66,14 +66,16 @@ func PeerCredentials(conn *net.UnixConn) (*unix.Ucred, error) {
 }
 
 func checkCgroup(process *os.File, pod string) error {
-	cgroup, err := podprocess.Read(process, "cgroup")
+	cgroups, err := podprocess.Cgroups(process)
 	if err != nil {
 		return fmt.Errorf("read the cgroup of the process behind the socket of Pod %s: %w", pod, err)
 	}
-	if !cgroupInPod(cgroup, pod) {
-		return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
+	for _, cgroup := range cgroups {
+		if slices.ContainsFunc(cgroup.Elements, func(element string) bool { return IsCgroup(element, pod) }) {
+			return nil
+		}
 	}
-	return nil
+	return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
 }
 
 // IsCgroup reports whether an element of a cgroup's path is that of a Pod, which the kubelet calls pod<UID> with cgroupfs and
@@ -82,23 +84,6 @@ func checkCgroup(process *os.File, pod string) error {
 func IsCgroup(element, pod string) bool {
 	systemd := "-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
 	return element == "pod"+pod || strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)
-}
-
-// cgroupInPod reports whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup.
-func cgroupInPod(cgroup, pod string) bool {
-	for line := range strings.Lines(cgroup) {
-		// <hierarchy>:<controllers>:<path>
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		for element := range strings.SplitSeq(parts[2], "/") {
-			if IsCgroup(element, pod) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the kubelet created
@@ -115,39 +100,23 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 		return fmt.Errorf("find the container of the process behind the socket of Pod %s: %w", pod, err)
 	}
 	defer func() { _ = log.Close() }()
-	var has unix.Stat_t
-	if err := unix.Fstat(int(log.Fd()), &has); err != nil {
-		return err
-	}
-	pods, err := openDir(p.dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = pods.Close() }()
-	starts, err := openAt(pods, filepath.Join(pod, "containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
+	starts, err := p.open(pod, filepath.Join("containers", layout.ComputeContainer), unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return fmt.Errorf("find the container %s of Pod %s: %w", layout.ComputeContainer, pod, err)
 	}
 	defer func() { _ = starts.Close() }()
-	names, err := starts.Readdirnames(maxStarts)
-	if err != nil && !errors.Is(err, io.EOF) {
+	has, err := log.Stat()
+	if err != nil {
+		return err
+	}
+	names, err := podprocess.Names(starts, maxStarts)
+	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		var made unix.Stat_t
-		err := unix.Fstatat(int(starts.Fd()), name, &made, unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil && made.Dev == has.Dev && made.Ino == has.Ino {
+		if made, err := os.Lstat(filepath.Join(podprocess.Reopen(starts), name)); err == nil && os.SameFile(made, has) {
 			return nil
 		}
 	}
 	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod, layout.ComputeContainer)
-}
-
-// connectSocket connects to a socket by its inode.
-func connectSocket(socket *os.File) (*net.UnixConn, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: podprocess.Reopen(socket)})
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", socket.Name(), err)
-	}
-	return conn, nil
 }

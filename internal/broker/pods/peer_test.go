@@ -41,8 +41,8 @@ func TestCgroupInPod(t *testing.T) {
 		{"nonsense", "pod" + uid, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := cgroupInPod(tc.file, uid); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
+			if err := checkCgroup(procDir(t, tc.file), uid); (err == nil) != tc.want {
+				t.Errorf("got %v, want %v", err, tc.want)
 			}
 		})
 	}
@@ -152,7 +152,7 @@ func newPods(t *testing.T, check CheckPeer) (p *Pods, sockets string) {
 	t.Helper()
 	p = New(t.TempDir(), check)
 	t.Cleanup(p.Close)
-	sockets = filepath.Join(p.dir, socketsDir(podUID))
+	sockets = filepath.Join(p.dir, podUID, socketsDir)
 	if err := os.MkdirAll(sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}

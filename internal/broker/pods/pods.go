@@ -64,27 +64,44 @@ func (p *Pods) Connect(pod, name string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// Wait returns when one of the sockets of a Pod exists.
+// Wait returns when one of the sockets of a Pod exists. The kubelet may not have created the Pod's directories yet.
 func (p *Pods) Wait(ctx context.Context, pod, name string) error {
-	if err := errors.Join(CheckUID(pod), checkSocketName(name)); err != nil {
-		return err
+	for start := time.Now(); ; {
+		socket, err := p.openSocket(pod, name)
+		if err == nil {
+			return socket.Close()
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(max(time.Since(start)/checksPerPeriod, minInterval), maxInterval)):
+		}
 	}
-	return waitForSocket(ctx, p.dir, pod, name)
 }
+
+// The interval between checks for a socket grows with the time that its Pod takes, of which it delays the guest by half a percent at most. A
+// check takes a few microseconds. Notifications of the kernel would need an instance of inotify, of which all of a node's processes of root
+// share 128, and the watched directories do not exist before the Pod starts.
+const (
+	minInterval     = 5 * time.Millisecond
+	maxInterval     = time.Second
+	checksPerPeriod = 200
+)
 
 // dial connects to a socket and returns the directory of the process that serves it.
 func (p *Pods) dial(pod, name string) (*net.UnixConn, *os.File, error) {
-	if err := errors.Join(CheckUID(pod), checkSocketName(name)); err != nil {
-		return nil, nil, err
-	}
-	socket, err := openSocket(p.dir, pod, name)
+	socket, err := p.openSocket(pod, name)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = socket.Close() }()
-	conn, err := connectSocket(socket)
+	// It is connected to by its inode.
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: podprocess.Reopen(socket)})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("connect to %s: %w", name, err)
 	}
 	process, err := p.check(conn, pod)
 	if err != nil {
@@ -114,7 +131,7 @@ func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	defer p.mu.Unlock()
 	p.forget(func(known string, dir *os.File) bool { return known == pod || !runs(dir) })
 	p.libvirtds[pod] = process
-	return duplicate(process)
+	return openDir(podprocess.Reopen(process))
 }
 
 // known returns the libvirtd that was found earlier, if it still runs, or nil.
@@ -122,7 +139,7 @@ func (p *Pods) known(pod string) *os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if dir := p.libvirtds[pod]; dir != nil && runs(dir) {
-		copied, _ := duplicate(dir)
+		copied, _ := openDir(podprocess.Reopen(dir))
 		return copied
 	}
 	return nil
@@ -143,14 +160,6 @@ func (p *Pods) forget(which func(pod string, dir *os.File) bool) {
 func runs(process *os.File) bool {
 	_, err := unix.Readlinkat(int(process.Fd()), "root", make([]byte, 1))
 	return err == nil
-}
-
-func duplicate(file *os.File) (*os.File, error) {
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), file.Name()), nil
 }
 
 // Created returns when the kubelet created a Pod's directory, or zero if its file system does not record that.

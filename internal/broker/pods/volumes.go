@@ -6,7 +6,6 @@ package pods
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,20 +29,7 @@ const maxVolumes = 64
 
 // EmptyDir opens the directory of an emptyDir of a Pod.
 func (p *Pods) EmptyDir(pod, volume string) (*os.File, error) {
-	return p.open(pod, filepath.Join("volumes", "kubernetes.io~empty-dir", volume), unix.O_DIRECTORY)
-}
-
-// open opens a file in the kubelet's directory of a Pod, as a reference.
-func (p *Pods) open(pod, name string, flags int) (*os.File, error) {
-	if err := CheckUID(pod); err != nil {
-		return nil, err
-	}
-	pods, err := openDir(p.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = pods.Close() }()
-	return openAt(pods, filepath.Join(pod, name), unix.O_PATH|unix.O_NOFOLLOW|flags)
+	return p.open(pod, filepath.Join("volumes", "kubernetes.io~empty-dir", volume), unix.O_PATH|unix.O_DIRECTORY)
 }
 
 // ClaimImage opens the disk image of the one claim with a file system that an attachment Pod has, as a reference. It is a regular file of
@@ -54,13 +40,13 @@ func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	claim, err := p.open(pod, filepath.Join("volumes", kind, name), unix.O_DIRECTORY)
+	claim, err := p.open(pod, filepath.Join("volumes", kind, name), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = claim.Close() }()
 	if kind == "kubernetes.io~csi" {
-		mount, err := openAt(claim, "mount", unix.O_PATH|unix.O_DIRECTORY)
+		mount, err := podprocess.OpenAt(claim, "mount", unix.O_PATH|unix.O_DIRECTORY, podprocess.Beneath)
 		if err != nil {
 			return nil, err
 		}
@@ -70,13 +56,10 @@ func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 	if err := expectMount(claim); err != nil {
 		return nil, fmt.Errorf("attachment Pod %s: %w", pod, err)
 	}
-	fd, err := unix.Openat2(int(claim.Fd()), layout.DiskImage, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: beneath | unix.RESOLVE_NO_XDEV,
-	})
+	image, err := podprocess.OpenAt(claim, layout.DiskImage, unix.O_PATH|unix.O_NOFOLLOW, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
 	if err != nil {
-		return nil, fmt.Errorf("open %s of the claim of attachment Pod %s: %w", layout.DiskImage, pod, err)
+		return nil, fmt.Errorf("open the image of the claim of attachment Pod %s: %w", pod, err)
 	}
-	image := os.NewFile(uintptr(fd), layout.DiskImage)
 	info, err := image.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = brokerapi.Refused("%s of the claim of attachment Pod %s is no regular file but %s", layout.DiskImage, pod, info.Mode())
@@ -108,7 +91,7 @@ func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	link, err := p.open(pod, filepath.Join("volumeDevices", kind, name), 0)
+	link, err := p.open(pod, filepath.Join("volumeDevices", kind, name), unix.O_PATH)
 	if err != nil {
 		return 0, err
 	}
@@ -132,13 +115,13 @@ func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (uint64, error) {
 		return 0, err
 	}
 	defer func() { _ = dir.Close() }()
-	fd, err := unix.Openat2(int(dir.Fd()), below, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH})
+	device, err := podprocess.OpenAt(dir, below, unix.O_PATH, unix.RESOLVE_BENEATH)
 	if err != nil {
 		return 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
 	}
-	defer func() { _ = unix.Close(fd) }()
+	defer func() { _ = device.Close() }()
 	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
+	if err := unix.Fstat(int(device.Fd()), &stat); err != nil {
 		return 0, err
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
@@ -179,19 +162,10 @@ func (p *Pods) onlyVolume(pod, dir string) (kind, name string, err error) {
 }
 
 func (p *Pods) list(pod, name string) ([]string, error) {
-	reference, err := p.open(pod, name, unix.O_DIRECTORY)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = reference.Close() }()
-	dir, err := openAt(reference, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := p.open(pod, name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	names, err := dir.Readdirnames(maxVolumes)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return names, err
+	return podprocess.Names(dir, maxVolumes)
 }

@@ -58,12 +58,9 @@ const MaxVolumeName = 63
 
 // HasGuestFiles reports whether a name is that of a volume with files for the guest.
 func HasGuestFiles(volume string) bool {
-	if len(volume) > MaxVolumeName || strings.Trim(volume, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return false
-	}
 	for _, suffix := range []string{UserDataSuffix, NetworkDataSuffix, FilesSuffix, CredentialsSuffix} {
 		if len(volume) > len(suffix) && strings.HasSuffix(volume, suffix) {
-			return true
+			return IsVolumeName(volume)
 		}
 	}
 	return false

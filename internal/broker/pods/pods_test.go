@@ -20,9 +20,9 @@ func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { done <- waitForSocket(ctx, pods, podUID, layout.LibvirtSocketName) }()
+	go func() { done <- New(pods, nil).Wait(ctx, podUID, layout.LibvirtSocketName) }()
 	dir := pods
-	for step := range strings.SplitSeq(socketsDir(podUID), "/") {
+	for step := range strings.SplitSeq(podUID+"/"+socketsDir, "/") {
 		dir = filepath.Join(dir, step)
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
 func TestWaitForSocketEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- waitForSocket(ctx, t.TempDir(), podUID, layout.LibvirtSocketName) }()
+	go func() { done <- New(t.TempDir(), nil).Wait(ctx, podUID, layout.LibvirtSocketName) }()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
