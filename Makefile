@@ -224,6 +224,10 @@ bench-live: ## Migrate a busy guest between two nodes (COUNT=10), check that not
 bench-hotplug: ## Plug and unplug a volume while the guest writes (COUNT=50), and resize the guest; writes .bench/hotplug.json
 	@hack/bench-hotplug.sh $(COUNT)
 
+.PHONY: bench-snapshot
+bench-snapshot: ## Take snapshots of guests with 1, 4 and 16 disks (COUNT=10), against virsh's freeze; writes .bench/snapshot.json
+	@hack/bench-snapshot.sh $(COUNT)
+
 ##@ Build
 
 .PHONY: build
