@@ -137,6 +137,10 @@ func TestSourcesThatWait(t *testing.T) {
 			exportOf(KindBackup, "backup.kubevirt.io", "b"),
 			"Pending; Ready=False Initializing sources of the kind VirtualMachineBackup are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
 		},
+		"a template": {
+			exportOf("VirtualMachineTemplate", "template.kubevirt.io", "t"),
+			"Pending; Ready=False Initializing sources of the kind VirtualMachineTemplate are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
+		},
 		"no image":     {func() *World { w := claimWorld(); w.Config.Image = ""; return w }(), "Pending; Ready=False PodPending The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE; PVCReady=True PVCBound "},
 		"no authority": {func() *World { w := claimWorld(); w.Config.CA = ""; return w }(), "Pending; Ready=False PodPending There is no authority for the certificates of exporters yet; PVCReady=True PVCBound "},
 	} {
