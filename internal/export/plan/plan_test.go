@@ -620,6 +620,40 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// Users may write contents. The claims of an export are in its namespace, and filled from VolumeSnapshots of it, whatever is in the content.
+func TestAnExportReachesNoOtherNamespace(t *testing.T) {
+	w := snapshotWorld()
+	w.Content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "vm"}}
+	for i := range w.Content.Spec.VolumeBackups {
+		old := &w.Content.Spec.VolumeBackups[i].PersistentVolumeClaim
+		old.Namespace, old.Spec.VolumeName = "other", "pv-of-other"
+		old.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
+		old.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret", Namespace: ptr.To("other")}
+	}
+	step := next(t, w)
+	if len(step.Claims) != 2 || step.Service.Namespace != "default" {
+		t.Fatalf("got %+v", step)
+	}
+	for _, made := range step.Claims {
+		spec := &made.Spec
+		if made.Namespace != "default" || spec.VolumeName != "" || spec.Selector != nil || spec.DataSource.Kind != csi.Kind ||
+			spec.DataSourceRef.Kind != csi.Kind || spec.DataSourceRef.Namespace != nil {
+			t.Errorf("got claim %+v", made)
+		}
+	}
+	w.add(step.Claims...)
+	w.Service = serviceOf(w)
+	pod := next(t, w).Pod
+	if pod == nil || pod.Namespace != "default" {
+		t.Fatalf("got Pod %+v", pod)
+	}
+	for i := range pod.Spec.Volumes {
+		if from := pod.Spec.Volumes[i].PersistentVolumeClaim; from != nil && w.Claims[from.ClaimName] == nil {
+			t.Errorf("the exporter reads claim %s", from.ClaimName)
+		}
+	}
+}
+
 func TestSnapshotsThatCannotBeExported(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*World)
