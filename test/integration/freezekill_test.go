@@ -338,7 +338,8 @@ func (k *freezeKills) table(seed uint64) string {
 		}
 		row("%s\t%s\t%d\t%d\t%s", of.found, of.after, len(groups[of]), in, latest)
 	}
-	row("%d of %d freezes ended with a thaw by the deadline; seed %d", thawed, len(k.runs), seed)
+	row("%d of %d guests were thawed in time: at most %s after the deadline, at which the agent requests it; seed %d",
+		thawed, len(k.runs), freezeAllowance, seed)
 	_ = w.Flush()
 	return b.String()
 }
