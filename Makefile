@@ -198,6 +198,13 @@ test-upgrade: ## Upgrade from an earlier release and back, while VMs run, on a l
 chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200; SEED=n repeats a run); writes .bench/chaos.json
 	@RUNS='$(RUNS)' SEED='$(SEED)' hack/chaos.sh
 
+.PHONY: chaos-freeze
+chaos-freeze: deps ## Kill the agent and its broker while they freeze a guest (RUNS=100; SEED=n repeats the delays); writes .bench/freeze.json
+	@rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher) && guest=$$(hack/images/guest.sh guest-small) && \
+		VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot VIREO_FREEZE_RUNS=$(or $(RUNS),100) VIREO_FREEZE_SEED='$(SEED)' \
+		VIREO_FREEZE_REPORT=$(CURDIR)/.bench/freeze.json \
+		go test ./test/integration -count 1 -timeout 60m -ginkgo.focus 'is thawed by the deadline of a freeze' && cat .bench/freeze.txt
+
 .PHONY: hostile
 hostile: deps ## Measure ten guests beside 50 launchers that block their agent (ROUNDS=5); writes .bench/hostile.json
 	@$(tools) envtest
@@ -226,6 +233,10 @@ bench-live: ## Migrate a busy guest between two nodes (COUNT=10), check that not
 .PHONY: bench-hotplug
 bench-hotplug: ## Plug and unplug a volume while the guest writes (COUNT=50), and resize the guest; writes .bench/hotplug.json
 	@hack/bench-hotplug.sh $(COUNT)
+
+.PHONY: bench-snapshot
+bench-snapshot: ## Take snapshots of guests with 1, 4 and 16 disks (COUNT=10), against virsh's freeze; writes .bench/snapshot.json
+	@hack/bench-snapshot.sh $(COUNT)
 
 ##@ Build
 

@@ -165,6 +165,33 @@ func TestRolesAreNamespaced(t *testing.T) {
 	}
 }
 
+// A namespace's editor reaches the data of another one by none of the kinds that copy it. What the objects of its own namespace may name
+// is tested beside the code that reads them.
+func TestDataOfOtherNamespacesIsOutOfReach(t *testing.T) {
+	for _, p := range []struct{ group, resource string }{
+		{"snapshot.kubevirt.io", "virtualmachinesnapshots"},
+		{"snapshot.kubevirt.io", "virtualmachinesnapshotcontents"},
+		{"snapshot.kubevirt.io", "virtualmachinerestores"},
+		{"clone.kubevirt.io", "virtualmachineclones"},
+		{"export.kubevirt.io", "virtualmachineexports"},
+		{"backup.kubevirt.io", "virtualmachinebackups"},
+		{"subresources.kubevirt.io", "virtualmachines/memorydump"},
+		{"subresources.kubevirt.io", "virtualmachines/addvolume"},
+		// With it, DataVolumes of other namespaces may copy claims and snapshots.
+		{"cdi.kubevirt.io", "datavolumes/source"},
+		{"", "persistentvolumeclaims"},
+		{"", "secrets"},
+	} {
+		for verb := range strings.FieldsSeq(read + " " + change) {
+			for user := range users {
+				if may(t, user, verb, p.group, p.resource, "elsewhere") {
+					t.Errorf("%s may %s %s of another namespace", user, verb, p.resource)
+				}
+			}
+		}
+	}
+}
+
 // may sends a SubjectAccessReview.
 func may(t *testing.T, user, verb, group, resource, where string) bool {
 	t.Helper()

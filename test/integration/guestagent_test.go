@@ -53,6 +53,7 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 
 	hasStatistics(g)
 	isFrozenForSnapshots(g)
+	isThawedAfterKills(g)
 
 	It("gets its clock set when it is unpaused", func() {
 		Expect(g.conn.Watch(ctx, func() {})).To(Succeed())

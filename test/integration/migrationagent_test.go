@@ -44,14 +44,15 @@ import (
 const agentName = "vireo-test-agent"
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[0] == agentName {
-		if err := runAgent(os.Args[1]); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", agentName, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	run := map[string]func(setup string) error{agentName: runAgent, freezingAgentName: runFreezingAgent}[os.Args[0]]
+	if len(os.Args) != 2 || run == nil {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[0], err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // agentListener is the descriptor of the socket that an agent listens on.

@@ -137,6 +137,10 @@ func TestSourcesThatWait(t *testing.T) {
 			exportOf(KindBackup, "backup.kubevirt.io", "b"),
 			"Pending; Ready=False Initializing sources of the kind VirtualMachineBackup are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
 		},
+		"a template": {
+			exportOf("VirtualMachineTemplate", "template.kubevirt.io", "t"),
+			"Pending; Ready=False Initializing sources of the kind VirtualMachineTemplate are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
+		},
 		"no image":     {func() *World { w := claimWorld(); w.Config.Image = ""; return w }(), "Pending; Ready=False PodPending The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE; PVCReady=True PVCBound "},
 		"no authority": {func() *World { w := claimWorld(); w.Config.CA = ""; return w }(), "Pending; Ready=False PodPending There is no authority for the certificates of exporters yet; PVCReady=True PVCBound "},
 	} {
@@ -613,6 +617,40 @@ func TestSnapshot(t *testing.T) {
 	links := step.Status.Links.Internal
 	if len(links.Volumes) != 2 || links.Volumes[0].Name != "root" || len(links.Manifests) != 2 || links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
 		t.Errorf("got %+v", links)
+	}
+}
+
+// Users may write contents. The claims of an export are in its namespace, and filled from VolumeSnapshots of it, whatever is in the content.
+func TestAnExportReachesNoOtherNamespace(t *testing.T) {
+	w := snapshotWorld()
+	w.Content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "vm"}}
+	for i := range w.Content.Spec.VolumeBackups {
+		old := &w.Content.Spec.VolumeBackups[i].PersistentVolumeClaim
+		old.Namespace, old.Spec.VolumeName = "other", "pv-of-other"
+		old.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
+		old.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret", Namespace: ptr.To("other")}
+	}
+	step := next(t, w)
+	if len(step.Claims) != 2 || step.Service.Namespace != "default" {
+		t.Fatalf("got %+v", step)
+	}
+	for _, made := range step.Claims {
+		spec := &made.Spec
+		if made.Namespace != "default" || spec.VolumeName != "" || spec.Selector != nil || spec.DataSource.Kind != csi.Kind ||
+			spec.DataSourceRef.Kind != csi.Kind || spec.DataSourceRef.Namespace != nil {
+			t.Errorf("got claim %+v", made)
+		}
+	}
+	w.add(step.Claims...)
+	w.Service = serviceOf(w)
+	pod := next(t, w).Pod
+	if pod == nil || pod.Namespace != "default" {
+		t.Fatalf("got Pod %+v", pod)
+	}
+	for i := range pod.Spec.Volumes {
+		if from := pod.Spec.Volumes[i].PersistentVolumeClaim; from != nil && w.Claims[from.ClaimName] == nil {
+			t.Errorf("the exporter reads claim %s", from.ClaimName)
+		}
 	}
 }
 

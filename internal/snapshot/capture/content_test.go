@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -70,6 +71,27 @@ func TestContent(t *testing.T) {
 	if made.Name != "vmsnapshot-42-volume-root" || *made.Spec.Source.PersistentVolumeClaimName != "root" ||
 		*made.Spec.VolumeSnapshotClassName != "snap" || owner == nil || owner.Name != content.Name {
 		t.Errorf("VolumeSnapshot %+v", made)
+	}
+}
+
+// Users may write contents. A VolumeSnapshot is in the content's namespace, and of a claim of that namespace, whatever is in it.
+func TestASnapshotReachesNoOtherNamespace(t *testing.T) {
+	content, _ := Content(request(), Stored{VM: builder.MakeVM("vm").UID("7").Obj(), Identity: firmware.FromUID, Volumes: []Volume{
+		{Name: "root", ClaimName: "root", Claim: claim("root", "fast"), Class: "snap"},
+	}})
+	content.Spec.Source.VirtualMachine.Namespace = "other"
+	content.Spec.VolumeBackups[0].PersistentVolumeClaim.Namespace = "other"
+	made := VolumeSnapshot(content, &content.Spec.VolumeBackups[0], "snap")
+	want := csi.VolumeSnapshotSource{PersistentVolumeClaimName: ptr.To("root")}
+	if diff := cmp.Diff(want, made.Spec.Source); diff != "" || made.Namespace != "default" {
+		t.Errorf("a VolumeSnapshot in namespace %s (-want +got):\n%s", made.Namespace, diff)
+	}
+	if !IsContentOf(content, request()) {
+		t.Error("the content does not belong to the snapshot")
+	}
+	content.Namespace = "other"
+	if IsContentOf(content, request()) {
+		t.Error("the content of another namespace belongs to the snapshot")
 	}
 }
 

@@ -88,6 +88,42 @@ func TestWhatIsCreated(t *testing.T) {
 	}
 }
 
+// Users may write contents. What a clone creates and deletes is in its namespace, and names objects of it, whatever the content contains.
+func TestACloneReachesNoOtherNamespace(t *testing.T) {
+	for name, change := range map[string]func(*cluster){"of a VM": func(*cluster) {}, "of a snapshot": ofSnapshot} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(change)
+			made := 0
+			for range 100 {
+				if c.Content != nil {
+					c.Content = c.Content.DeepCopy()
+					c.Content.Spec.Source.VirtualMachine.Namespace = "other"
+				}
+				step := Next(c.seen())
+				for _, object := range append(slices.Clone(step.Create), step.Delete...) {
+					if object.GetNamespace() != "default" {
+						t.Errorf("%T %s/%s is changed", object, object.GetNamespace(), object.GetName())
+					}
+				}
+				for _, object := range step.Create {
+					if of, ok := object.(*snapshotv1beta1.VirtualMachineRestore); ok && strings.Contains(strings.Join(of.Spec.Patches, " "), "other") {
+						t.Errorf("the VM is patched with %v", of.Spec.Patches)
+					}
+					made++
+				}
+				c.apply(step, all)
+				c.settle()
+				if c.Clone.Status.Phase == v1beta1.Succeeded {
+					break
+				}
+			}
+			if c.Clone.Status.Phase != v1beta1.Succeeded || made == 0 {
+				t.Fatalf("got %s after %d objects", describe(&c.Clone.Status), made)
+			}
+		})
+	}
+}
+
 func TestClaimsThatWaitKeepTheSnapshot(t *testing.T) {
 	c := newCluster()
 	c.unbound = true

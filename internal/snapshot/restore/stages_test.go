@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -345,5 +346,112 @@ func TestARestoredDataVolumeHasOneSource(t *testing.T) {
 				t.Errorf("the template of the VM is %+v", template)
 			}
 		})
+	}
+}
+
+// reachOut changes what a namespace's editor can write, the content of a snapshot, so that everything in it is another namespace's.
+func reachOut(c *cluster) {
+	content := c.Content.DeepCopy()
+	content.Spec.Source.VirtualMachine.Namespace = "other"
+	for i := range content.Spec.VolumeBackups {
+		claim := &content.Spec.VolumeBackups[i].PersistentVolumeClaim
+		claim.Namespace = "other"
+		claim.Spec.VolumeName = "pv-of-other"
+		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "secret"}
+		claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret", Namespace: ptr.To("other")}
+		claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other"}}
+		claim.Finalizers = []string{"example.com/stay"}
+	}
+	c.Content = content
+}
+
+// A restore creates, changes and deletes objects of its namespace only, and a claim is filled from a VolumeSnapshot of it, whatever the
+// content contains. virt-controller may read and write all namespaces.
+func TestARestoreReachesNoOtherNamespace(t *testing.T) {
+	withState := func(c *cluster) { *c = *newCluster(withTPM) }
+	for name, change := range map[string]func(*cluster){"to the VM": withState, "in place": inPlace, "to a new VM": toNew} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			change(c)
+			reachOut(c)
+			claims := 0
+			for range 200 {
+				step := Next(c.World)
+				objects := slices.Concat(step.Create, step.Update, step.Delete)
+				if step.Check != nil {
+					objects = append(objects, step.Check)
+				}
+				for _, object := range objects {
+					if object.GetNamespace() != "default" {
+						t.Errorf("%T %s/%s is changed", object, object.GetNamespace(), object.GetName())
+					}
+				}
+				for _, object := range step.Create {
+					if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
+						expectOwnSource(t, c, claim)
+						claims++
+					}
+				}
+				c.apply(step, all)
+				c.settle()
+				if ptr.Deref(step.Status.Complete, false) {
+					break
+				}
+			}
+			if claims < 3 {
+				t.Errorf("%d claims are restored: %+v", claims, c.Restore.Status)
+			}
+		})
+	}
+}
+
+// Patches that move a new VM to another namespace, or let another object own it, are refused before anything is created.
+func TestPatchesReachNoOtherNamespace(t *testing.T) {
+	for _, patch := range []string{
+		`{"op":"replace","path":"/metadata/namespace","value":"other"}`,
+		`{"op":"remove","path":"/metadata/namespace"}`,
+		`{"op":"move","from":"/metadata/namespace","path":"/metadata/labels/a"}`,
+		`{"op":"copy","from":"/metadata/labels/app","path":"/metadata/namespace"}`,
+		`{"op":"replace","path":"/metadata","value":{"name":"copy","namespace":"other"}}`,
+		`{"op":"replace","path":"","value":{}}`,
+		`{"op":"add","path":"/metadata/ownerReferences","value":[]}`,
+		`{"op":"add","path":"/spec/../metadata/namespace","value":"other"}`,
+		`[{"op":"remove","path":"/spec/instancetype"},{"op":"replace","path":"/metadata/namespace","value":"other"}]`,
+	} {
+		c := newCluster()
+		toNew(c)
+		c.Restore.Spec.Patches = []string{patch}
+		before := len(c.Claims)
+		for range 10 {
+			step := Next(c.World)
+			if step.Check != nil && step.Check.Namespace != "default" {
+				t.Errorf("%s: the VM would be in namespace %s", patch, step.Check.Namespace)
+			}
+			c.apply(step, all)
+		}
+		if c.Target != nil || len(c.Claims) != before || !Finished(c.Restore.Status) {
+			t.Errorf("%s: target %v, %d claims, status %+v", patch, c.Target, len(c.Claims)-before, c.Restore.Status)
+		}
+	}
+}
+
+// expectOwnSource checks that a claim is filled from a VolumeSnapshot of its namespace, and bound to no volume that exists.
+func expectOwnSource(t *testing.T, c *cluster, claim *corev1.PersistentVolumeClaim) {
+	t.Helper()
+	spec := &claim.Spec
+	if spec.VolumeName != "" || spec.Selector != nil || len(claim.Finalizers) > 0 {
+		t.Errorf("claim %s selects volume %q, %v and has the finalizers %v", claim.Name, spec.VolumeName, spec.Selector, claim.Finalizers)
+	}
+	if ref := spec.DataSourceRef; ref == nil || ref.Kind != csi.Kind || ref.Namespace != nil || c.VolumeSnapshots[ref.Name] == nil {
+		t.Errorf("claim %s is filled from %+v", claim.Name, ref)
+	}
+	if source := spec.DataSource; source == nil || source.Kind != csi.Kind || c.VolumeSnapshots[source.Name] == nil {
+		t.Errorf("claim %s is filled from %+v", claim.Name, source)
+	}
+	for _, owner := range claim.OwnerReferences {
+		if owner.UID == "other" {
+			t.Errorf("claim %s has the owner %s of the content", claim.Name, owner.Name)
+		}
 	}
 }

@@ -26,15 +26,19 @@ type exportValidator struct{}
 
 var _ admission.Validator[*exportv1.VirtualMachineExport] = exportValidator{}
 
+// templateGroup is the group of templates, which an add-on of KubeVirt installs.
+const templateGroup = "template.kubevirt.io"
+
 // exportSource is a kind of source.
 type exportSource struct{ group, noName, otherGroup string }
 
-// exportSources are the kinds of sources. Backups are accepted because KubeVirt, which creates such exports itself, accepts them.
+// exportSources are the kinds of sources that KubeVirt accepts. Those that are not exported wait, with a condition that says so.
 var exportSources = map[string]exportSource{
 	"PersistentVolumeClaim":  {"", "PVC name must not be empty", "PVC API group must be missing or blank"},
 	"VirtualMachine":         {v1.GroupVersion.Group, "Virtual Machine name must not be empty", "VM API group must be " + v1.GroupVersion.Group},
 	"VirtualMachineSnapshot": {snapshot.GroupName, "VMSnapshot name must not be empty", "VMSnapshot API group must be " + snapshot.GroupName},
 	"VirtualMachineBackup":   {backup.GroupName, "VMBackup name must not be empty", "VMBackup API group must be " + backup.GroupName},
+	"VirtualMachineTemplate": {templateGroup, "VMTemplate name must not be empty", "VMTemplate API group must be " + templateGroup},
 }
 
 // ValidateCreate implements admission.Validator.
