@@ -69,9 +69,9 @@ func TestConfigureQEMU(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks" ]`
+			want := `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks", "/var/run/kubevirt/hotplug-disks" ]`
 			if shared {
-				want = `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks", "/var/run/kubevirt-private/vm-state" ]`
+				want = `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks", "/var/run/kubevirt/hotplug-disks", "/var/run/kubevirt-private/vm-state" ]`
 			}
 			if !strings.Contains(string(content), "\n"+want+"\n") {
 				t.Errorf("got\n%s\nwant the line %s", content, want)
