@@ -41,7 +41,11 @@ func prepare(log logr.Logger) error {
 			return fmt.Errorf("create libvirt's directories: %w", err)
 		}
 	}
-	if err := configureQEMU(qemuConfig, qemuConf, os.Getenv(launcherpod.SharedStateEnv) == launcherpod.StateDir); err != nil {
+	var own []string
+	if os.Getenv(launcherpod.SharedStateEnv) != launcherpod.StateDir {
+		own = append(own, launcherpod.StateDir)
+	}
+	if err := configureQEMU(qemuConfig, qemuConf, own...); err != nil {
 		return fmt.Errorf("put libvirt's configuration of QEMU in place: %w", err)
 	}
 	if err := prepareState(launcherpod.StateDir, launcherpod.TPMAuthorityDir); err != nil {

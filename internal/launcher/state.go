@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -45,23 +47,36 @@ func makeStateDirs(claim, authority string) error {
 	return os.Symlink(filepath.Join(claim, launcherpod.AuthorityState), authority)
 }
 
-// sharedState is the part of libvirt's configuration that declares the claim as shared with another Pod: a TPM that is migrated
-// uses the state that is there, and libvirt creates none.
-const sharedState = `, "` + launcherpod.StateDir + `"`
+// sharedDirs matches the directories of which libvirt's configuration says that another Pod can have the same files, so that a guest
+// may migrate. A TPM that is migrated uses the state that is there, and libvirt creates none.
+var sharedDirs = regexp.MustCompile(`(?m)^shared_filesystems = \[ (.*) \]$`)
 
-// configureQEMU installs libvirt's configuration of QEMU. It declares the claim as shared; configureQEMU removes that if it is not.
-func configureQEMU(from, to string, shared bool) error {
+// configureQEMU installs libvirt's configuration of QEMU for a Pod: without the directories that the Pod does not have, and without those
+// that are its own. libvirt 11.3 ignores all directories after one that does not exist.
+func configureQEMU(from, to string, own ...string) error {
 	content, err := os.ReadFile(from) //nolint:gosec // constant paths
 	if err != nil {
 		return err
 	}
 	text := string(content)
-	switch {
-	case strings.Count(text, sharedState) != 1:
-		return fmt.Errorf("%s does not contain exactly once that %s is shared", from, launcherpod.StateDir)
-	case !shared:
-		text = strings.Replace(text, sharedState, "", 1)
+	found := sharedDirs.FindStringSubmatch(text)
+	if found == nil {
+		return fmt.Errorf("%s has no line with shared_filesystems", from)
 	}
+	var dirs []string
+	for _, quoted := range strings.Split(found[1], ", ") {
+		dir := strings.Trim(quoted, `"`)
+		if slices.Contains(own, dir) {
+			continue
+		}
+		switch _, err := os.Stat(dir); {
+		case err == nil:
+			dirs = append(dirs, quoted)
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	text = strings.Replace(text, found[1], strings.Join(dirs, ", "), 1)
 	return os.WriteFile(to, []byte(text), 0o600) //nolint:gosec // constant paths
 }
 

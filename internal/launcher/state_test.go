@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 func TestMakeStateDirs(t *testing.T) {
@@ -59,30 +61,40 @@ func TestMakeStateDirs(t *testing.T) {
 
 func TestConfigureQEMU(t *testing.T) {
 	image := filepath.Join("..", "..", "images", "virt-launcher", "rootfs", "usr", "share", "vireo", "libvirt", "qemu.conf")
-	for name, shared := range map[string]bool{"a claim of the Pod's own": false, "a claim that other Pods use": true} {
-		t.Run(name, func(t *testing.T) {
-			to := filepath.Join(t.TempDir(), "qemu.conf")
-			if err := configureQEMU(image, to, shared); err != nil {
-				t.Fatal(err)
-			}
-			content, err := os.ReadFile(to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks", "/var/run/kubevirt/hotplug-disks" ]`
-			if shared {
-				want = `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks", "/var/run/kubevirt/hotplug-disks", "/var/run/kubevirt-private/vm-state" ]`
-			}
-			if !strings.Contains(string(content), "\n"+want+"\n") {
-				t.Errorf("got\n%s\nwant the line %s", content, want)
-			}
-		})
-	}
-	other := filepath.Join(t.TempDir(), "other.conf")
-	if err := os.WriteFile(other, []byte("shared_filesystems = []\n"), 0o600); err != nil {
+	content, err := os.ReadFile(image)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := configureQEMU(other, filepath.Join(t.TempDir(), "qemu.conf"), false); err == nil {
-		t.Error("a configuration without the shared state was accepted")
+	shipped := sharedDirs.FindSubmatch(content)
+	if shipped == nil {
+		t.Fatalf("%s has no line with shared_filesystems", image)
+	}
+	want := []string{"/var/run/kubevirt-private/vmi-disks", launcherpod.HotplugDisksDir, launcherpod.StateDir}
+	if got := `"` + strings.Join(want, `", "`) + `"`; string(shipped[1]) != got {
+		t.Errorf("the image's configuration shares %s, want %s", shipped[1], got)
+	}
+	present, own, missing := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "missing")
+	from := filepath.Join(t.TempDir(), "qemu.conf")
+	text := "max_core = 0\nshared_filesystems = [ \"" + missing + `", "` + own + `", "` + present + "\" ]\nmax_queued = 0\n"
+	if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "qemu.conf")
+	if err := configureQEMU(from, to, own); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "max_core = 0\nshared_filesystems = [ \"" + present + "\" ]\nmax_queued = 0\n"; string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	other := filepath.Join(t.TempDir(), "other.conf")
+	if err := os.WriteFile(other, []byte("max_core = 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := configureQEMU(other, to); err == nil {
+		t.Error("a configuration without shared directories was accepted")
 	}
 }
