@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
@@ -30,6 +31,7 @@ var indexes = map[string]client.IndexerFunc{
 		return virtualmachinesnapshot.ClaimsOfPod(pod)
 	}),
 	virtualmachineinstance.AttachmentIndex: indexOf(virtualmachineinstance.AttachmentOf),
+	reconciler.CreatedByIndex:              reconciler.CreatedBy,
 	virtualmachineclone.ClaimIndex:         indexOf(virtualmachineclone.RestoreOfClaim),
 	virtualmachinerestore.LockIndex:        indexOf(virtualmachinerestore.LockOf),
 }

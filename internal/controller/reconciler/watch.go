@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
@@ -58,6 +59,8 @@ func OnConfig(config ConfigFeed, delay time.Duration, find handler.MapFunc) sour
 const (
 	// NodeIndex finds the VMIs of a node by status.nodeName.
 	NodeIndex = "status.nodeName"
+	// CreatedByIndex finds objects by the label created-by. A list by labels compares those of all objects of a namespace.
+	CreatedByIndex = "metadata.labels.created-by"
 	// DataVolumeIndex finds the VMs and the VMIs that have DataVolumes, by the value HasDataVolumes.
 	DataVolumeIndex = "has-data-volumes"
 	// HasDataVolumes is the only value of DataVolumeIndex.
@@ -80,6 +83,14 @@ func IndexBy[T client.Object](kind T, field string, values func(T) []string) Ind
 		}
 		return values(object)
 	}}
+}
+
+// CreatedBy returns the value of CreatedByIndex.
+func CreatedBy(object client.Object) []string {
+	if creator := object.GetLabels()[v1.CreatedByLabel]; creator != "" {
+		return []string{creator}
+	}
+	return nil
 }
 
 // AddIndexes adds indexes to the manager's cache.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
@@ -95,6 +96,8 @@ func deleteOldRevisions(ctx context.Context, s *Scope) error {
 	return nil
 }
 
+const revisionKind = "ControllerRevision"
+
 // listStartRevisions lists the VM's start revisions without their data.
 func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	revisions, err := listRevisions(ctx, s)
@@ -105,9 +108,9 @@ func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMe
 // does not store their data.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
+	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(revisionKind + "List"))
 	err := s.Client.List(ctx, list, client.InNamespace(s.VM.Namespace),
-		client.MatchingLabels{v1.CreatedByLabel: string(s.VM.UID)})
+		client.MatchingFields{reconciler.CreatedByIndex: string(s.VM.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("list the ControllerRevisions of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}

@@ -6,7 +6,9 @@ package virtualmachine
 import (
 	"context"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -31,8 +33,11 @@ const referenceIndex = "waits-for-reference"
 const referringIndex, refers = "has-references", "true"
 
 func indexForVMs(indexer client.FieldIndexer) error {
+	revision := &metav1.PartialObjectMetadata{}
+	revision.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(revisionKind))
 	return reconciler.AddIndexes(
 		indexer,
+		reconciler.IndexBy(revision, reconciler.CreatedByIndex, func(r *metav1.PartialObjectMetadata) []string { return reconciler.CreatedBy(r) }),
 		reconciler.IndexBy(&v1.VirtualMachine{}, claimIndex, ClaimNames),
 		reconciler.IndexBy(&v1.VirtualMachine{}, referenceIndex, reference.Waiting),
 		reconciler.IndexBy(&v1.VirtualMachine{}, referringIndex, func(vm *v1.VirtualMachine) []string {

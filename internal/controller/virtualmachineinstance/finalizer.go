@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
@@ -83,7 +84,7 @@ func (s *scope) deletePods(ctx context.Context) (gone bool, err error) {
 // listPods returns the Pods with the VMI's label. The caller checks their owner.
 func (s *scope) listPods(ctx context.Context) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.vmi.UID)})
+	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingFields{reconciler.CreatedByIndex: string(s.vmi.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}

@@ -46,6 +46,7 @@ func indexForVMIs(indexer client.FieldIndexer) error {
 		}),
 		reconciler.IndexBy(&v1.VirtualMachineInstance{}, VSOCKIndex, VSOCKAddress),
 		reconciler.IndexBy(&corev1.Pod{}, AttachmentIndex, AttachmentOf),
+		reconciler.IndexBy(&corev1.Pod{}, reconciler.CreatedByIndex, func(pod *corev1.Pod) []string { return reconciler.CreatedBy(pod) }),
 		reconciler.IndexBy(&corev1.Event{}, podEventIndex, func(e *corev1.Event) []string {
 			if !IsStartFailure(e) {
 				return nil

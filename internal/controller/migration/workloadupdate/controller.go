@@ -51,6 +51,8 @@ type Reconciler struct {
 	DeploymentID func(*v1.KubeVirt) (string, error)
 	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
+
+	lastCheck Check
 }
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=list;watch;patch
@@ -160,7 +162,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
-		DeploymentID: r.DeploymentID,
+		DeploymentID: r.DeploymentID, LastCheck: &r.lastCheck,
 	}
 	if err := r.load(ctx, scope); err != nil {
 		return ctrl.Result{}, err

@@ -65,6 +65,8 @@ type Scope struct {
 	Instances  []v1.VirtualMachineInstance
 	Pods       []corev1.Pod
 	Migrations []v1.VirtualMachineInstanceMigration
+	// LastCheck is kept between the reconciliations, for the condition WorkloadsMigratable.
+	LastCheck *Check
 	// Nodes and Quotas are those of the cluster, for the condition WorkloadsMigratable.
 	Nodes  []corev1.Node
 	Quotas []corev1.ResourceQuota

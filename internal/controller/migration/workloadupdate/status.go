@@ -29,16 +29,44 @@ const (
 // messageInterval limits how often the condition's message may change while its status stays the same. It changes as guests start and stop.
 const messageInterval = 15 * time.Second
 
+// A check of all guests that took longer than shortCheck rests for checkRest times as long. It renders a launcher Pod for each guest, and is
+// due after each change of a guest: thousands of guests that start would keep a CPU busy with it.
+const (
+	shortCheck = 100 * time.Millisecond
+	checkRest  = 9
+)
+
+// Check is the result of the last check of all guests.
+type Check struct {
+	condition *v1.KubeVirtCondition
+	// due is when it may be repeated.
+	due time.Time
+}
+
+// check returns the condition for the guests: that of the last check while the check rests, with the time until its end.
+func (s *Scope) check(guests []Guest) (*v1.KubeVirtCondition, time.Duration) {
+	if rest := s.LastCheck.due.Sub(s.Now); rest > 0 {
+		return s.LastCheck.condition.DeepCopy(), rest
+	}
+	begin := time.Now()
+	s.LastCheck.condition = condition(s.findings(guests))
+	if took := time.Since(begin); took > shortCheck {
+		s.LastCheck.due = s.Now.Add(checkRest * took)
+	}
+	return s.LastCheck.condition.DeepCopy(), 0
+}
+
 // writeStatus writes this reconciler's fields of the KubeVirt object's status: the number of outdated guests, and whether all could be
 // migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns the delay after which a delayed message
-// may be written, or 0.
+// may be written or the check be repeated, or 0.
 func (s *Scope) writeStatus(ctx context.Context, outdated int, guests []Guest) (time.Duration, error) {
 	before := s.KubeVirt.DeepCopy()
 	status := &s.KubeVirt.Status
 	if ptr.Deref(status.OutdatedVirtualMachineInstanceWorkloads, -1) != outdated {
 		status.OutdatedVirtualMachineInstanceWorkloads = ptr.To(outdated)
 	}
-	requeueAfter := setCondition(status, condition(s.findings(guests)), s.Now)
+	wanted, rest := s.check(guests)
+	requeueAfter := sooner(setCondition(status, wanted, s.Now), rest)
 	if equality.Semantic.DeepEqual(before.Status, *status) {
 		return requeueAfter, nil
 	}
