@@ -131,6 +131,7 @@ test: deps ## Run unit, envtest and integration tests (INTEGRATION_LABELS='!exte
 	@hack/web-assets.sh
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
 		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool VIREO_INTEGRATION_LABELS="$(INTEGRATION_LABELS)" \
+			KUBEVIRT_VIRTCTL=$(wildcard $(call tool,kubevirt-virtctl)/kubevirt-virtctl) \
 			go test $(test_flags) -timeout 30m -p 2 $$(go list $(slowest) ./... | grep -v /test/e2e)
 	@$(MAKE) -j2 --output-sync=target test-wirecompat $(if $(without_client),,test-clientcompat) test-chart
 

@@ -13,7 +13,7 @@ step_logs=$PWD/.build/e2e
 mkdir -p "$step_logs"
 . hack/steps.sh
 . hack/deploy-local.sh
-steps=$((local_steps + 3))
+steps=$((local_steps + 4))
 
 failures=$step_logs/failures.txt
 : >"$failures"
@@ -33,9 +33,16 @@ build_prometheus() {
 	esac
 }
 
+# build_kubevirt_virtctl: builds KubeVirt's virtctl if all specs run.
+build_kubevirt_virtctl() {
+	[ -z "${ALL:-}" ] || hack/tools/build.sh kubevirt-virtctl
+}
+
 run_suite() {
-	local prometheus
+	local prometheus virtctl
 	prometheus=$(hack/tools/build.sh --path prometheus)/prometheus
+	virtctl=$(hack/tools/build.sh --path kubevirt-virtctl)/kubevirt-virtctl
+	[ -z "${ALL:-}" ] || export KUBEVIRT_VIRTCTL=$virtctl
 	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster VIREO_PROMETHEUS=$prometheus
 	FAILURES_FILE=$failures go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" --label-filter="$(labels)" ${GINKGO_FLAGS:-} ./test/e2e
 }
@@ -48,6 +55,7 @@ finish() {
 }
 
 watched "Prometheus (the first time, about 6 minutes)" build_prometheus
+watched "KubeVirt's virtctl (the first time, about 7 minutes)" build_kubevirt_virtctl
 bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
 result=0
 (watched "end-to-end suite" run_suite) || result=$?

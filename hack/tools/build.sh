@@ -20,7 +20,7 @@ bin=$cache/bin
 # With the tags of the Makefile, so that the tools share compiled packages with the project where versions are the same.
 tags=netgo,osusergo
 
-# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus and csi are in their go.mod.
+# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus, csi and kubevirt-virtctl are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
@@ -57,6 +57,8 @@ usage() {
 		  multus          $multus_version: the network plugin that attaches Pods to further networks
 		  csi             the sidecars of CSI drivers, snapshot-controller, and the kinds of snapshots (crds)
 		  csi-driver      the CSI driver of hack/cluster
+		  kubevirt-virtctl
+		                  KubeVirt's virtctl, unchanged but without the commands for templates and for consoles
 		  promtool        $prometheus_version: Prometheus' tool that tests rules
 		  prometheus      $prometheus_version: Prometheus, which finds targets in Kubernetes only, and has no pages for browsers
 		  golangci-lint   $golangci_lint_version
@@ -134,6 +136,7 @@ dir_of() {
 	multus) echo "$bin/multus-$multus_version" ;;
 	csi) echo "$bin/csi-$(sha256sum "$here/csi/go.mod" | cut -c1-12)" ;;
 	csi-driver) echo "$bin/csi-driver-$(cd "$here/../cluster/csi" && find . -name '*.go' ! -name '*_test.go' -o -name 'go.*' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)" ;;
+	kubevirt-virtctl) echo "$bin/kubevirt-virtctl-$(cat "$here"/kubevirt-virtctl/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
 	promtool) echo "$bin/promtool-$prometheus_version" ;;
 	prometheus) echo "$bin/prometheus-$prometheus_version" ;;
 	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
@@ -230,6 +233,7 @@ build() { # <what>
 		;;
 	csi) build_csi ;;
 	csi-driver) once "$(dir_of csi-driver)" csi csi_driver ;;
+	kubevirt-virtctl) once "$(dir_of kubevirt-virtctl)" kubevirt-virtctl from_module kubevirt-virtctl . "" ;;
 	promtool) once "$(dir_of promtool)" promtool prometheus_from_module promtool ;;
 	prometheus) once "$(dir_of prometheus)" prometheus prometheus_from_module prometheus enable_kubernetes_sd ;;
 	golangci-lint) once "$(dir_of golangci-lint)" golangci-lint installed "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" ;;

@@ -74,6 +74,8 @@ func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 		expectProxied(ctx, export, sums["files"])
 	}
 
+	expectKubeVirtExports(ctx, namespace, snapshot, vm, sums)
+
 	// The guest itself is not exported while it runs.
 	expectVirtctl(ctx, "vmexport", "create", "-n", namespace, "live", "--vm="+vm)
 	live := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "live"}}

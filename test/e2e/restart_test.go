@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -111,24 +112,34 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 // killComponent kills the processes of a component's Pods and waits until it is ready again.
 func killComponent(ctx context.Context, component, node string) {
 	GinkgoHelper()
+	pods := componentPods(ctx, component, node)
+	for i := range pods {
+		killProcess(mainProcess(&pods[i], component))
+	}
+	expectRestarted(ctx, pods)
+}
+
+// componentPods returns the Pods of a component, on one node if it is named.
+func componentPods(ctx context.Context, component, node string) []corev1.Pod {
+	GinkgoHelper()
 	pods := &corev1.PodList{}
 	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
-	killed := map[string]int32{}
+	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return node != "" && pod.Spec.NodeName != node })
+	Expect(pods.Items).NotTo(BeEmpty(), "no Pod of %s on %q", component, node)
 	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if node != "" && pod.Spec.NodeName != node {
-			continue
-		}
-		Expect(pod.Status.ContainerStatuses).NotTo(BeEmpty())
-		killed[pod.Name] = pod.Status.ContainerStatuses[0].RestartCount
-		killProcess(mainProcess(pod, component))
+		Expect(pods.Items[i].Status.ContainerStatuses).NotTo(BeEmpty())
 	}
-	Expect(killed).NotTo(BeEmpty(), "no Pod of %s on %q", component, node)
+	return pods.Items
+}
+
+// expectRestarted waits until the containers of Pods that were read before a kill have restarted, and are ready.
+func expectRestarted(ctx context.Context, before []corev1.Pod) {
+	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		for name, restarts := range killed {
+		for i := range before {
 			pod := &corev1.Pod{}
-			g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: "kubevirt", Name: name}, pod)).To(Succeed())
-			g.Expect(pod.Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">", restarts))
+			g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(&before[i]), pod)).To(Succeed())
+			g.Expect(pod.Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">", before[i].Status.ContainerStatuses[0].RestartCount))
 			g.Expect(pod.Status.ContainerStatuses[0].Ready).To(BeTrue())
 		}
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())

@@ -306,7 +306,7 @@ func (g *snapshotGuest) openVirsh(ctx context.Context) *virshShell {
 	request := clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(g.namespace).Name(launcherPod(ctx, g.instance).Name).
 		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: launcherpod.ComputeContainer, Stdin: true, Stdout: true, Stderr: true,
-		Command: []string{"virsh", "--connect", "qemu+unix:///session?socket=" + launcherpod.LibvirtSocket},
+		Command: []string{"/usr/bin/virsh", "--connect", "qemu+unix:///session?socket=" + launcherpod.LibvirtSocket},
 	}, clientgoscheme.ParameterCodec)
 	executor, err := remotecommand.NewSPDYExecutor(restConfig, "POST", request.URL())
 	Expect(err).NotTo(HaveOccurred())

@@ -117,7 +117,10 @@ func (a *freezingAgent) reconcile(ctx context.Context) (time.Duration, error) {
 		delay = time.Hour
 	}
 	record, err := domain.SnapshotFreeze()
-	if a.began && (err != nil || record == nil || equality.Semantic.DeepEqual(a.Status.SnapshotFreezeRecord, record.Status())) {
+	if err != nil {
+		record = nil // As in the reconciler, the status keeps the last one that could be read.
+	}
+	if a.began && (record == nil || equality.Semantic.DeepEqual(a.Status.SnapshotFreezeRecord, record.Status())) {
 		return delay, nil
 	}
 	if record != nil {

@@ -38,7 +38,7 @@ var exportSources = map[string]exportSource{
 	"VirtualMachine":         {v1.GroupVersion.Group, "Virtual Machine name must not be empty", "VM API group must be " + v1.GroupVersion.Group},
 	"VirtualMachineSnapshot": {snapshot.GroupName, "VMSnapshot name must not be empty", "VMSnapshot API group must be " + snapshot.GroupName},
 	"VirtualMachineBackup":   {backup.GroupName, "VMBackup name must not be empty", "VMBackup API group must be " + backup.GroupName},
-	"VirtualMachineTemplate": {templateGroup, "VMTemplate name must not be empty", "VMTemplate API group must be " + templateGroup},
+	"VirtualMachineTemplate": {templateGroup, "VirtualMachineTemplate name must not be empty", "VirtualMachineTemplate API group must be " + templateGroup},
 }
 
 // ValidateCreate implements admission.Validator.

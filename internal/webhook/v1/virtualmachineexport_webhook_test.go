@@ -31,7 +31,7 @@ func TestExportIsValidated(t *testing.T) {
 		"a snapshot":                 {newExport(ptr.To("snapshot.kubevirt.io"), "VirtualMachineSnapshot", "snap"), ""},
 		"a backup":                   {newExport(ptr.To("backup.kubevirt.io"), "VirtualMachineBackup", "backup"), ""},
 		"a template":                 {newExport(ptr.To("template.kubevirt.io"), "VirtualMachineTemplate", "template"), ""},
-		"a template without a group": {newExport(nil, "VirtualMachineTemplate", "template"), "VMTemplate API group must be template.kubevirt.io"},
+		"a template without a group": {newExport(nil, "VirtualMachineTemplate", "template"), "VirtualMachineTemplate API group must be template.kubevirt.io"},
 		"another kind":               {newExport(nil, "ConfigMap", "data"), "spec.source.kind: Invalid value: \"ConfigMap\": invalid kind"},
 		"a claim without a name":     {newExport(nil, "PersistentVolumeClaim", ""), "PVC name must not be empty"},
 		"a claim of another group":   {newExport(ptr.To("v1"), "PersistentVolumeClaim", "data"), "PVC API group must be missing or blank"},
