@@ -15,6 +15,14 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
+// addRed adds an interface with some binding on another network of Multus.
+func addRed(spec *v1.VirtualMachineInstanceSpec, binding v1.InterfaceBindingMethod) {
+	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{Name: "red", InterfaceBindingMethod: binding})
+	spec.Networks = append(spec.Networks, v1.Network{
+		Name: "red", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "red-net"}},
+	})
+}
+
 var _ = Describe("VirtualMachine with other interfaces", func() {
 	var m *vmHarness
 	BeforeEach(func() {
@@ -98,12 +106,47 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("requires a restart for one with another binding", func() {
-		vm, _ := runs()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			withBlue(&t.Spec)
-			t.Spec.Domain.Devices.Interfaces[1].InterfaceBindingMethod = v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}
-		})
+	DescribeTable("requires a restart for what can be neither plugged nor migrated in, and names it",
+		func(change func(*v1.VirtualMachineInstanceSpec), fields string) {
+			vm, _ := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+				withBlue(&vmi.Spec)
+			})))
+			setStatus(instance(vm), v1.Running, revised(instance(vm)), inGuest("default", "blue"))
+			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
+			m.expectReconciled(vm, "patch VirtualMachine/status")
+			Expect(state(vm)).To(Equal([]string{"default", "blue"}))
+			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+fields))
+			Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+			m.expectQuiet(vm)
+		},
+		Entry("an SR-IOV interface", func(s *v1.VirtualMachineInstanceSpec) {
+			addRed(s, v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}})
+		}, "domain.devices.interfaces[red], networks[red]"),
+		Entry("a masquerade interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Networks, s.Domain.Devices.Interfaces = s.Networks[1:], s.Domain.Devices.Interfaces[1:]
+			addRed(s, v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}})
+			s.Networks[1].NetworkSource = v1.NetworkSource{Pod: &v1.PodNetwork{}}
+		}, "domain.devices.interfaces[default], domain.devices.interfaces[red], networks[default], networks[red]"),
+		Entry("an interface with a binding plugin", func(s *v1.VirtualMachineInstanceSpec) {
+			addRed(s, v1.InterfaceBindingMethod{})
+			s.Domain.Devices.Interfaces[2].Binding = &v1.PluginBinding{Name: "plugin"}
+		}, "domain.devices.interfaces[red], networks[red]"),
+		Entry("another network for an interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Networks[1].Multus.NetworkName = "red-net"
+		}, "networks[blue].multus.networkName"),
+		Entry("another binding of an interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces[1].InterfaceBindingMethod = v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}
+		}, "domain.devices.interfaces[blue].bridge, domain.devices.interfaces[blue].sriov"),
+		Entry("another model of an interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces[1].Model = "e1000"
+		}, "domain.devices.interfaces[blue].model"))
+
+	It("requires a restart for one of a guest without hotplug", func() {
+		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.DisableHotplug = true
+		})))
+		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
