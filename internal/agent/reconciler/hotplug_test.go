@@ -167,20 +167,23 @@ func (g *guest) controller(change func(*v1.VirtualMachineInstanceStatus)) {
 // attached does what virt-controller does when the attachment Pod of a volume is ready.
 func (g *guest) attached(name string, uid types.UID, mode corev1.PersistentVolumeMode) {
 	GinkgoHelper()
-	g.controller(func(s *v1.VirtualMachineInstanceStatus) {
-		v := vmistatus.FindVolume(s, name)
-		if v == nil {
-			s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.HotplugVolumeAttachedToNode})
-			v = &s.VolumeStatus[len(s.VolumeStatus)-1]
-		}
-		v.HotplugVolume = &v1.HotplugVolumeStatus{AttachPodName: "hp-volume-" + name, AttachPodUID: uid}
-		v.PersistentVolumeClaimInfo = &v1.PersistentVolumeClaimInfo{
-			ClaimName: "claim-" + name, VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Capacity:           corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			FilesystemOverhead: ptr.To(v1.Percent("0")),
-		}
-		vmistatus.SortVolumes(s.VolumeStatus)
-	})
+	g.controller(func(s *v1.VirtualMachineInstanceStatus) { setAttached(s, name, uid, mode) })
+}
+
+// setAttached sets the status of a volume whose attachment Pod is ready.
+func setAttached(s *v1.VirtualMachineInstanceStatus, name string, uid types.UID, mode corev1.PersistentVolumeMode) {
+	v := vmistatus.FindVolume(s, name)
+	if v == nil {
+		s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.HotplugVolumeAttachedToNode})
+		v = &s.VolumeStatus[len(s.VolumeStatus)-1]
+	}
+	v.HotplugVolume = &v1.HotplugVolumeStatus{AttachPodName: "hp-volume-" + name, AttachPodUID: uid}
+	v.PersistentVolumeClaimInfo = &v1.PersistentVolumeClaimInfo{
+		ClaimName: "claim-" + name, VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Capacity:           corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		FilesystemOverhead: ptr.To(v1.Percent("0")),
+	}
+	vmistatus.SortVolumes(s.VolumeStatus)
 }
 
 // removed does what virt-controller does when the attachment Pod of a volume is gone.
