@@ -123,6 +123,10 @@ var Entries = []Entry{
 	{Path: "domain.devices.interfaces[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
 
 	{Path: "networks", Effect: Restart, Note: interfacesMove},
+	{
+		Path: "networks[].multus.networkName", Effect: Migration, adopt: adoptNetworkNames,
+		If: "its interface has the bridge binding, and the guest can migrate",
+	},
 	{Path: "volumes", Effect: Restart, Note: volumesPlug},
 	{Path: "volumes[].persistentVolumeClaim.claimName", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
 	{Path: "volumes[].dataVolume.name", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},

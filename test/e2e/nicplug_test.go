@@ -39,7 +39,7 @@ done) &
 var _ = Describe("An interface of a running VM", Serial, extended(1), func() {
 	n := &nicGuest{migratingGuest: countingGuest("nics")}
 
-	It("is plugged by a migration, loses and regains its link in place, and is unplugged", func(ctx context.Context) {
+	It("is plugged by a migration, loses and regains its link in place, gets another network, and is unplugged", func(ctx context.Context) {
 		needLocalNodes()
 		if len(nodes(ctx)) < 2 {
 			Skip("migrations need two nodes")
@@ -69,6 +69,19 @@ var _ = Describe("An interface of a running VM", Serial, extended(1), func() {
 		n.expectEcho(ctx)
 		Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).UID).To(Equal(pod.UID))
 
+		By("giving it another network, which is another definition of the same one")
+		const other = "other"
+		defineNetwork(ctx, n.namespace, other)
+		mac := n.address(ctx)
+		n.expectMigration(ctx, func(ctx context.Context) {
+			n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[len(s.Networks)-1].Multus.NetworkName = other })
+		})
+		Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks",
+			ContainSubstring(fmt.Sprintf(`"name":%q`, other))))
+		n.expectNIC(ctx, HaveField("MAC", mac))
+		n.expectEcho(ctx)
+		n.expectFollowed(ctx)
+
 		By("unplugging it")
 		n.expectMigration(ctx, func(ctx context.Context) {
 			n.setState(ctx, v1.InterfaceStateAbsent)
@@ -88,7 +101,7 @@ var _ = Describe("An interface of a running VM", Serial, extended(1), func() {
 		n.expectFollowed(ctx)
 		n.expectCounts(ctx)
 		AddReportEntry("numbers without a gap", fmt.Sprint(n.expectAllCounted()))
-	}, SpecTimeout(12*time.Minute))
+	}, SpecTimeout(15*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 })
 
