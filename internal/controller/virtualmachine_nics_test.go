@@ -4,6 +4,9 @@
 package controller
 
 import (
+	"fmt"
+	"slices"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -12,8 +15,18 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
+
+// addRed adds an interface with some binding on another network of Multus.
+func addRed(spec *v1.VirtualMachineInstanceSpec, binding v1.InterfaceBindingMethod) {
+	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{Name: "red", InterfaceBindingMethod: binding})
+	spec.Networks = append(spec.Networks, v1.Network{
+		Name: "red", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "red-net"}},
+	})
+}
 
 var _ = Describe("VirtualMachine with other interfaces", func() {
 	var m *vmHarness
@@ -98,12 +111,89 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("requires a restart for one with another binding", func() {
-		vm, _ := runs()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			withBlue(&t.Spec)
-			t.Spec.Domain.Devices.Interfaces[1].InterfaceBindingMethod = v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}
+	DescribeTable("requires a restart for what can be neither plugged nor migrated in, and names it",
+		func(change func(*v1.VirtualMachineInstanceSpec), fields string) {
+			vm, _ := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+				withBlue(&vmi.Spec)
+			})))
+			setStatus(instance(vm), v1.Running, revised(instance(vm)), inGuest("default", "blue"))
+			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
+			m.expectReconciled(vm, "patch VirtualMachine/status")
+			Expect(state(vm)).To(Equal([]string{"default", "blue"}))
+			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+fields))
+			Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+			m.expectQuiet(vm)
+		},
+		Entry("an SR-IOV interface", func(s *v1.VirtualMachineInstanceSpec) {
+			addRed(s, v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}})
+		}, "domain.devices.interfaces[red], networks[red]"),
+		Entry("a masquerade interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Networks, s.Domain.Devices.Interfaces = s.Networks[1:], s.Domain.Devices.Interfaces[1:]
+			addRed(s, v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}})
+			s.Networks[1].NetworkSource = v1.NetworkSource{Pod: &v1.PodNetwork{}}
+		}, "domain.devices.interfaces[default], domain.devices.interfaces[red], networks[default], networks[red]"),
+		Entry("an interface with a binding plugin", func(s *v1.VirtualMachineInstanceSpec) {
+			addRed(s, v1.InterfaceBindingMethod{})
+			s.Domain.Devices.Interfaces[2].Binding = &v1.PluginBinding{Name: "plugin"}
+		}, "domain.devices.interfaces[red], networks[red]"),
+		Entry("another network and model of an interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Networks[1].Multus.NetworkName, s.Domain.Devices.Interfaces[1].Model = "red-net", "e1000"
+		}, "domain.devices.interfaces[blue].model"),
+		Entry("another binding of an interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces[1].InterfaceBindingMethod = v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}
+		}, "domain.devices.interfaces[blue].bridge, domain.devices.interfaces[blue].sriov"),
+		Entry("another model of an interface", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces[1].Model = "e1000"
+		}, "domain.devices.interfaces[blue].model"))
+
+	It("gives its VMI another network for one that it has, and is done once the guest's Pod has the network", func() {
+		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			withBlue(&vmi.Spec)
+		})))
+		setStatus(vmi, v1.Running, revised(vmi), inGuest("default", "blue"))
+		networks := func(name string) map[string]string {
+			return map[string]string{
+				"k8s.v1.cni.cncf.io/networks":       fmt.Sprintf(`[{"name":%q,"namespace":%q,"interface":%q}]`, name, vmi.Namespace, podiface.Secondary("blue")),
+				"k8s.v1.cni.cncf.io/network-status": fmt.Sprintf(`[{"interface":%q}]`, podiface.Secondary("blue")),
+			}
+		}
+		pod, err := podspec.Build(instance(vm), podspec.Config{LauncherImage: "registry.example/virt-launcher:v1"})
+		Expect(err).NotTo(HaveOccurred())
+		pod.Annotations = networks("blue-net")
+		ExpectCreated(pod)
+
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Networks[1].Multus.NetworkName = "red-net" })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(instance(vm).Spec.Networks[1].Multus.NetworkName).To(Equal("red-net"))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		m.expectQuiet(vm)
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+
+		By("not migrating")
+		setStatus(vmi, v1.Running, condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
+
+		By("migrating after all")
+		ExpectExists(pod).Annotations = networks("red-net")
+		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			s.Conditions = slices.DeleteFunc(s.Conditions, func(c v1.VirtualMachineInstanceCondition) bool {
+				return c.Type == v1.VirtualMachineInstanceMigrationRequired
+			})
 		})
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		m.expectQuiet(vm)
+	})
+
+	It("requires a restart for one of a guest without hotplug", func() {
+		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.DisableHotplug = true
+		})))
+		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",

@@ -114,6 +114,31 @@ var _ = Describe("VMI with other interfaces", func() {
 		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
 	})
 
+	It("migrates at once for another network of an interface that it has, or says that it needs a restart", func() {
+		vmi := runs(corev1.ConditionTrue)
+		change(vmi, withBlue)
+		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		multus(vmi, "eth0", blue)
+		agent(vmi, inGuest("default", "blue"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+
+		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "red-net" })
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
+			"other networks for the interfaces blue: the guest migrates"))
+		w.expectQuiet(vmi)
+		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
+
+		By("taking the change back")
+		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "blue-net" })
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		w.expectQuiet(vmi)
+	})
+
 	It("leaves the network of an absent interface to its Pod until the guest has released the interface", func() {
 		vmi := runs(corev1.ConditionTrue)
 		change(vmi, withBlue)

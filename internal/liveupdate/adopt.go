@@ -144,6 +144,21 @@ func adoptInterfaces(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.Virtual
 	removeLost(before, now, vmi)
 }
 
+// adoptNetworkNames adopts other networks of Multus for interfaces that the guest keeps.
+func adoptNetworkNames(before, now *v1.VirtualMachineInstanceSpec, _ *v1.VirtualMachineInstance) {
+	copyNetworkNames(before, now)
+}
+
+// copyNetworkNames makes the networks of interfaces that a running guest can get those of the same interfaces in another spec.
+func copyNetworkNames(to, from *v1.VirtualMachineInstanceSpec) {
+	for i := range from.Domain.Devices.Interfaces {
+		iface := &from.Domain.Devices.Interfaces[i]
+		if has := Interface(to, iface.Name); has != nil && IsPluggable(from, iface) && IsPluggable(to, has) {
+			networkOf(to, iface.Name).Multus.NetworkName = networkOf(from, iface.Name).Multus.NetworkName
+		}
+	}
+}
+
 // removeLost removes from before the interfaces that neither the instance nor the template has any more.
 func removeLost(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance) {
 	for i := len(before.Domain.Devices.Interfaces) - 1; i >= 0; i-- {
@@ -155,8 +170,10 @@ func removeLost(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachi
 }
 
 // CopyInterfaces copies the interfaces of a template that a running guest can get or lose to the spec of its instance, if NeedRestart names
-// none. One that the template does not have becomes absent, and is removed once the guest does not have it.
+// none, and the networks of those that it keeps. One that the template does not have becomes absent, and is removed once the guest does not
+// have it.
 func CopyInterfaces(to, from *v1.VirtualMachineInstanceSpec, inGuest func(name string) bool) {
+	copyNetworkNames(to, from)
 	for i := range from.Domain.Devices.Interfaces {
 		iface := &from.Domain.Devices.Interfaces[i]
 		if !IsPluggable(from, iface) {
@@ -186,7 +203,11 @@ func SameInterfaces(to, from *v1.VirtualMachineInstanceSpec) bool {
 	for i := range from.Domain.Devices.Interfaces {
 		iface := &from.Domain.Devices.Interfaces[i]
 		has := Interface(to, iface.Name)
-		if IsPluggable(from, iface) && (has == nil || (has.State == v1.InterfaceStateAbsent) != (iface.State == v1.InterfaceStateAbsent)) {
+		if !IsPluggable(from, iface) {
+			continue
+		}
+		if has == nil || (has.State == v1.InterfaceStateAbsent) != (iface.State == v1.InterfaceStateAbsent) || IsPluggable(to, has) &&
+			networkOf(to, iface.Name).Multus.NetworkName != networkOf(from, iface.Name).Multus.NetworkName {
 			return false
 		}
 	}

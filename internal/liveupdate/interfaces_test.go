@@ -11,12 +11,17 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// specWith returns a spec with interfaces, each written as name, binding and state, such as "blue/bridge/absent". The one named default is
+// specWith returns a spec with interfaces, each written as name, binding and state, such as "blue/bridge/absent". Its network may have another name: "blue=red". The one named default is
 // on the Pod network.
 func specWith(interfaces string) *v1.VirtualMachineInstanceSpec {
 	spec := &v1.VirtualMachineInstanceSpec{}
 	for text := range strings.FieldsSeq(interfaces) {
 		parts := append(strings.Split(text, "/"), "", "")
+		parts[0], _, _ = strings.Cut(parts[0], "=")
+		on := parts[0]
+		if _, other, found := strings.Cut(strings.Split(text, "/")[0], "="); found {
+			on = other
+		}
 		iface, network := v1.Interface{Name: parts[0], State: v1.InterfaceState(parts[2])}, v1.Network{Name: parts[0]}
 		switch parts[1] {
 		case "", "bridge":
@@ -26,7 +31,7 @@ func specWith(interfaces string) *v1.VirtualMachineInstanceSpec {
 		default:
 			iface.Bridge, iface.Model = &v1.InterfaceBridge{}, parts[1]
 		}
-		network.Multus = &v1.MultusNetwork{NetworkName: parts[0]}
+		network.Multus = &v1.MultusNetwork{NetworkName: on}
 		if parts[0] == "default" {
 			network.NetworkSource = v1.NetworkSource{Pod: &v1.PodNetwork{}}
 		}
@@ -73,7 +78,17 @@ func TestInterfaces(t *testing.T) {
 		"gone":               {"default blue", "default", "default", "", "", "default"},
 		"gone and back":      {"default blue", "default", "default blue/e1000", "", "", "default blue/e1000"},
 		"gone and back, red": {"blue red", "red", "red blue/e1000", "", "", "red blue/e1000"},
-		"another order":      {"default blue", "default blue", "blue default", "", "domain.devices.interfaces networks", ""},
+		"another network":    {"default blue", "default blue", "default blue=red", "blue", "", "default blue=red"},
+		"another network, absent before": {
+			"default blue", "default blue//absent", "default blue=red", "", "", "default blue=red",
+		},
+		"another network and model": {
+			"default blue", "default blue", "default blue=red/e1000", "blue", "domain.devices.interfaces[blue].model", "",
+		},
+		"another network, with another binding": {
+			"default blue/masquerade", "default blue/masquerade", "default blue=red/masquerade", "blue", "networks[blue].multus.networkName", "",
+		},
+		"another order": {"default blue", "default blue", "blue default", "", "domain.devices.interfaces networks", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vmi := &v1.VirtualMachineInstance{Spec: *specWith(tc.has)}

@@ -123,7 +123,11 @@ var Entries = []Entry{
 	{Path: "domain.devices.interfaces[].tag", Effect: Restart, Note: "Tags are on the config drive, which is written at the start."},
 
 	{Path: "networks", Effect: Restart, Note: interfacesMove},
-	{Path: "volumes", Effect: Restart},
+	{
+		Path: "networks[].multus.networkName", Effect: Migration, adopt: adoptNetworkNames,
+		If: "its interface has the bridge binding, and the guest can migrate",
+	},
+	{Path: "volumes", Effect: Restart, Note: volumesPlug},
 	{Path: "volumes[].persistentVolumeClaim.claimName", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
 	{Path: "volumes[].dataVolume.name", Effect: Migration, Rollout: true, adopt: adoptClaims, If: claimsMove},
 	{Path: "utilityVolumes", Effect: Restart},
@@ -147,5 +151,7 @@ var Entries = []Entry{
 
 // interfacesMove describes changes of whole interfaces.
 const interfacesMove = "A new interface with the bridge binding on a network of Multus is plugged by a migration, as long as the guest can migrate."
+
+const volumesPlug = "A volume with hotpluggable: true is plugged and unplugged with its disk while the guest runs, if the disk is on the bus scsi or virtio."
 
 const claimsMove = "updateVolumesStrategy is Migration, and the guest and its other volumes can migrate"

@@ -128,6 +128,29 @@ func addNetwork(annotations map[string]string, network selection) error {
 // isJSON reports whether the annotation is JSON, with the rule of Multus (pkg/k8sclient, parsePodNetworkAnnotation).
 func isJSON(networks string) bool { return strings.ContainsAny(networks, "[{\"") }
 
+// networkOn returns the network that a list has for an interface, if it names the network with its namespace. This package always does.
+func networkOn(networks, name string) (definition types.NamespacedName, found bool) {
+	if !isJSON(networks) {
+		for one := range strings.SplitSeq(networks, ",") {
+			network, iface, _ := strings.Cut(strings.TrimSpace(one), "@")
+			if namespace, of, qualified := strings.Cut(network, "/"); iface == name && qualified {
+				return types.NamespacedName{Namespace: namespace, Name: of}, true
+			}
+		}
+		return types.NamespacedName{}, false
+	}
+	var selections []selection
+	if json.Unmarshal([]byte(networks), &selections) != nil {
+		return types.NamespacedName{}, false
+	}
+	for i := range selections {
+		if s := &selections[i]; s.Interface == name && s.Namespace != "" {
+			return types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, true
+		}
+	}
+	return types.NamespacedName{}, false
+}
+
 // onInterface reports whether a list of networks contains one for an interface.
 func onInterface(networks, name string) bool {
 	if !isJSON(networks) {

@@ -27,6 +27,9 @@ const maxNetworkStatus = 64 << 10
 type NetworkChanges struct {
 	// Plug are the networks of the VMI that the Pod is not attached to, by their name in the spec.
 	Plug []string
+	// Replace are the networks of the VMI instead of which the Pod was attached to another one, by their name in the spec. Nothing changes
+	// that in a running Pod.
+	Replace []string
 	// Unplug are the Pod's interfaces on networks that the guest no longer uses.
 	Unplug []string
 	// Releasing are the interfaces that are absent in the spec and that the guest still has. The Pod keeps them until then.
@@ -34,7 +37,9 @@ type NetworkChanges struct {
 }
 
 // Any reports whether there is a difference.
-func (c *NetworkChanges) Any() bool { return len(c.Plug)+len(c.Unplug)+len(c.Releasing) > 0 }
+func (c *NetworkChanges) Any() bool {
+	return len(c.Plug)+len(c.Replace)+len(c.Unplug)+len(c.Releasing) > 0
+}
 
 // PendingNetworks compares the networks of a running guest's Pod with those of the VMI. Networks that the author of the VMI has added to the
 // Pod, and that for migrations, are left.
@@ -43,9 +48,17 @@ func PendingNetworks(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) NetworkCha
 	var changes NetworkChanges
 	kept := map[string]bool{}
 	for _, network := range Connected(vmi) {
-		kept[PodInterface(&network)] = true
-		if plugs(vmi, &network) && !attached[PodInterface(&network)] && !vmistatus.HasInterface(&vmi.Status, network.Name) {
+		name := PodInterface(&network)
+		kept[name] = true
+		if !plugs(vmi, &network) {
+			continue
+		}
+		if !attached[name] && !vmistatus.HasInterface(&vmi.Status, network.Name) {
 			changes.Plug = append(changes.Plug, network.Name)
+		}
+		on, requested := networkOn(pod.Annotations[networksAnnotation], name)
+		if attached[name] && requested && on != AttachmentDefinition(vmi.Namespace, network.Multus) {
+			changes.Replace = append(changes.Replace, network.Name)
 		}
 	}
 	for i := range vmi.Spec.Networks {

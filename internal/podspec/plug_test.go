@@ -48,6 +48,28 @@ func TestPendingNetworks(t *testing.T) {
 		"another binding": {
 			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.Interfaces[1].Bridge = nil }, "", "", "default", "[] [] []", "",
 		},
+		"another network": {
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "other/red" }, "[" + selected + "]", blue, "default blue",
+			"[] [] [] [blue]", "[" + selected + "]",
+		},
+		"another network, in short form": {
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "default/blue@" + blue, blue, "default blue",
+			"[] [] [] [blue]", "default/blue@" + blue,
+		},
+		"the same network, with its namespace": {
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "default/blue" }, "[" + selected + "]", blue, "default blue",
+			"[] [] []", "[" + selected + "]",
+		},
+		"another network of an absent interface": {
+			func(vmi *v1.VirtualMachineInstance) {
+				absent(vmi)
+				vmi.Spec.Networks[1].Multus.NetworkName = "red"
+			}, "[" + selected + "]", blue, "default blue", "[] [] [blue]", "[" + selected + "]",
+		},
+		"another network that is not attached yet": {
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "[" + selected + "]", "", "default",
+			"[blue] [] []", "[" + selected + "]",
+		},
 		"the default network": {func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.Default = true }, "", "", "default", "[] [] []", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +91,11 @@ func TestPendingNetworks(t *testing.T) {
 				pod.Annotations[networksAnnotation] = tc.networks
 			}
 			changes := PendingNetworks(vmi, pod)
-			if got := fmt.Sprintf("%v %v %v", changes.Plug, changes.Unplug, changes.Releasing); got != tc.want || changes.Any() != (got != "[] [] []") {
+			got := fmt.Sprintf("%v %v %v", changes.Plug, changes.Unplug, changes.Releasing)
+			if len(changes.Replace) > 0 {
+				got += fmt.Sprintf(" %v", changes.Replace)
+			}
+			if got != tc.want || changes.Any() != (got != "[] [] []") {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 			if err := ChangeNetworks(pod.Annotations, vmi, changes); err != nil {

@@ -17,7 +17,7 @@ import (
 //
 //  1. virt-controller adds the volume to status.volumeStatus, with hotplugVolume: Pending until its claim is bound, then Bound.
 //  2. It creates the attachment Pod: AttachedToNode. hotplugVolume.attachPodUID is set once that Pod is ready.
-//  3. The agent mounts the volume into the launcher Pod: MountedToPod.
+//  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and the message.
 //  4. The agent attaches the disk to the guest: Ready.
 //  5. The volume leaves the VMI's spec, or its claim changes there: see IsWanted. The agent detaches and unmounts it:
 //     UnMountedFromPod.
@@ -74,6 +74,12 @@ func IsWanted(vmi *v1.VirtualMachineInstance, volume *v1.VolumeStatus) bool {
 // IsAttachedToNode reports whether the agent may mount a hotplugged volume: its attachment Pod is ready.
 func IsAttachedToNode(volume *v1.VolumeStatus) bool {
 	return IsHotplugged(volume) && volume.HotplugVolume.AttachPodUID != ""
+}
+
+// isMounting reports whether the agent is to mount a hotplugged volume. From then on, the reason and the message are the agent's until the
+// attachment Pod changes.
+func isMounting(volume *v1.VolumeStatus) bool {
+	return volume.Phase == v1.HotplugVolumeAttachedToNode && IsAttachedToNode(volume)
 }
 
 // SortVolumes sorts the statuses of volumes by name. Both writers of the list sort it, so that neither undoes the other's order.
@@ -150,6 +156,9 @@ func checkVolume(w Writer, stage Stage, before, after *v1.VolumeStatus) ([]strin
 	}
 	if !hotplugged || after == nil || was.Phase == is.Phase && was.Reason == is.Reason && was.Message == is.Message {
 		return changed, nil
+	}
+	if stage == Live && isMounting(&was) && isMounting(&is) && was.HotplugVolume.AttachPodUID == is.HotplugVolume.AttachPodUID {
+		return append(changed, volumePhase), mayWrite(w, stage, "status."+volumePhase+" "+string(is.Phase), byHandler)
 	}
 	if err := mayWritePhase(w, stage, was.Phase, is.Phase); err != nil {
 		return nil, err

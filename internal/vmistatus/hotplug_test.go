@@ -78,6 +78,22 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 			[]string{"volumeStatus.phase"}, "",
 		},
 		{
+			"the agent reports that it cannot mount", Handler, hotplugged(v1.HotplugVolumeAttachedToNode, ready),
+			hotplugged(v1.HotplugVolumeAttachedToNode, ready, message), []string{"volumeStatus.phase"}, "",
+		},
+		{
+			"the agent must not report about the attachment Pod", Handler, hotplugged(v1.HotplugVolumeAttachedToNode),
+			hotplugged(v1.HotplugVolumeAttachedToNode, message), nil, "status.volumeStatus.phase AttachedToNode belongs to virt-controller",
+		},
+		{
+			"the controller must not report about a volume that the agent mounts", Controller, hotplugged(v1.HotplugVolumeAttachedToNode, ready),
+			hotplugged(v1.HotplugVolumeAttachedToNode, ready, message), nil, "status.volumeStatus.phase AttachedToNode belongs to virt-handler",
+		},
+		{
+			"the controller reports another attachment Pod", Controller, hotplugged(v1.HotplugVolumeAttachedToNode, ready, message),
+			hotplugged(v1.HotplugVolumeAttachedToNode), []string{"volumeStatus.hotplugVolume", "volumeStatus.phase"}, "",
+		},
+		{
 			"the controller must not report one of the agent's", Controller, hotplugged(v1.HotplugVolumeMounted),
 			hotplugged(v1.HotplugVolumeMounted, message), nil, "status.volumeStatus.phase MountedToPod belongs to virt-handler",
 		},

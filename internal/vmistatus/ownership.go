@@ -139,7 +139,8 @@ var claimOwners = byController
 var attachmentOwners = byController
 
 // volumePhaseOwners is the table of writers by the phase that a hotplugged volume gets, with its reason and message, while the
-// VMI is Live. hotplugNext has the changes that there are.
+// VMI is Live. hotplugNext has the changes that there are. While the agent mounts a volume, what there is to say about it is the agent's:
+// see isMounting.
 var volumePhaseOwners = map[v1.VolumePhase]Writer{
 	"":                             Controller,
 	v1.VolumePending:               Controller,

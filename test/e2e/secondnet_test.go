@@ -45,9 +45,7 @@ const (
 func installSecondNetwork(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	kubectl(ctx, "", "apply", "--server-side", "-f", "testdata/multus.yaml")
-	kubectl(ctx, fmt.Sprintf(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":%q,"namespace":%q},
-		"spec":{"config":"{\"cniVersion\":\"1.0.0\",\"name\":\"%s\",\"type\":\"bridge\",\"bridge\":\"%s\",\"mtu\":1500}"}}`,
-		secondNetwork, namespace, secondNetwork, secondNetwork), "apply", "-f", "-")
+	defineNetwork(ctx, namespace, secondNetwork)
 	multus := func(ctx context.Context, what string) {
 		GinkgoHelper()
 		out, err := exec.CommandContext(ctx, os.Getenv("VIREO_CLUSTER"), "multus", what).CombinedOutput()
@@ -68,6 +66,14 @@ func installSecondNetwork(ctx context.Context, namespace string) {
 			g.Expect(k8s.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	}
+}
+
+// defineNetwork creates a definition of the second network.
+func defineNetwork(ctx context.Context, namespace, name string) {
+	GinkgoHelper()
+	kubectl(ctx, fmt.Sprintf(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":%q,"namespace":%q},
+		"spec":{"config":"{\"cniVersion\":\"1.0.0\",\"name\":\"%s\",\"type\":\"bridge\",\"bridge\":\"%s\",\"mtu\":1500}"}}`,
+		name, namespace, name, secondNetwork), "apply", "-f", "-")
 }
 
 // useMigrationNetwork configures a separate network for migrations, until the spec ends. The nodes share its addresses, as they share

@@ -138,7 +138,7 @@ func (w *changedWorld) observe(l leaf, now *v1.VirtualMachineInstanceSpec) (obse
 	switch {
 	case !equality.Semantic.DeepEqual(has.Interface(), wanted.Interface()):
 		return observed{message: "nothing"}, nil
-	case vmistatus.MovesVolumes(&vmi.Status):
+	case vmistatus.MovesVolumes(&vmi.Status), l.path == "networks[].multus.networkName": // The VMI's reconciler compares it with the Pod.
 		return observed{effect: liveupdate.Migration}, nil
 	default:
 		return observed{effect: liveupdate.Live}, nil

@@ -42,7 +42,7 @@ const (
 	ReasonVolumeUnplugged = "VolumeUnplugged"
 	// ReasonVolumeUnmounted: it is not in the launcher Pod any more.
 	ReasonVolumeUnmounted = "VolumeUnMountedFromPod"
-	// ReasonHotplugFailed: the guest could not be given a volume, or does not release it.
+	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod, or not be given to the guest, or is not released.
 	ReasonHotplugFailed = "HotplugFailed"
 	// ReasonHotplugVolume is the reason of the condition Synchronized if a volume cannot be mounted in the launcher Pod, or taken away.
 	ReasonHotplugVolume = "HotPlugVolumeError"
@@ -236,6 +236,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 			continue
 		}
 		if err != nil {
+			reportFailure(v, err)
 			errs = append(errs, err)
 			continue
 		}
@@ -245,6 +246,11 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// reportFailure reports why a volume cannot be mounted in the launcher Pod or taken from it.
+func reportFailure(v *v1.VolumeStatus, err error) {
+	v.Reason, v.Message = ReasonHotplugFailed, hypervisor.CleanLine("Cannot "+err.Error(), maxMessage)
 }
 
 // mountVolume mounts the volume of an attachment Pod, unless that was done.
@@ -389,7 +395,9 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 		err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, v.HotplugVolume.AttachPodUID, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
 		cancel()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err))
+			err = fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)
+			reportFailure(v, err)
+			errs = append(errs, err)
 			continue
 		}
 		delete(s.cache.plugged, v.Name)

@@ -38,6 +38,8 @@ type mounts struct {
 	only    types.UID
 	calls   int
 	failure error
+	// refused are the failures of single volumes.
+	refused map[string]error
 }
 
 func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
@@ -45,6 +47,9 @@ func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
 	defer m.mu.Unlock()
 	if m.calls++; m.failure != nil {
 		return m.failure
+	}
+	if err := m.refused[volume]; err != nil {
+		return err
 	}
 	if m.only != "" && attachment != m.only {
 		return fmt.Errorf("Pod %s is not the attachment Pod of volume %s", attachment, volume)
@@ -78,6 +83,13 @@ func (m *mounts) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.failure = err
+}
+
+// refuse makes requests for one volume fail; nil ends that.
+func (m *mounts) refuse(volume string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refused = map[string]error{volume: err}
 }
 
 // list returns the mounts in order, each with the UID of its attachment Pod.
@@ -155,20 +167,23 @@ func (g *guest) controller(change func(*v1.VirtualMachineInstanceStatus)) {
 // attached does what virt-controller does when the attachment Pod of a volume is ready.
 func (g *guest) attached(name string, uid types.UID, mode corev1.PersistentVolumeMode) {
 	GinkgoHelper()
-	g.controller(func(s *v1.VirtualMachineInstanceStatus) {
-		v := vmistatus.FindVolume(s, name)
-		if v == nil {
-			s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.HotplugVolumeAttachedToNode})
-			v = &s.VolumeStatus[len(s.VolumeStatus)-1]
-		}
-		v.HotplugVolume = &v1.HotplugVolumeStatus{AttachPodName: "hp-volume-" + name, AttachPodUID: uid}
-		v.PersistentVolumeClaimInfo = &v1.PersistentVolumeClaimInfo{
-			ClaimName: "claim-" + name, VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Capacity:           corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			FilesystemOverhead: ptr.To(v1.Percent("0")),
-		}
-		vmistatus.SortVolumes(s.VolumeStatus)
-	})
+	g.controller(func(s *v1.VirtualMachineInstanceStatus) { setAttached(s, name, uid, mode) })
+}
+
+// setAttached sets the status of a volume whose attachment Pod is ready.
+func setAttached(s *v1.VirtualMachineInstanceStatus, name string, uid types.UID, mode corev1.PersistentVolumeMode) {
+	v := vmistatus.FindVolume(s, name)
+	if v == nil {
+		s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.HotplugVolumeAttachedToNode})
+		v = &s.VolumeStatus[len(s.VolumeStatus)-1]
+	}
+	v.HotplugVolume = &v1.HotplugVolumeStatus{AttachPodName: "hp-volume-" + name, AttachPodUID: uid}
+	v.PersistentVolumeClaimInfo = &v1.PersistentVolumeClaimInfo{
+		ClaimName: "claim-" + name, VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Capacity:           corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		FilesystemOverhead: ptr.To(v1.Percent("0")),
+	}
+	vmistatus.SortVolumes(s.VolumeStatus)
 }
 
 // removed does what virt-controller does when the attachment Pod of a volume is gone.
@@ -409,6 +424,33 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		a.ahead.Store(int64(time.Minute))
 		g.settle()
 		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady vdc"))
+	})
+
+	It("reports what cannot be mounted in the status of its volume, and plugs the others", func() {
+		g := started()
+		recorded := a.recorded()
+		a.mounts.refuse("data", errors.New("disk.img of the claim is no regular file but Lrwxrwxrwx"))
+		g.change(hotplug("data", onSCSI), hotplug("more", onSCSI))
+		for _, name := range []string{"data", "more"} {
+			g.attached(name, types.UID("uid-"+name), asFile)
+		}
+		Eventually(g.volume("more")).Should(HavePrefix("Ready"))
+		Eventually(g.volume("data")).Should(Equal(
+			"AttachedToNode HotplugFailed : Cannot mount volume data in the launcher Pod: disk.img of the claim is no regular file but Lrwxrwxrwx"))
+		Eventually(recorded).Should(ContainSubstring("Warning HotplugFailed Cannot mount volume data"))
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reconciler.ReasonHotplugVolume)
+		g.settle()
+		writes := a.writes.Load()
+		a.ahead.Store(int64(time.Minute))
+		g.settle()
+		Expect(a.writes.Load()).To(Equal(writes), "the same failure is not written again")
+
+		By("putting an image there")
+		a.mounts.refuse("data", nil)
+		a.ahead.Store(int64(2 * time.Minute))
+		g.settle()
+		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady sdb"))
+		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 	})
 
 	It("leaves alone what it has not made", func() {

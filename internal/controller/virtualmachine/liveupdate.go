@@ -89,7 +89,9 @@ func syncInstance(ctx context.Context, s *Scope) error {
 		return s.replaceVMI(ctx, desired)
 	}
 	if len(s.diff.changed) == 0 {
-		s.followInterfaces(desired, &base.Spec, &template.Spec)
+		if err := s.followInterfaces(ctx, desired, &base.Spec, &template.Spec); err != nil {
+			return err
+		}
 	}
 	if s.LiveUpdate && len(s.diff.changed) == 0 {
 		if s.Failure = setScheduling(desired, &template.Spec); s.Failure != nil {

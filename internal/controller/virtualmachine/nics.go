@@ -4,22 +4,30 @@
 package virtualmachine
 
 import (
+	"context"
+	"fmt"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/liveupdate"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // followInterfaces gives the instance the interfaces of the template that a running guest can get, and makes those absent that it can lose.
+// Those that the guest keeps get the networks of the template.
 // One that the template does not have is removed from the instance once the guest has released it. Unlike in KubeVirt,
 // the VM's spec is left as it is. During a migration nothing changes: the target Pod was made for the spec of its start.
 //
 // started is the template of the start: the guest had its interfaces before its agent reported any.
-func (s *Scope) followInterfaces(desired *v1.VirtualMachineInstance, started, template *v1.VirtualMachineInstanceSpec) {
+func (s *Scope) followInterfaces(ctx context.Context, desired *v1.VirtualMachineInstance, started, template *v1.VirtualMachineInstanceSpec) error {
 	if migrating(desired) || desired.Status.Phase != v1.Running {
 		s.diff.resizing = s.diff.resizing || !liveupdate.SameInterfaces(&desired.Spec, template)
-		return
+		return nil
 	}
 	liveupdate.CopyInterfaces(&desired.Spec, template, func(name string) bool { return vmistatus.HasInterface(&desired.Status, name) })
 	for i := range desired.Spec.Domain.Devices.Interfaces {
@@ -31,9 +39,32 @@ func (s *Scope) followInterfaces(desired *v1.VirtualMachineInstance, started, te
 			s.diff.resizing = true
 		}
 	}
+	onOthers, err := s.isOnOtherNetworks(ctx, desired)
+	if err != nil {
+		return err
+	}
+	s.diff.resizing = s.diff.resizing || onOthers
 	required := vmistatus.FindCondition(&desired.Status, v1.VirtualMachineInstanceMigrationRequired)
 	if required != nil && required.Status == corev1.ConditionFalse && required.Reason == v1.VirtualMachineInstanceReasonRestartRequired &&
 		s.diff.restart == "" {
 		s.diff.restart = required.Message
 	}
+	return nil
+}
+
+// isOnOtherNetworks reports whether the Pod of a running guest is attached to other networks than those of the instance's spec. No status
+// tells that until the instance's reconciler has seen the spec.
+func (s *Scope) isOnOtherNetworks(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
+	if !slices.ContainsFunc(vmi.Spec.Domain.Devices.Interfaces, func(i v1.Interface) bool { return liveupdate.IsPluggable(&vmi.Spec, &i) }) {
+		return false, nil
+	}
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}
+	if err := s.Client.Get(ctx, key, pod); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return false, nil
+		}
+		return false, fmt.Errorf("get launcher Pod %s: %w", key, err)
+	}
+	changes := podspec.PendingNetworks(vmi, pod)
+	return podspec.IsOf(pod, vmi) && len(changes.Replace) > 0, nil
 }

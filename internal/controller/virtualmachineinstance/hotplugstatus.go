@@ -76,13 +76,15 @@ func setAttachment(o *observed, p *plug, out *v1.VolumeStatus) {
 	}
 }
 
-// setPlugPhase sets the phases up to AttachedToNode. Later ones are the agent's.
+// setPlugPhase sets the phases up to AttachedToNode. Later ones are the agent's, and so is what there is to say about a volume while the
+// agent mounts it.
 func setPlugPhase(o *observed, p *plug, out *v1.VolumeStatus) {
 	attached := out.Phase == v1.HotplugVolumeAttachedToNode
 	if !attached && !p.isOurs(o.stage()) {
 		return
 	}
 	switch {
+	case attached && vmistatus.IsAttachedToNode(p.status) && p.status.HotplugVolume.AttachPodUID == out.HotplugVolume.AttachPodUID:
 	case isAlive(p.pod) && p.podProblem != nil && out.HotplugVolume.AttachPodUID == "":
 		out.Phase, out.Reason, out.Message = v1.HotplugVolumeAttachedToNode, p.podProblem.reason, p.podProblem.message
 	case isAlive(p.pod):

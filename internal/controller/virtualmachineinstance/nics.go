@@ -27,7 +27,7 @@ const inPlacePatience = 15 * time.Second
 type rewiring struct {
 	// pending describes the change of the Pod's networks, or is empty.
 	pending string
-	// decided reports whether the networks have not changed in place for inPlacePatience.
+	// decided reports whether the networks cannot change in place, or have not done so for inPlacePatience.
 	decided bool
 }
 
@@ -40,7 +40,7 @@ func (s *scope) rewirePod(ctx context.Context) error {
 	}
 	s.rewiring = &rewiring{}
 	changes := podspec.PendingNetworks(s.vmi, s.pod)
-	if len(changes.Plug)+len(changes.Unplug) == 0 {
+	if len(changes.Plug)+len(changes.Replace)+len(changes.Unplug) == 0 {
 		return nil
 	}
 	if err := s.requestNetworks(ctx, changes); err != nil {
@@ -49,7 +49,9 @@ func (s *scope) rewirePod(ctx context.Context) error {
 	s.rewiring.pending = describeNetworks(changes)
 	condition := vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceMigrationRequired)
 	wait := inPlacePatience
-	if condition != nil {
+	if len(changes.Replace) > 0 {
+		s.rewiring.decided = true
+	} else if condition != nil {
 		wait -= s.now.Sub(condition.LastTransitionTime.Time)
 		s.rewiring.decided = condition.Reason != v1.VirtualMachineInstanceReasonAutoMigrationPending || wait <= 0
 	}
@@ -83,6 +85,9 @@ func describeNetworks(changes podspec.NetworkChanges) string {
 	var parts []string
 	if len(changes.Plug) > 0 {
 		parts = append(parts, "is to be attached to the networks "+strings.Join(changes.Plug, ", "))
+	}
+	if len(changes.Replace) > 0 {
+		parts = append(parts, "is to be attached to other networks for the interfaces "+strings.Join(changes.Replace, ", "))
 	}
 	if len(changes.Unplug) > 0 {
 		parts = append(parts, "is to be detached from the networks of its interfaces "+strings.Join(changes.Unplug, ", "))

@@ -211,6 +211,20 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
 			}),
+		"restart required for interfaces": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
+			with(func(s *Snapshot) {
+				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{
+					Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue,
+					Message: "a non-live-updatable field was changed in the template spec: domain.devices.interfaces[red], networks[red], networks[blue].multus.networkName",
+				}}
+			}),
+		"restart required for interfaces of a guest that cannot migrate": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", cannotMigrate)).
+			with(func(s *Snapshot) {
+				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{
+					Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: cannotMigrate,
+				}}
+			}),
 		"more CPUs": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "", "")),
 		"more CPUs on a full node": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionTrue, "PodResizeDeferred",
@@ -289,6 +303,10 @@ func movesDisk(vmi *v1.VirtualMachineInstance) {
 		VolumeName: "data", SourcePVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}, DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new"},
 	}}
 }
+
+// cannotMigrate is the message about interfaces of a guest that cannot migrate.
+const cannotMigrate = "The launcher Pod is to be attached to the networks blue, which needs a restart of the VM. " +
+	"The guest does not migrate for it: cannot migrate VMI: claim data is not shared"
 
 func TestExplain(t *testing.T) {
 	for name, w := range scenes() {
