@@ -69,7 +69,7 @@ func configureQEMU(from, to string, own ...string) error {
 		if slices.Contains(own, dir) {
 			continue
 		}
-		switch _, err := os.Stat(dir); {
+		switch _, err := os.Stat(dir); { //nolint:gosec // from the image's configuration
 		case err == nil:
 			dirs = append(dirs, quoted)
 		case !errors.Is(err, fs.ErrNotExist):
