@@ -43,6 +43,10 @@ type mounts struct {
 }
 
 func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
+	return m.attachAt(path.Base(launcherpod.HotplugDisk(volume, block)), attachment)
+}
+
+func (m *mounts) attachAt(volume string, attachment types.UID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.calls++; m.failure != nil {
@@ -57,7 +61,7 @@ func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
 	if m.mounted == nil {
 		m.mounted = map[string]types.UID{}
 	}
-	m.mounted[path.Base(launcherpod.HotplugDisk(volume, block))] = attachment
+	m.mounted[volume] = attachment
 	return nil
 }
 
@@ -68,6 +72,7 @@ func (m *mounts) detach(volume string, block bool) error {
 		return m.failure
 	}
 	delete(m.mounted, path.Base(launcherpod.HotplugDisk(volume, block)))
+	delete(m.mounted, volume)
 	return nil
 }
 
