@@ -33,7 +33,6 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"Root":                            "launchers never run as root",
 	"Sidecar":                         "hook sidecars are not implemented yet",
 	"Template":                        "templates are not implemented yet",
-	"UtilityVolumes":                  "volumes without a disk are not implemented yet",
 	"VGPULiveMigration":               "passing devices through is not implemented yet",
 	"VMStatsCollector":                "the statistics of the agent's metrics are what there is",
 	"WorkloadEncryptionSEV":           "encrypted guests are not implemented yet",

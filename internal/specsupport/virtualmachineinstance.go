@@ -6,7 +6,6 @@ package specsupport
 // VMIFields are the unimplemented fields of a VMI's spec, and of the template of a VM.
 var VMIFields = []Field{
 	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
-	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
 
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},
 	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},

@@ -91,7 +91,8 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
-	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending:
+	// Once the volume is attached, a migration waits for it.
+	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending && vmistatus.FindUtility(&p.VMI.Spec, p.volume) == nil:
 		return fmt.Sprintf("vm %s is being migrated", vm)
 	case p.VMI.Status.DiskBackup != nil:
 		// That of another backup, which removes it when its claim has been detached.
@@ -127,7 +128,7 @@ func disksOf(spec *v1.VirtualMachineInstanceSpec) (names []string, problem strin
 
 // attached attaches the claim, and returns true once it is in the launcher Pod.
 func (p *planner) attached() bool {
-	if !slices.ContainsFunc(p.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return v.Name == p.volume }) {
+	if vmistatus.FindUtility(&p.VMI.Spec, p.volume) == nil {
 		p.step.AddVolume = &v1.UtilityVolume{
 			Name: p.volume, Type: ptr.To(v1.Backup),
 			PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.Claim.Name},
