@@ -20,7 +20,6 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"HostDevicesWithDRA":              "devices by resource claim are not implemented yet",
 	"HypervStrictCheck":               "the scheduler ignores Hyper-V features",
 	"IOMMUFD":                         "passing devices through is not implemented yet",
-	"IncrementalBackup":               "incremental backup is not implemented yet",
 	"LibvirtHooksServerAndClient":     "launchers run no hooks of libvirt",
 	"KubevirtSeccompProfile":          "nodes get no seccomp profile: use seccompConfiguration with one that they have",
 	"NetworkDevicesWithDRA":           "devices by resource claim are not implemented yet",

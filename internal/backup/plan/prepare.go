@@ -49,7 +49,11 @@ func (p *planner) prepare() {
 		return
 	}
 	if !p.attached() {
-		p.progress(v1alpha1.ReasonInitializing, "The claim is being attached")
+		message := "The claim is being attached"
+		if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" {
+			message += ": " + status.Message
+		}
+		p.progress(v1alpha1.ReasonInitializing, message)
 		return
 	}
 	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
@@ -66,6 +70,8 @@ func (p *planner) unsupported() string {
 	switch {
 	case ptr.Deref(p.Backup.Spec.Mode, v1alpha1.PushMode) != v1alpha1.PushMode:
 		return "The mode Pull is not implemented yet: use Push"
+	case p.VMI != nil && p.VMI.Spec.Domain.Devices.DisableHotplug:
+		return "The VM has spec.template.spec.domain.devices.disableHotplug set, and the claim of a backup is attached while the guest runs"
 	case len(p.Backup.Name) > maxName:
 		return fmt.Sprintf("The name of the backup has more than %d characters, which the names of its files cannot have", maxName)
 	case p.Claim != nil && ptr.Deref(p.Claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
