@@ -19,6 +19,8 @@ import (
 //  2. It creates the attachment Pod: AttachedToNode. hotplugVolume.attachPodUID is set once that Pod is ready.
 //  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and the message.
 //  4. The agent attaches the disk to the guest: Ready. A utility volume is for no disk, and stays MountedToPod.
+//     If it is for a memory dump, the agent has the guest's memory written to it: MemoryDumpInProgress, then MemoryDumpCompleted or
+//     MemoryDumpFailed.
 //  5. The volume leaves the VMI's spec, or its claim changes there: see IsWanted. The agent detaches and unmounts it:
 //     UnMountedFromPod.
 //  6. virt-controller deletes the attachment Pod: Detaching. It removes the volume from the list when the Pod is gone.
@@ -32,8 +34,11 @@ var hotplugNext = map[v1.VolumePhase][]v1.VolumePhase{
 	v1.VolumePending:               {v1.VolumeBound, v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeDetaching},
 	v1.VolumeBound:                 {v1.VolumePending, v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeDetaching},
 	v1.HotplugVolumeAttachedToNode: {v1.HotplugVolumeMounted, v1.VolumeReady, v1.HotplugVolumeUnMounted},
-	v1.HotplugVolumeMounted:        {v1.VolumeReady, v1.HotplugVolumeUnMounted},
+	v1.HotplugVolumeMounted:        {v1.VolumeReady, v1.MemoryDumpVolumeInProgress, v1.HotplugVolumeUnMounted},
 	v1.VolumeReady:                 {v1.HotplugVolumeMounted, v1.HotplugVolumeUnMounted},
+	v1.MemoryDumpVolumeInProgress:  {v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed},
+	v1.MemoryDumpVolumeCompleted:   {v1.HotplugVolumeUnMounted},
+	v1.MemoryDumpVolumeFailed:      {v1.HotplugVolumeUnMounted},
 	v1.HotplugVolumeUnMounted:      {v1.HotplugVolumeDetaching},
 	v1.HotplugVolumeDetaching:      {},
 }

@@ -48,6 +48,7 @@ type Connection interface {
 	probePauser
 	snapshotfreeze.Guest
 	diskBackuper
+	memoryDumper
 	migrationSource
 	migrationTarget
 }

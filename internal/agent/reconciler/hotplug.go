@@ -394,7 +394,7 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 			continue
 		}
 		switch v.Phase {
-		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady:
+		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady, v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed:
 		default:
 			continue
 		}
@@ -475,7 +475,9 @@ func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEven
 				events = append(events, pendingEvent{corev1.EventTypeNormal, ReasonVolumeUnplugged, message})
 			}
 			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
-		case ReasonHotplugFailed:
+		case ReasonDumpInProgress, ReasonDumpCompleted:
+			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
+		case ReasonHotplugFailed, ReasonDumpFailed:
 			events = append(events, pendingEvent{corev1.EventTypeWarning, v.Reason, v.Message})
 		}
 	}

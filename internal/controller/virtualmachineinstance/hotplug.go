@@ -290,7 +290,8 @@ func (p *plug) isOurs(stage vmistatus.Stage) bool {
 		return true
 	}
 	switch p.status.Phase {
-	case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady:
+	case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady,
+		v1.MemoryDumpVolumeInProgress, v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed:
 		return false
 	default:
 		return true
