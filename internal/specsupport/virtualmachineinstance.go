@@ -29,6 +29,6 @@ var VMIFields = []Field{
 	{"networks[].resourceClaim", nil, Refuse, "a network's device by resource claim needs SR-IOV, which is not implemented yet"},
 
 	{"volumes[].downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
-	{"volumes[].memoryDump", nil, Refuse, "memory dumps are not implemented yet"},
+	{"volumes[].memoryDump", nil, Refuse, "memory is dumped without a volume in the spec: remove it, and use virtctl memory-dump"},
 	{"volumes[].containerPath", nil, Refuse, "shared file systems are not implemented yet"},
 }
