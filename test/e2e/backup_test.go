@@ -33,7 +33,7 @@ import (
 
 // The spec reads the backups as a user does who exports the claim.
 var _ = Describe("A backup of a VM", extended(2), func() {
-	It("has what the running guest has written to its disks, and leaves nothing in the VM", func(ctx context.Context) {
+	It("has what the running guest has written to its disks, and so has a dump its memory, and both leave nothing in the VM", func(ctx context.Context) {
 		const name = "keeper"
 		enableGate(ctx, "IncrementalBackup")
 		namespace := newNamespace(ctx)
@@ -81,7 +81,7 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		archive := filepath.Join(GinkgoT().TempDir(), "backups.tar.gz")
 		expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--volume="+target.Name, "--output="+archive, "--port-forward")
 		var names []string
-		eachImage(archive, func(path string, data []byte) {
+		eachFile(archive, ".qcow2", func(path string, data []byte) {
 			directory, file, _ := strings.Cut(strings.TrimPrefix(path, name+"/"), "/")
 			backup, _, _ := strings.Cut(file, "-")
 			Expect(directory).To(HavePrefix(backup+"-20"), path)
@@ -90,7 +90,30 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 			Expect(bytes.Contains(data, []byte(exported))).To(BeTrue(), "%s does not have what the guest has written: %d bytes", path, len(data))
 		})
 		Expect(names).To(ConsistOf("first-files.qcow2", "first-block.qcow2", "second-files.qcow2", "second-block.qcow2"))
-		Expect(vmi(ctx, namespace, name).UID).To(Equal(before.UID))
+
+		By("dumping its memory, and downloading that")
+		dump := filepath.Join(GinkgoT().TempDir(), "memory.tar.gz")
+		expectVirtctl(ctx, "memory-dump", "get", "-n", namespace, name, "--claim-name=memory", "--create-claim", "--storage-class="+storageClass,
+			"--output="+dump, "--port-forward")
+		request := readVM(ctx, namespace, name).Status.MemoryDumpRequest
+		Expect(request).To(And(HaveField("Phase", v1.MemoryDumpCompleted), HaveField("FileName", HaveValue(HavePrefix(name+"-memory-")))))
+		dumps := 0
+		eachFile(dump, *request.FileName, func(_ string, data []byte) {
+			dumps++
+			Expect(bytes.HasPrefix(data, []byte("\x7fELF"))).To(BeTrue())
+			Expect(len(data)).To(BeNumerically(">", 100<<20), "the guest has 128 MiB")
+		})
+		Expect(dumps).To(Equal(1))
+		expectVirtctl(ctx, "memory-dump", "remove", "-n", namespace, name)
+		Eventually(readVM).WithArguments(ctx, namespace, name).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+			HaveField("Status.MemoryDumpRequest", BeNil()))
+
+		By("finding the same guest as before")
+		instance = vmi(ctx, namespace, name)
+		Expect(instance.UID).To(Equal(before.UID))
+		Expect(instance.Spec.UtilityVolumes).To(BeEmpty())
+		Expect(condition(instance, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
+		Expect(readVM(ctx, namespace, name).Generation).To(Equal(generation))
 	}, SpecTimeout(15*time.Minute))
 })
 
@@ -115,8 +138,8 @@ func expectBackup(ctx context.Context, backup *backupv1alpha1.VirtualMachineBack
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
-// eachImage calls a function with the path and the content of each image in an archive.
-func eachImage(archive string, check func(path string, data []byte)) {
+// eachFile calls a function with the path and the content of each file in an archive whose name has a suffix.
+func eachFile(archive, suffix string, check func(path string, data []byte)) {
 	GinkgoHelper()
 	file, err := os.Open(archive)
 	Expect(err).NotTo(HaveOccurred())
@@ -129,7 +152,7 @@ func eachImage(archive string, check func(path string, data []byte)) {
 			return
 		}
 		Expect(err).NotTo(HaveOccurred())
-		if !strings.HasSuffix(entry.Name, ".qcow2") {
+		if !strings.HasSuffix(entry.Name, suffix) {
 			continue
 		}
 		data, err := io.ReadAll(entries)
