@@ -10,12 +10,16 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
 var _ = Describe("The memory dump of a VirtualMachine", func() {
 	It("is made with a volume of the instance, and the VM's spec stays as it is", func() {
 		m := newVMHarness()
+		config := clusterconfig.Default()
+		config.HotplugVolumes = true
+		m.Config = fixedConfig{config}
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
 		setStatus(vmi, v1.Running, revised(vmi))
 		claim := builder.MakePVC("dump").Namespace(vm.Namespace).Bound("2Gi").Obj()
@@ -55,6 +59,8 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 			HaveField("Name", "dump"), HaveField("ClaimName", "dump"), HaveField("Type", HaveValue(Equal(v1.MemoryDump))))))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(phase()).To(Equal(v1.MemoryDumpInProgress))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(vm.Status.ObservedGeneration).To(Equal(generation))
 		m.expectQuiet(vm)
 		volume(v1.MemoryDumpVolumeCompleted)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
