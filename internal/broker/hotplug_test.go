@@ -233,13 +233,13 @@ func TestDirectoryIsMountedInTheLauncherOnly(t *testing.T) {
 func TestDirectoryOfALauncherThatHasSomethingInItsPlace(t *testing.T) {
 	h := newHotplugWorld(t)
 	place := filepath.Join(h.disks, "data")
-	for name, make := range map[string]func() error{
+	for name, put := range map[string]func() error{
 		"a link":   func() error { return os.Symlink(t.TempDir(), place) },
 		"a file":   func() error { return os.WriteFile(place, nil, 0o600) },
 		"a pipe":   func() error { return unix.Mkfifo(place, 0o600) },
 		"a device": func() error { return unix.Mknod(place, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) },
 	} {
-		if err := make(); err != nil {
+		if err := put(); err != nil {
 			t.Fatal(err)
 		}
 		if err := h.attachDir("data"); err == nil {

@@ -118,13 +118,19 @@ func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
 		return failedOutgrown, nil
 	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && isPreceded(s.Migration, s.Siblings):
 		return failedBusy, nil
-	case s.Target == nil && s.waitedForUtilityVolumes():
-		return failedUtility, nil
 	case s.Target == nil:
-		return cannotMigrate(s.VMI), nil
+		return s.failureInQueue(), nil
 	default:
 		return "", nil
 	}
+}
+
+// failureInQueue returns why a migration without a target will never have one, or "".
+func (s *Scope) failureInQueue() string {
+	if s.waitedForUtilityVolumes() {
+		return failedUtility
+	}
+	return cannotMigrate(s.VMI)
 }
 
 // waitedForUtilityVolumes reports whether the guest still has utility volumes when the migration does not wait for them any longer.
