@@ -261,7 +261,8 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	var err error
-	if files := r.Files(s.pod.UID); isUtility(s.vmi, v.Name) {
+	// The target of a migration, which has no VMI of its own yet, gets no utility volumes.
+	if files := r.Files(s.pod.UID); s.vmi != nil && isUtility(s.vmi, v.Name) {
 		err = files.AttachDirectory(ctx, v.Name, attachment)
 	} else {
 		err = files.AttachVolume(ctx, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))

@@ -44,10 +44,10 @@ type mounts struct {
 }
 
 func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
-	return m.attachAt(path.Base(launcherpod.HotplugDisk(volume, block)), attachment)
+	return m.attachAt(path.Base(launcherpod.HotplugDisk(volume, block)), volume, attachment)
 }
 
-func (m *mounts) attachAt(volume string, attachment types.UID) error {
+func (m *mounts) attachAt(entry, volume string, attachment types.UID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.calls++; m.failure != nil {
@@ -62,7 +62,7 @@ func (m *mounts) attachAt(volume string, attachment types.UID) error {
 	if m.mounted == nil {
 		m.mounted = map[string]types.UID{}
 	}
-	m.mounted[volume] = attachment
+	m.mounted[entry] = attachment
 	return nil
 }
 
@@ -355,7 +355,7 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		a.stop()
 		g.change(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.UtilityVolumes = nil })
 		a = startAgent(launchers)
-		Expect(a.mounts.attachAt("target", "uid-1")).To(Succeed())
+		Expect(a.mounts.attachAt("target", "target", "uid-1")).To(Succeed())
 		g.settle()
 		Expect(g.volume("target")()).To(Equal(mounted))
 

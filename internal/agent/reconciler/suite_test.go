@@ -401,7 +401,7 @@ func (f fakeFiles) AttachVolume(_ context.Context, volume string, attachment typ
 }
 
 func (f fakeFiles) AttachDirectory(_ context.Context, volume string, attachment types.UID) error {
-	return f.agent.mounts.attachAt(volume, attachment)
+	return f.agent.mounts.attachAt(volume, volume, attachment)
 }
 
 func (f fakeFiles) DetachVolume(_ context.Context, volume string, _ types.UID, block bool) error {
