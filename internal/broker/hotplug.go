@@ -25,20 +25,24 @@ import (
 // sweepInterval is how often the broker looks for devices that a launcher Pod may use although the kubelet has removed their volumes.
 const sweepInterval = 30 * time.Second
 
-// attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system is mounted in its directory
-// for hotplugged disks, for a block device there is a device file that it may open.
+// attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
+// directory for hotplugged disks, for a block device there is a device file that it may open.
 func (s *Server) attachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
 	return s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
 		if err := s.expectAttachment(pod, a); err != nil {
 			return answer{}, err
 		}
 		if !a.Block {
-			image, err := s.pods.ClaimImage(a.Attachment)
+			open, name := s.pods.ClaimImage, layout.HotplugDiskName(a.Volume, false)
+			if a.Directory {
+				open, name = s.pods.ClaimDir, a.Volume
+			}
+			file, err := open(a.Attachment)
 			if err != nil {
 				return answer{}, err
 			}
-			defer func() { _ = image.Close() }()
-			return answer{}, h.mount(layout.HotplugDiskName(a.Volume, false), image)
+			defer func() { _ = file.Close() }()
+			return answer{}, h.mount(name, file, a.Directory)
 		}
 		device, err := s.claimDevice(a.Attachment)
 		if err != nil {
@@ -58,17 +62,19 @@ func (s *Server) detachVolume(pod string, a brokerapi.VolumeArguments) (task, er
 		err = errors.Join(err, pods.CheckUID(a.Attachment))
 	}
 	return s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
-		name := layout.HotplugDiskName(a.Volume, a.Block)
 		if !a.Block {
-			return answer{}, h.unmount(name)
+			return answer{}, errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
 		}
-		return answer{}, errors.Join(s.setDevices(h, a.Attachment, nil), h.remove(name))
+		return answer{}, errors.Join(s.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
 	}), err
 }
 
 func checkVolume(a brokerapi.VolumeArguments) error {
 	if !layout.IsVolumeName(a.Volume) {
 		return brokerapi.Invalid("%.64q is no name of a volume", a.Volume)
+	}
+	if a.Block && a.Directory {
+		return brokerapi.Invalid("a block device has no directory")
 	}
 	return nil
 }
@@ -220,9 +226,9 @@ func (h *hotplugDir) openEntry(name string, flags int, resolve uint64) (*os.File
 	return podprocess.OpenAt(h.dir, name, flags|unix.O_NOFOLLOW, podprocess.Beneath|resolve)
 }
 
-// mount mounts a file on an entry of the directory, only in the Pod. Both are descriptors, so whatever the Pod does with the names in its
-// directory meanwhile, the mount is that file, and is somewhere in the Pod.
-func (h *hotplugDir) mount(name string, image *os.File) error {
+// mount mounts a file or a directory on an entry of the directory, only in the Pod. Both are descriptors, so whatever the Pod does with the
+// names in its directory meanwhile, the mount is that file, and is somewhere in the Pod.
+func (h *hotplugDir) mount(name string, image *os.File, directory bool) error {
 	switch mounted, err := h.mounted(name); {
 	case err != nil:
 		return err
@@ -234,11 +240,9 @@ func (h *hotplugDir) mount(name string, image *os.File) error {
 		}
 		return err
 	}
-	created, err := h.openEntry(name, unix.O_CREAT|unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_NO_XDEV)
-	if err != nil {
+	if err := h.makePlace(name, directory); err != nil {
 		return err
 	}
-	_ = created.Close()
 	place, err := h.openEntry(name, unix.O_PATH, unix.RESOLVE_NO_XDEV)
 	if err != nil {
 		return err
@@ -246,20 +250,35 @@ func (h *hotplugDir) mount(name string, image *os.File) error {
 	defer func() { _ = place.Close() }()
 	tree, err := unix.OpenTree(int(image.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
-		return fmt.Errorf("bind the image: %w", err)
+		return fmt.Errorf("bind the volume: %w", err)
 	}
 	defer func() { _ = unix.Close(tree) }()
 	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attributes); err != nil {
-		return fmt.Errorf("bind the image: %w", err)
+		return fmt.Errorf("bind the volume: %w", err)
 	}
 	return podprocess.InMounts(h.process, func() error {
 		err := unix.MoveMount(tree, "", int(place.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 		if err != nil {
-			return fmt.Errorf("mount the image in the launcher Pod: %w", err)
+			return fmt.Errorf("mount the volume in the launcher Pod: %w", err)
 		}
 		return nil
 	})
+}
+
+// makePlace makes the entry on which a file or a directory is mounted, unless it exists.
+func (h *hotplugDir) makePlace(name string, directory bool) error {
+	if directory {
+		if err := unix.Mkdirat(int(h.dir.Fd()), name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("make %s/%s in the launcher Pod: %w", layout.HotplugDisksDir, name, err)
+		}
+		return nil
+	}
+	created, err := h.openEntry(name, unix.O_CREAT|unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return err
+	}
+	return created.Close()
 }
 
 // mounted opens what is mounted on an entry of the directory, or returns nil.
@@ -277,17 +296,21 @@ func (h *hotplugDir) mounted(name string) (*os.File, error) {
 	return nil, err
 }
 
-// unmount removes the mount on an entry of the directory, and the entry. QEMU keeps a file that it has opened.
-func (h *hotplugDir) unmount(name string) error {
+// unmount removes the mount on an entry of the directory, and the entry. QEMU keeps a file that it has opened. What was written to a
+// directory is on the disk of the claim by then: nothing else can tell when files that QEMU has closed are.
+func (h *hotplugDir) unmount(name string, directory bool) error {
 	for {
 		mounted, err := h.mounted(name)
 		if err != nil {
 			return err
 		}
 		if mounted == nil {
-			return h.remove(name)
+			return h.remove(name, directory)
 		}
 		_ = mounted.Close()
+		if err := h.sync(name, directory); err != nil {
+			return err
+		}
 		err = podprocess.InMounts(h.process, func() error {
 			if err := unix.Fchdir(int(h.dir.Fd())); err != nil {
 				return err
@@ -300,9 +323,31 @@ func (h *hotplugDir) unmount(name string) error {
 	}
 }
 
-// remove removes an entry of the directory.
-func (h *hotplugDir) remove(name string) error {
-	if err := unix.Unlinkat(int(h.dir.Fd()), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+// sync returns when what was written to a directory that is mounted on an entry is on its disk.
+func (h *hotplugDir) sync(name string, directory bool) error {
+	if !directory {
+		return nil
+	}
+	mounted, err := h.openEntry(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = mounted.Close() }()
+	if err := unix.Syncfs(int(mounted.Fd())); err != nil {
+		return fmt.Errorf("write the volume %s to its disk: %w", name, err)
+	}
+	return nil
+}
+
+// remove removes an entry of the directory, which is a directory or not.
+func (h *hotplugDir) remove(name string, directory bool) error {
+	flags := 0
+	if directory {
+		flags = unix.AT_REMOVEDIR
+	}
+	// A file in the place of a directory is none of the broker's.
+	err := unix.Unlinkat(int(h.dir.Fd()), name, flags)
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("remove %s/%s of the launcher Pod: %w", layout.HotplugDisksDir, name, err)
 	}
 	return nil
@@ -317,7 +362,7 @@ func (h *hotplugDir) makeDevice(name string, d devicerule.Device) error {
 			return nil
 		}
 	}
-	if err := h.remove(name); err != nil {
+	if err := h.remove(name, false); err != nil {
 		return err
 	}
 	if err := unix.Mknodat(int(h.dir.Fd()), name, unix.S_IFBLK|0o600, int(unix.Mkdev(d.Major, d.Minor))); err != nil {

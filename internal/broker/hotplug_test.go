@@ -192,6 +192,92 @@ func TestImageIsMountedInTheLauncherOnly(t *testing.T) {
 	}
 }
 
+// attachDir attaches all of the claim.
+func (h *hotplugWorld) attachDir(volume string) error {
+	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: attachmentUID, Directory: true}
+	return h.ask(requestOf(h.t, brokerapi.AttachVolume, podUID, arguments))
+}
+
+func TestDirectoryIsMountedInTheLauncherOnly(t *testing.T) {
+	h := newHotplugWorld(t)
+	for range 2 { // the second time changes nothing
+		if err := h.attachDir("data"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.expectEntries("data")
+	if got := h.use("data/" + layout.DiskImage); got != "image" {
+		t.Errorf("the launcher reads %q", got)
+	}
+	if got, err := os.ReadFile(filepath.Join(h.claim, layout.DiskImage)); err != nil || string(got) != "imagex" {
+		t.Errorf("the claim has %q, %v", got, err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(h.disks, "data")); err != nil || len(entries) > 0 {
+		t.Errorf("outside of the launcher there is %v, %v", entries, err)
+	}
+	flags, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", h.process.Pid))
+	if err != nil || !strings.Contains(string(flags), layout.HotplugDisksDir+"/data rw,nosuid,nodev,noexec") {
+		t.Errorf("the launcher has the mounts %s, %v", flags, err)
+	}
+	for range 2 {
+		if err := h.detach("data", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.expectEntries()
+	if got := h.use("data/" + layout.DiskImage); !strings.Contains(got, "no such file") {
+		t.Errorf("the launcher reads %q", got)
+	}
+}
+
+func TestDirectoryOfALauncherThatHasSomethingInItsPlace(t *testing.T) {
+	h := newHotplugWorld(t)
+	place := filepath.Join(h.disks, "data")
+	for name, put := range map[string]func() error{
+		"a link":   func() error { return os.Symlink(t.TempDir(), place) },
+		"a file":   func() error { return os.WriteFile(place, nil, 0o600) },
+		"a pipe":   func() error { return unix.Mkfifo(place, 0o600) },
+		"a device": func() error { return unix.Mknod(place, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) },
+	} {
+		if err := put(); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.attachDir("data"); err == nil {
+			t.Errorf("the claim was mounted on %s", name)
+		}
+		if err := os.Remove(place); err != nil {
+			t.Errorf("%s is gone: %v", name, err)
+		}
+	}
+	// What it leaves in the directory stays below the mount.
+	if err := errors.Join(os.Mkdir(place, 0o700), os.WriteFile(filepath.Join(place, layout.DiskImage), []byte("own"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.attachDir("data"); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.use("data/" + layout.DiskImage); got != "image" {
+		t.Errorf("the launcher reads %q", got)
+	}
+	if err := h.detach("data", false); err == nil {
+		t.Error("nothing says that files are left")
+	}
+	if got := h.use("data/" + layout.DiskImage); got != "own" {
+		t.Errorf("after the volume was detached, the launcher reads %q", got)
+	}
+}
+
+func TestDirectoryOfAnAttachmentPodWithoutAMount(t *testing.T) {
+	h := newHotplugWorld(t)
+	if err := unix.Unmount(h.claim, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	expectCode(t, h.attachDir("data"), brokerapi.CodeRefused)
+	arguments := brokerapi.VolumeArguments{Volume: "data", Attachment: attachmentUID, Directory: true, Block: true}
+	expectCode(t, h.ask(requestOf(t, brokerapi.AttachVolume, podUID, arguments)), brokerapi.CodeInvalid)
+	h.expectEntries()
+}
+
 func TestAnotherFileIsNotMountedOverAnImage(t *testing.T) {
 	h := newHotplugWorld(t)
 	if err := h.attach("data", attachmentUID, false); err != nil {

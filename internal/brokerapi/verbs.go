@@ -54,7 +54,7 @@ const (
 	ChangeNetwork Verb = "change-network"
 	// OpenRouter opens a socket for router advertisements to the guest, and returns its descriptor.
 	OpenRouter Verb = "open-router"
-	// AttachVolume gives the Pod the claim of an attachment Pod, for a disk of the guest.
+	// AttachVolume gives the Pod the claim of an attachment Pod, for a disk of the guest or as a directory.
 	AttachVolume Verb = "attach-volume"
 	// DetachVolume takes it away again.
 	DetachVolume Verb = "detach-volume"
@@ -195,6 +195,8 @@ type VolumeArguments struct {
 	Attachment string `json:"attachment,omitempty"`
 	// Block reports whether the claim has volumeMode Block.
 	Block bool `json:"block,omitempty"`
+	// Directory means to mount all of the claim's file system and not its image. DetachVolume finds either.
+	Directory bool `json:"directory,omitempty"`
 }
 
 // DevicesResult is a result of WatchDevices.

@@ -12,8 +12,8 @@ import (
 
 // implementedGates are gates whose features work, or are always on.
 var implementedGates = []string{
-	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "MigrationStallDetection", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
-	"PortRangesSpec", "RebootPolicy", "Snapshot", "VSOCK", "VmiMemoryOverheadReport",
+	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "IncrementalBackup", "MigrationStallDetection", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
+	"PortRangesSpec", "RebootPolicy", "Snapshot", "UtilityVolumes", "VSOCK", "VmiMemoryOverheadReport",
 }
 
 // Each alpha or beta gate is either implemented or in specsupport.UnimplementedGates.

@@ -34,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineexport"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
@@ -94,6 +95,9 @@ var _ = Describe("Manager", Ordered, func() {
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports, VolumeSnapshots: snapshots,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineclone.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&virtualmachinebackup.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		exporters, err := virtualmachineexport.NewPodCache(mgr)

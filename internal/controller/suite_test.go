@@ -28,6 +28,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
@@ -76,6 +77,7 @@ var _ = BeforeSuite(func() {
 	Expect(clonev1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(csi.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(exportv1.AddToScheme(scheme.Scheme)).To(Succeed())
+	Expect(backupv1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
 	// Without the gate the API server drops fields that a kubelet with it reports.
 	testEnv.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "ImageVolumeWithDigest=true")

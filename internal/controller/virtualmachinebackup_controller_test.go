@@ -78,11 +78,9 @@ var _ = Describe("A VirtualMachineBackup", func() {
 	}
 
 	BeforeEach(func() {
-		apiScheme := k8sClient.Scheme()
-		Expect(backupv1alpha1.AddToScheme(apiScheme)).To(Succeed())
 		ns, events = NewNamespace(), &recordedEvents{}
 		r = &virtualmachinebackup.Reconciler{
-			Client: k8sClient, APIReader: k8sClient, Recorder: events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+			Client: NewWrites(), APIReader: asController, Recorder: events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 		}
 		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
 		ExpectCreated(vm, builder.MakePVC("backups").Namespace(ns).Bound("1Gi").Obj())

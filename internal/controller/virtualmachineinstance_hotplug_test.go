@@ -181,6 +181,38 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 	})
 
+	It("attaches a utility volume to the node, and takes it back", func() {
+		w.claim(builder.MakePVC("files").Bound("2Gi"))
+		w.claim(builder.MakePVC("device").Bound("2Gi").Block())
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+			for _, claim := range []string{"files", "device"} {
+				u := v1.UtilityVolume{Name: "to-" + claim}
+				u.ClaimName = claim
+				spec.UtilityVolumes = append(spec.UtilityVolumes, u)
+			}
+		})
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "to-device")).To(Equal("Bound PVCNotReady: PVC device has volumeMode Block, " +
+			"and no file system for the files of a backup or memory dump"))
+		pod := w.setAttachment(vmi, "to-files", podIsReady)
+		Expect(podspec.HasClaim(pod, "files")).To(BeTrue())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "to-files")).To(HaveSuffix("(ready)"))
+		phase(vmi, "to-files", v1.HotplugVolumeMounted, "VolumeMountedToPod")
+		w.events.take()
+		w.expectQuiet(vmi)
+		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) { spec.UtilityVolumes = nil })
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "to-device")).To(Equal("none"))
+		phase(vmi, "to-files", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files")))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(volume(vmi, "to-files")).To(Equal("none"))
+		w.expectQuiet(vmi)
+	})
+
 	It("starts a guest with them: the launcher Pod is without them, and the status says so when the agent gets it", func() {
 		w.claim(builder.MakePVC("root-claim").Bound("2Gi"))
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi").Block())

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -91,6 +92,58 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 			status.DiskBackupRecord = backup.Record{ID: "a", Stage: backup.Succeeded}.Status()
 		})
 		ExpectExists(m.target(vmi, vmim))
+	})
+
+	It("waits until the guest's utility volumes are detached, and fails if that takes too long", func() {
+		attach := func(names ...string) {
+			GinkgoHelper()
+			change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+				spec.UtilityVolumes = nil
+				for _, name := range names {
+					u := v1.UtilityVolume{Name: name}
+					u.ClaimName = name
+					spec.UtilityVolumes = append(spec.UtilityVolumes, u)
+				}
+			})
+			m.reconcileAll(vmim)
+		}
+		blocked := func() *v1.VirtualMachineInstanceMigrationCondition {
+			GinkgoHelper()
+			return conditions.Find(ExpectExists(vmim).Status.Conditions, v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes)
+		}
+		other := m.running("a", "other")
+		attach("target")
+		ExpectGone(m.target(vmi, vmim))
+		Expect(blocked()).To(HaveField("Reason", "UtilityVolumesPresent"))
+		wait := m.reconcileOnce(vmim).RequeueAfter
+		Expect(wait).To(And(BeNumerically(">", 2*time.Minute), BeNumerically("<=", 150*time.Second)))
+		By("not counting the time of a backup")
+		intent := &backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm", Volumes: []string{"root"}}
+		back := func(intent *v1.DiskBackup) {
+			GinkgoHelper()
+			before := ExpectExists(vmi).DeepCopy()
+			vmi.Status.DiskBackup = intent
+			Expect(k8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+			m.reconcileAll(vmim)
+		}
+		back(intent.Status())
+		Expect(blocked()).To(BeNil())
+		m.clock.SetTime(m.clock.Now().Add(4 * time.Minute))
+		back(nil)
+		Expect(blocked()).NotTo(BeNil())
+		attach()
+		ExpectExists(m.target(vmi, vmim))
+		Expect(blocked()).To(BeNil())
+
+		By("waiting in vain")
+		vmi = other
+		vmim = m.request(builder.MakeMigration("in-vain", "other"))
+		attach("target")
+		wait = m.reconcileOnce(vmim).RequeueAfter
+		m.clock.SetTime(m.clock.Now().Add(wait))
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		ExpectGone(m.target(vmi, vmim))
 	})
 
 	It("is not assigned to the agents if the snapshot starts after the target's Pod was created", func() {

@@ -59,7 +59,9 @@ func Follow(vmi *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceS
 	}
 	for i := range vmi.Status.VolumeStatus {
 		status := &vmi.Status.VolumeStatus[i]
-		out.Pending = out.Pending || vmistatus.IsHotplugged(status) && FindVolume(&vmi.Spec, status.Name) == nil
+		// No template has utility volumes.
+		out.Pending = out.Pending || vmistatus.IsHotplugged(status) && FindVolume(&vmi.Spec, status.Name) == nil &&
+			vmistatus.FindUtility(&vmi.Spec, status.Name) == nil
 	}
 	return out
 }

@@ -106,6 +106,12 @@ func TestFollow(t *testing.T) {
 			}, "data=other, root, disk data, disk root, disk tray", true, "", false,
 		},
 		{
+			"a backup is made", nil, func(v *vmi) {
+				v.Spec.UtilityVolumes = []v1.UtilityVolume{{Name: "target"}}
+				v.Status.VolumeStatus = append(v.Status.VolumeStatus, plugged("target"))
+			}, "data=data-claim, root, disk data, disk root, disk tray", false, "", false,
+		},
+		{
 			"a medium is inserted", func(s *spec) { insert(s, "tray", "iso") }, nil,
 			"data=data-claim, root, tray=iso, disk data, disk root, disk tray", true, "", false,
 		},
@@ -171,7 +177,7 @@ func TestFollow(t *testing.T) {
 			if tc.instance != nil {
 				tc.instance(instance)
 				base = instance.Spec.DeepCopy()
-				if strings.HasPrefix(tc.name, "swapped") {
+				if strings.HasPrefix(tc.name, "swapped") || base.UtilityVolumes != nil {
 					base, _ = started()
 				}
 			}

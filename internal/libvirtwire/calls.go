@@ -67,6 +67,24 @@ func (c *Client) Destroy(ctx context.Context, domain Domain) error {
 	return c.domainCall(ctx, procDomainDestroyFlags, domain, 0)
 }
 
+// Values of virDomainCoreDumpFormat and virDomainCoreDumpFlags.
+const (
+	dumpRaw        = 0
+	dumpMemoryOnly = 16
+)
+
+// DumpMemory writes the memory of a domain to a new file, as ELF, while the domain is suspended. libvirtd continues if the connection ends,
+// and removes the file if it fails.
+func (c *Client) DumpMemory(ctx context.Context, domain Domain, path string) error {
+	var args encoder
+	args.domain(domain)
+	args.str(path)
+	args.u32(dumpRaw)
+	args.u32(dumpMemoryOnly)
+	_, err := c.call(ctx, procDomainCoreDump, args.buf)
+	return err
+}
+
 // Values of virDomainMetadataType and virDomainModificationImpact.
 const (
 	metadataElement = 2

@@ -25,6 +25,7 @@ const (
 	procDomainGetMetadata     = 265
 	procEventRegisterAny      = 316
 	procEventLifecycleMessage = 318
+	procDomainCoreDump        = 334 // with a format
 	procGetDomainCapabilities = 342
 
 	// The five requests of a migration, all with typed parameters.

@@ -6,7 +6,6 @@ package specsupport
 // VMIFields are the unimplemented fields of a VMI's spec, and of the template of a VM.
 var VMIFields = []Field{
 	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
-	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
 
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},
 	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},
@@ -30,6 +29,6 @@ var VMIFields = []Field{
 	{"networks[].resourceClaim", nil, Refuse, "a network's device by resource claim needs SR-IOV, which is not implemented yet"},
 
 	{"volumes[].downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
-	{"volumes[].memoryDump", nil, Refuse, "memory dumps are not implemented yet"},
+	{"volumes[].memoryDump", nil, Refuse, "memory is dumped without a volume in the spec: remove it, and use virtctl memory-dump"},
 	{"volumes[].containerPath", nil, Refuse, "shared file systems are not implemented yet"},
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/imageupload"
 	"github.com/vireo-project/vireo/internal/virtctl/inspect"
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
+	"github.com/vireo-project/vireo/internal/virtctl/memorydump"
 	"github.com/vireo-project/vireo/internal/virtctl/portforward"
 	"github.com/vireo-project/vireo/internal/virtctl/ssh"
 	"github.com/vireo-project/vireo/internal/virtctl/usbredir"
@@ -98,7 +99,7 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupConnect, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
 	add(root, groupInspect, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
 		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
-	add(root, groupCreate, create.Command(c), imageupload.Command(c), vmexport.Command(c), guestfs.Command(c), credentials.Command(c))
+	add(root, groupCreate, create.Command(c), imageupload.Command(c), vmexport.Command(c), memorydump.Command(c), guestfs.Command(c), credentials.Command(c))
 	add(root, groupOther, adm.Command(c), versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

@@ -18,7 +18,9 @@ import (
 //  1. virt-controller adds the volume to status.volumeStatus, with hotplugVolume: Pending until its claim is bound, then Bound.
 //  2. It creates the attachment Pod: AttachedToNode. hotplugVolume.attachPodUID is set once that Pod is ready.
 //  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and the message.
-//  4. The agent attaches the disk to the guest: Ready.
+//  4. The agent attaches the disk to the guest: Ready. A utility volume is for no disk, and stays MountedToPod.
+//     If it is for a memory dump, the agent has the guest's memory written to it: MemoryDumpInProgress, then MemoryDumpCompleted or
+//     MemoryDumpFailed.
 //  5. The volume leaves the VMI's spec, or its claim changes there: see IsWanted. The agent detaches and unmounts it:
 //     UnMountedFromPod.
 //  6. virt-controller deletes the attachment Pod: Detaching. It removes the volume from the list when the Pod is gone.
@@ -32,8 +34,11 @@ var hotplugNext = map[v1.VolumePhase][]v1.VolumePhase{
 	v1.VolumePending:               {v1.VolumeBound, v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeDetaching},
 	v1.VolumeBound:                 {v1.VolumePending, v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeDetaching},
 	v1.HotplugVolumeAttachedToNode: {v1.HotplugVolumeMounted, v1.VolumeReady, v1.HotplugVolumeUnMounted},
-	v1.HotplugVolumeMounted:        {v1.VolumeReady, v1.HotplugVolumeUnMounted},
+	v1.HotplugVolumeMounted:        {v1.VolumeReady, v1.MemoryDumpVolumeInProgress, v1.HotplugVolumeUnMounted},
 	v1.VolumeReady:                 {v1.HotplugVolumeMounted, v1.HotplugVolumeUnMounted},
+	v1.MemoryDumpVolumeInProgress:  {v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed},
+	v1.MemoryDumpVolumeCompleted:   {v1.HotplugVolumeUnMounted},
+	v1.MemoryDumpVolumeFailed:      {v1.HotplugVolumeUnMounted},
 	v1.HotplugVolumeUnMounted:      {v1.HotplugVolumeDetaching},
 	v1.HotplugVolumeDetaching:      {},
 }
@@ -52,9 +57,19 @@ func FindVolume(status *v1.VirtualMachineInstanceStatus, name string) *v1.Volume
 	return nil
 }
 
-// IsWanted reports whether the guest is to have the hotplugged volume of a status: the VMI's spec has it, with the same claim, and
-// its removal has not begun. If not, the agent detaches it and virt-controller removes its attachment Pod. A volume that migrates to
-// another claim is wanted.
+// FindUtility returns the utility volume of a name, or nil.
+func FindUtility(spec *v1.VirtualMachineInstanceSpec, name string) *v1.UtilityVolume {
+	for i := range spec.UtilityVolumes {
+		if spec.UtilityVolumes[i].Name == name {
+			return &spec.UtilityVolumes[i]
+		}
+	}
+	return nil
+}
+
+// IsWanted reports whether the guest, or its launcher Pod, is to have the hotplugged volume of a status: the VMI's spec has it, with the
+// same claim, and its removal has not begun. If not, the agent detaches it and virt-controller removes its attachment Pod. A volume that
+// migrates to another claim is wanted.
 func IsWanted(vmi *v1.VirtualMachineInstance, volume *v1.VolumeStatus) bool {
 	switch volume.Phase {
 	case v1.HotplugVolumeUnMounted, v1.HotplugVolumeDetaching:
@@ -67,6 +82,10 @@ func IsWanted(vmi *v1.VirtualMachineInstance, volume *v1.VolumeStatus) bool {
 		}
 		claim, known := v.WrittenClaim(), volume.PersistentVolumeClaimInfo
 		return claim != "" && (known == nil || known.ClaimName == claim || Migrated(&vmi.Status, v.Name) != nil)
+	}
+	if u := FindUtility(&vmi.Spec, volume.Name); u != nil {
+		known := volume.PersistentVolumeClaimInfo
+		return known == nil || known.ClaimName == u.ClaimName
 	}
 	return false
 }

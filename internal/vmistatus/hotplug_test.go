@@ -121,7 +121,10 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 			"the controller detaches", Controller, hotplugged(v1.HotplugVolumeUnMounted), hotplugged(v1.HotplugVolumeDetaching),
 			[]string{"volumeStatus.phase"}, "",
 		},
-		{"a phase of something else", Handler, hotplugged(v1.VolumeReady), hotplugged(v1.MemoryDumpVolumeCompleted), nil, "is none of a hotplugged volume"},
+		{"a phase of something else", Handler, hotplugged(v1.VolumeReady), hotplugged("Elsewhere"), nil, "is none of a hotplugged volume"},
+		{"a memory dump begins", Handler, hotplugged(v1.HotplugVolumeMounted), hotplugged(v1.MemoryDumpVolumeInProgress), []string{volumePhase}, ""},
+		{"a memory dump of a disk", Handler, hotplugged(v1.VolumeReady), hotplugged(v1.MemoryDumpVolumeInProgress), nil, "cannot change"},
+		{"a memory dump is detached before it has ended", Handler, hotplugged(v1.MemoryDumpVolumeInProgress), hotplugged(v1.HotplugVolumeUnMounted), nil, "cannot change"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before, after := status(v1.Running), status(v1.Running)
@@ -201,6 +204,12 @@ func TestIsWanted(t *testing.T) {
 		v.PersistentVolumeClaim.ClaimName = claim
 		return v
 	}
+	utility := func(claim string) func(*v1.VirtualMachineInstance) {
+		return func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.UtilityVolumes = []v1.UtilityVolume{{Name: "v"}}
+			vmi.Spec.UtilityVolumes[0].ClaimName = claim
+		}
+	}
 	migrates := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "v"}}
 	}
@@ -215,6 +224,9 @@ func TestIsWanted(t *testing.T) {
 		{"not in the spec", []v1.Volume{volume("w", "c")}, v1.VolumeReady, nil, false},
 		{"another claim", []v1.Volume{volume("v", "d")}, v1.VolumeReady, nil, false},
 		{"migrates to another claim", []v1.Volume{volume("v", "d")}, v1.VolumeReady, migrates, true},
+		{"a utility volume", nil, v1.HotplugVolumeMounted, utility("c"), true},
+		{"a utility volume with another claim", nil, v1.HotplugVolumeMounted, utility("d"), false},
+		{"an unmounted utility volume", nil, v1.HotplugVolumeUnMounted, utility("c"), false},
 		{"no claim", []v1.Volume{{Name: "v"}}, v1.VolumeReady, nil, false},
 		{"already unmounted", []v1.Volume{volume("v", "c")}, v1.HotplugVolumeUnMounted, nil, false},
 		{"already being detached", []v1.Volume{volume("v", "c")}, v1.HotplugVolumeDetaching, nil, false},

@@ -148,6 +148,9 @@ var volumePhaseOwners = map[v1.VolumePhase]Writer{
 	v1.HotplugVolumeAttachedToNode: Controller,
 	v1.HotplugVolumeMounted:        Handler,
 	v1.VolumeReady:                 Handler,
+	v1.MemoryDumpVolumeInProgress:  Handler,
+	v1.MemoryDumpVolumeCompleted:   Handler,
+	v1.MemoryDumpVolumeFailed:      Handler,
 	v1.HotplugVolumeUnMounted:      Handler,
 	v1.HotplugVolumeDetaching:      Controller,
 }

@@ -11,8 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -47,7 +49,12 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	// Clients send the token of an export to the addresses in its status.
 	export := &exportv1.VirtualMachineExport{ObjectMeta: meta}
 	export.Spec.Source = corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "status"}
-	objects = append(objects, clone, export)
+	backup := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: meta}
+	backup.Spec.PvcName = ptr.To("status")
+	backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "status"}
+	tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: meta}
+	tracker.Spec.Source = backup.Spec.Source
+	objects = append(objects, clone, export, backup, tracker)
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -71,7 +72,7 @@ func setup(ctx context.Context, env *envtest.Environment) error {
 	}
 	restCfg = cfg
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), poolv1.AddToScheme(scheme), snapshotv1beta1.AddToScheme(scheme),
-		clonev1beta1.AddToScheme(scheme), exportv1.AddToScheme(scheme)); err != nil {
+		clonev1beta1.AddToScheme(scheme), exportv1.AddToScheme(scheme), backupv1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	if cluster, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {

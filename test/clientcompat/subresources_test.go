@@ -119,12 +119,9 @@ func TestVirtualMachine(t *testing.T) {
 	expectCode(t, "addvolume", vms.AddVolume(ctx, "manual", &v1.AddVolumeOptions{}), http.StatusBadRequest, "AddVolumeOptions requires name to be set")
 	expectCode(t, "removevolume", vms.RemoveVolume(ctx, "manual", &v1.RemoveVolumeOptions{Name: "none"}), http.StatusConflict,
 		"Unable to remove volume [none] because it does not exist")
-	for what, err := range map[string]error{
-		"virtualmachines/memorydump":       vms.MemoryDump(ctx, "manual", &v1.VirtualMachineMemoryDumpRequest{}),
-		"virtualmachines/removememorydump": vms.RemoveMemoryDump(ctx, "manual"),
-	} {
-		expectCode(t, what, err, http.StatusNotImplemented, what+" is not implemented by Vireo yet")
-	}
+	expectCode(t, "memorydump", vms.MemoryDump(ctx, "manual", &v1.VirtualMachineMemoryDumpRequest{}), http.StatusBadRequest,
+		"Memory dump requires claim name to be set")
+	expectCode(t, "removememorydump", vms.RemoveMemoryDump(ctx, "manual"), http.StatusConflict, "no association found")
 }
 
 func TestVirtualMachineInstance(t *testing.T) {

@@ -96,8 +96,7 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 			"--volume-containerdisk=src:"+image("guest-debian"), "--termination-grace-period=20",
 			"--cloud-init-user-data="+base64.StdEncoding.EncodeToString([]byte(debianUserData(public))))
 		if hasVSOCK() {
-			kubectl(ctx, "", "patch", "-n", "kubevirt", "kubevirt/kubevirt", "--type=merge",
-				"-p", `{"spec":{"configuration":{"developerConfiguration":{"featureGates":["VSOCK"]}}}}`)
+			enableGate(ctx, "VSOCK")
 			manifest = strings.Replace(manifest, "devices: {}", "devices: {autoattachVSOCK: true}", 1)
 		}
 		Expect(kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")).To(ContainSubstring("virtualmachine.kubevirt.io/debian created"))

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
@@ -88,6 +89,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(clonev1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(exportv1.AddToScheme(scheme)).To(Succeed())
+	Expect(backupv1alpha1.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 	clientset, err = kubernetes.NewForConfig(restConfig)

@@ -45,7 +45,9 @@ func (n *node) addUtilityVolume(name string) {
 	vmi := n.vmi()
 	vmi.Spec.UtilityVolumes = []v1.UtilityVolume{{Name: name, Type: ptr.To(v1.Backup)}}
 	Expect(n.client.Update(context.Background(), vmi)).To(Succeed())
-	vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.HotplugVolumeMounted})
+	vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{
+		Name: name, Phase: v1.HotplugVolumeMounted, HotplugVolume: &v1.HotplugVolumeStatus{},
+	})
 	Expect(n.client.Status().Update(context.Background(), vmi)).To(Succeed())
 }
 

@@ -163,6 +163,7 @@ var configurationConsumers = map[string]consumer{
 	"configuration.migrations.disableTLS":                        {"internal/agent/migration", "DisableTLS"},
 	"configuration.migrations.matchSELinuxLevelOnMigration":      {"internal/controller/migration/virtualmachineinstancemigration", "MatchSELinuxLevelOnMigration"},
 	"configuration.migrations.completionTimeoutPerGiB":           {"internal/migration/policy", "CompletionTimeoutPerGiB"},
+	"configuration.migrations.utilityVolumesTimeout":             {"internal/controller/migration/virtualmachineinstancemigration", "UtilityVolumesTimeout"},
 }
 
 // TestOutcomeOfTheConfigurationIsStable checks that equal configurations have equal outcomes, as the next test assumes.

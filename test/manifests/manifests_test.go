@@ -86,7 +86,7 @@ func bases(t *testing.T) map[string]crd {
 
 // consulted are the kinds without a reconciler that another reconciler reads.
 var consulted = []string{
-	"migrations.kubevirt.io/MigrationPolicy",
+	"migrations.kubevirt.io/MigrationPolicy", "backup.kubevirt.io/VirtualMachineBackupTracker",
 	"instancetype.kubevirt.io/VirtualMachineInstancetype", "instancetype.kubevirt.io/VirtualMachineClusterInstancetype",
 	"instancetype.kubevirt.io/VirtualMachinePreference", "instancetype.kubevirt.io/VirtualMachineClusterPreference",
 }

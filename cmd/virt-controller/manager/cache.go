@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
@@ -49,6 +50,7 @@ func NewScheme() *runtime.Scheme {
 	utilruntime.Must(clonev1beta1.AddToScheme(scheme))
 	utilruntime.Must(csi.AddToScheme(scheme))
 	utilruntime.Must(exportv1.AddToScheme(scheme))
+	utilruntime.Must(backupv1alpha1.AddToScheme(scheme))
 	return scheme
 }
 

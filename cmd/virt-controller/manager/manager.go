@@ -38,6 +38,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineexport"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
@@ -241,7 +242,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 // settable is a reconciler.
 type settable interface{ SetupWithManager(mgr ctrl.Manager) error }
 
-// snapshotReconcilers returns the reconcilers of snapshots, restores and clones. source returns the recorder of a component.
+// snapshotReconcilers returns the reconcilers of snapshots, restores, clones and backups. source returns the recorder of a component.
 func snapshotReconcilers(
 	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, imports *datavolume.Store, snapshots *volumesnapshot.Store,
 ) []settable {
@@ -261,6 +262,9 @@ func snapshotReconcilers(
 		},
 		&virtualmachineclone.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("clone-controller"), Clock: o.Clock,
+		},
+		&virtualmachinebackup.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("vmbackup-controller"), Clock: o.Clock,
 		},
 	}
 }

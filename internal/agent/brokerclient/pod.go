@@ -89,7 +89,14 @@ func (f Files) AttachVolume(ctx context.Context, volume string, attachment types
 	return err
 }
 
-// DetachVolume takes from the launcher Pod what AttachVolume has given it. The attachment Pod may be gone, and its UID unknown.
+// AttachDirectory gives the launcher Pod all files of the claim of an attachment Pod.
+func (f Files) AttachDirectory(ctx context.Context, volume string, attachment types.UID) error {
+	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Directory: true}
+	_, err := f.client.call(ctx, brokerapi.AttachVolume, f.pod, arguments, nil)
+	return err
+}
+
+// DetachVolume takes from the launcher Pod what AttachVolume or AttachDirectory has given it. The attachment Pod may be gone, and its UID unknown.
 func (f Files) DetachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error {
 	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: block}
 	_, err := f.client.call(ctx, brokerapi.DetachVolume, f.pod, arguments, nil)

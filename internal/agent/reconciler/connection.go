@@ -48,6 +48,7 @@ type Connection interface {
 	probePauser
 	snapshotfreeze.Guest
 	diskBackuper
+	memoryDumper
 	migrationSource
 	migrationTarget
 }
@@ -82,7 +83,9 @@ type Files interface {
 	SetRealtime(ctx context.Context, vcpus []uint) error
 	// AttachVolume gives the Pod the claim of an attachment Pod. block reports whether it is a block device.
 	AttachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error
-	// DetachVolume takes it away again. The attachment Pod may be gone, and its UID unknown.
+	// AttachDirectory gives the Pod all files of the claim of an attachment Pod.
+	AttachDirectory(ctx context.Context, volume string, attachment types.UID) error
+	// DetachVolume takes either away again, once what was written to a directory is on its disk. The attachment Pod may be gone, and its UID unknown.
 	DetachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error
 }
 

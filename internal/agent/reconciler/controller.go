@@ -232,13 +232,15 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// 10. Before the phases that need to know whether the guest runs.
 		{"recover from I/O error", func() error { return r.recoverFromIOError(ctx, s, c) }},
 		{"observe guest", func() error { return r.observeGuest(ctx, s, c) }},
-		// 11. After the disks were measured by observe guest.
+		// 11. Before the phases that change the guest: libvirt refuses all of that during a dump, after a long wait.
+		{"dump memory", func() error { return r.dumpMemory(ctx, s, c) }},
+		// 12. After the disks were measured by observe guest.
 		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
 		{"forward ports", func() error { return r.forwardPorts(ctx, s) }},
 		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
 		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
 		{"back up disks", func() error { return r.backUpDisks(ctx, s, c) }},
-		// 12. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size, or the node the
+		// 13. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size, or the node the
 		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
 		{"set interfaces, realtime priority, size and disks", func() error {
 			return errors.Join(r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c),

@@ -196,6 +196,12 @@ func isUtilityMounted(vmi *v1.VirtualMachineInstance, intent *backup.Intent) boo
 	})
 }
 
+// backsUpTo reports whether a backup to a volume is requested, or runs.
+func (s *scope) backsUpTo(volume string) bool {
+	intent, record := backup.IntentOf(&s.vmi.Status), s.backupRecord()
+	return s.domain.Active() && intent != nil && intent.UtilityVolume == volume && (intent.ID != record.ID || !record.Ended())
+}
+
 // backupRecord returns the record of the last backup. What this process has written last does not depend on what the launcher kept.
 func (s *scope) backupRecord() backup.Record {
 	if s.cache.backup.ID != "" {

@@ -71,7 +71,9 @@ var _ = Describe("The backup of a guest's disks", func() {
 			if err := api.Update(ctx, vmi); err != nil {
 				return err
 			}
-			vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{Name: "target", Phase: v1.HotplugVolumeMounted})
+			vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{
+				Name: "target", Phase: v1.HotplugVolumeMounted, HotplugVolume: &v1.HotplugVolumeStatus{},
+			})
 			return api.Status().Update(ctx, vmi)
 		}).Should(Succeed())
 	})

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,9 +100,9 @@ func isHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, v *v1.Volume)
 	return v.IsHotpluggable() && !podspec.HasClaim(pod, v.WrittenClaim()) && vmistatus.Migrated(&vmi.Status, v.Name) == nil
 }
 
-// isDisk reports whether a volume's status is that of a hotplugged disk or medium. A utility volume is for no disk of the guest.
-func isDisk(vmi *v1.VirtualMachineInstance, v *v1.VolumeStatus) bool {
-	return vmistatus.IsHotplugged(v) && !slices.ContainsFunc(vmi.Spec.UtilityVolumes, func(u v1.UtilityVolume) bool { return u.Name == v.Name })
+// isUtility reports whether a volume of the spec is for files of QEMU's, and for no disk of the guest.
+func isUtility(vmi *v1.VirtualMachineInstance, volume string) bool {
+	return vmistatus.FindUtility(&vmi.Spec, volume) != nil
 }
 
 // withoutHotplugged returns a VMI without the volumes that are not in the launcher Pod from its start.
@@ -155,7 +154,7 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 	for i := range s.incoming.Status.VolumeStatus {
 		v := &s.incoming.Status.VolumeStatus[i]
 		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.incoming, v) || v.PersistentVolumeClaimInfo == nil ||
-			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" {
+			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" || isUtility(s.incoming, v.Name) {
 			continue
 		}
 		pod, err := r.attachmentOnTarget(ctx, s, v.Name)
@@ -225,7 +224,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
 	for i := range s.vmi.Status.VolumeStatus {
 		v := &s.vmi.Status.VolumeStatus[i]
-		if !isDisk(s.vmi, v) || !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
+		if !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
 			continue
 		}
 		err := r.mountVolume(ctx, s, v, v.HotplugVolume.AttachPodUID)
@@ -261,7 +260,14 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 	}
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
-	if err := r.Files(s.pod.UID).AttachVolume(ctx, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo)); err != nil {
+	var err error
+	// The target of a migration, which has no VMI of its own yet, gets no utility volumes.
+	if files := r.Files(s.pod.UID); s.vmi != nil && isUtility(s.vmi, v.Name) {
+		err = files.AttachDirectory(ctx, v.Name, attachment)
+	} else {
+		err = files.AttachVolume(ctx, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+	}
+	if err != nil {
 		return fmt.Errorf("mount volume %s in the launcher Pod: %w", v.Name, err)
 	}
 	*known = plugging{mounted: attachment}
@@ -285,7 +291,8 @@ func (s *scope) pluggedFacts(vmi *v1.VirtualMachineInstance) map[string]domain.D
 	disks := map[string]domain.DiskFact{}
 	for i := range vmi.Status.VolumeStatus {
 		v := &vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(vmi, v) || s.plugging(v.Name).mounted == "" || v.PersistentVolumeClaimInfo == nil {
+		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(vmi, v) || isUtility(vmi, v.Name) ||
+			s.plugging(v.Name).mounted == "" || v.PersistentVolumeClaimInfo == nil {
 			continue
 		}
 		block := vmistatus.IsBlock(v.PersistentVolumeClaimInfo)
@@ -378,16 +385,17 @@ func unplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, disks map[string
 	return missing
 }
 
-// unmountVolumes takes from the launcher Pod the volumes that are not wanted, once the guest has released them.
+// unmountVolumes takes from the launcher Pod the volumes that are not wanted, once the guest has released them and QEMU writes no backup to
+// them.
 func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
 	for i := range s.vmi.Status.VolumeStatus {
 		v := &s.vmi.Status.VolumeStatus[i]
-		if !isDisk(s.vmi, v) || vmistatus.IsWanted(s.vmi, v) || s.pluggedDisk(v.Name) != nil {
+		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.vmi, v) || s.pluggedDisk(v.Name) != nil || s.backsUpTo(v.Name) {
 			continue
 		}
 		switch v.Phase {
-		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady:
+		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady, v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed:
 		default:
 			continue
 		}
@@ -422,7 +430,7 @@ func (s *scope) pluggedDisk(volume string) *libvirtxml.DomainDisk {
 func (s *scope) reportPlugged() {
 	for i := range s.vmi.Status.VolumeStatus {
 		v := &s.vmi.Status.VolumeStatus[i]
-		if !isDisk(s.vmi, v) || v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady {
+		if !vmistatus.IsHotplugged(v) || v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady {
 			continue
 		}
 		known, has := s.plugging(v.Name), s.pluggedDisk(v.Name) != nil
@@ -468,7 +476,9 @@ func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEven
 				events = append(events, pendingEvent{corev1.EventTypeNormal, ReasonVolumeUnplugged, message})
 			}
 			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
-		case ReasonHotplugFailed:
+		case ReasonDumpInProgress, ReasonDumpCompleted:
+			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
+		case ReasonHotplugFailed, ReasonDumpFailed:
 			events = append(events, pendingEvent{corev1.EventTypeWarning, v.Reason, v.Message})
 		}
 	}

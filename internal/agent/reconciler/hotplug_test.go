@@ -25,6 +25,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -43,6 +44,10 @@ type mounts struct {
 }
 
 func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
+	return m.attachAt(path.Base(launcherpod.HotplugDisk(volume, block)), volume, attachment)
+}
+
+func (m *mounts) attachAt(entry, volume string, attachment types.UID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.calls++; m.failure != nil {
@@ -57,7 +62,7 @@ func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
 	if m.mounted == nil {
 		m.mounted = map[string]types.UID{}
 	}
-	m.mounted[path.Base(launcherpod.HotplugDisk(volume, block))] = attachment
+	m.mounted[entry] = attachment
 	return nil
 }
 
@@ -68,6 +73,7 @@ func (m *mounts) detach(volume string, block bool) error {
 		return m.failure
 	}
 	delete(m.mounted, path.Base(launcherpod.HotplugDisk(volume, block)))
+	delete(m.mounted, volume)
 	return nil
 }
 
@@ -324,6 +330,42 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Eventually(g.size).Should(BeEquivalentTo(1 << 30))
 		g.expand("2Gi")
 		Eventually(g.size).Should(BeEquivalentTo(2 << 30))
+	})
+
+	It("mounts all of a utility volume, which is for no disk, and takes it away unless a backup is written to it", func() {
+		g := started()
+		g.change(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.UtilityVolumes = []v1.UtilityVolume{{Name: "target", Type: ptr.To(v1.Backup)}}
+			vmi.Spec.UtilityVolumes[0].ClaimName = "claim-target"
+		})
+		g.attached("target", "uid-1", asFile)
+		const mounted = "MountedToPod VolumeMountedToPod : Volume target has been mounted in virt-launcher pod"
+		Eventually(g.volume("target")).Should(Equal(mounted))
+		Expect(a.mounts.list()).To(Equal("target=uid-1"))
+		Expect(g.has("target")()).To(Equal("none"))
+		g.settle()
+		writes := a.writes.Load()
+		g.settle()
+		Expect(a.writes.Load()).To(Equal(writes))
+
+		By("not taking it away during a backup, also after a restart")
+		intent := backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}}
+		g.controller(func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = intent.Status() })
+		Eventually(g.launcher.BackupsBegun).Should(Equal(1))
+		a.stop()
+		g.change(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.UtilityVolumes = nil })
+		a = startAgent(launchers)
+		Expect(a.mounts.attachAt("target", "target", "uid-1")).To(Succeed())
+		g.settle()
+		Expect(g.volume("target")()).To(Equal(mounted))
+
+		g.launcher.EndBackup("")
+		Eventually(g.volume("target")).Should(Equal(
+			"UnMountedFromPod VolumeUnMountedFromPod : Volume target has been unmounted from virt-launcher pod"))
+		Expect(a.mounts.list()).To(BeEmpty())
+		g.removed("target")
+		g.settle()
+		Expect(g.volume("target")()).To(Equal("none"))
 	})
 
 	It("starts a guest with all its volumes, and goes on after its own restart", func() {

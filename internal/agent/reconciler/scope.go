@@ -131,6 +131,8 @@ type podCache struct {
 	freeze snapshotfreeze.Keeper
 	// backup is the record of a backup that was written last.
 	backup backup.Record
+	// dump is the name of the file of a memory dump that is to be begun.
+	dump string
 	// lastShutdown is when the guest was last requested to shut down.
 	lastShutdown time.Time
 	// monitored is the guest if it runs and has metrics. Scrapes read it.

@@ -400,6 +400,10 @@ func (f fakeFiles) AttachVolume(_ context.Context, volume string, attachment typ
 	return f.agent.mounts.attach(volume, attachment, block)
 }
 
+func (f fakeFiles) AttachDirectory(_ context.Context, volume string, attachment types.UID) error {
+	return f.agent.mounts.attachAt(volume, volume, attachment)
+}
+
 func (f fakeFiles) DetachVolume(_ context.Context, volume string, _ types.UID, block bool) error {
 	return f.agent.mounts.detach(volume, block)
 }

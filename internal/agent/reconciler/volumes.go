@@ -53,11 +53,6 @@ func setVolumes(s *scope) {
 		}
 		list = append(list, status)
 	}
-	for i := range s.vmi.Spec.UtilityVolumes {
-		if status, found := before[s.vmi.Spec.UtilityVolumes[i].Name]; found && !vmistatus.IsHotplugged(&status) {
-			list = append(list, status)
-		}
-	}
 	vmistatus.SortVolumes(list)
 	s.vmi.Status.VolumeStatus = list
 }
@@ -74,7 +69,7 @@ func stateClaim(vmi *v1.VirtualMachineInstance) (v1.VolumeStatus, bool) {
 	}
 	for _, status := range vmi.Status.VolumeStatus {
 		claim := status.PersistentVolumeClaimInfo
-		if claim != nil && claim.ClaimName == status.Name && !volumes[status.Name] {
+		if claim != nil && claim.ClaimName == status.Name && !volumes[status.Name] && !vmistatus.IsHotplugged(&status) {
 			return status, true
 		}
 	}

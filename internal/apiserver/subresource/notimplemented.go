@@ -20,15 +20,12 @@ type unimplemented struct {
 
 // Reasons why verbs are not implemented.
 const (
-	noMemoryDump = "there is nothing that takes memory dumps"
-	noBackup     = "there is nothing that takes backups"
-	noSEV        = "guests with encrypted memory do not run"
+	noBackup = "VirtualMachineBackups are made without it"
+	noSEV    = "guests with encrypted memory do not run"
 )
 
 // unimplementedVerbs are in discovery, and need a permission like the others. They return 501 and the reason.
 var unimplementedVerbs = []unimplemented{
-	{VirtualMachines, "memorydump", http.MethodPut, noMemoryDump},
-	{VirtualMachines, "removememorydump", http.MethodPut, noMemoryDump},
 	{VirtualMachineInstances, "backup", http.MethodPut, noBackup},
 	{VirtualMachineInstances, "redefine-checkpoint", http.MethodPut, noBackup},
 	{VirtualMachineInstances, "sev/fetchcertchain", http.MethodGet, noSEV},

@@ -37,6 +37,14 @@ func (a *API) vmVerbs() []Verb {
 			Doc: "Remove a hotpluggable volume from a VirtualMachine, and unplug it from the running guest.", Serve: a.removeVolumeFromVM,
 		},
 		{
+			Resource: VirtualMachines, Name: "memorydump", Method: http.MethodPut, Body: &v1.VirtualMachineMemoryDumpRequest{},
+			Doc: "Dump the memory of the running guest of a VirtualMachine to a PersistentVolumeClaim.", Serve: a.memoryDump,
+		},
+		{
+			Resource: VirtualMachines, Name: "removememorydump", Method: http.MethodPut,
+			Doc: "Remove the association of a VirtualMachine with the PersistentVolumeClaim of its memory dump.", Serve: a.removeMemoryDump,
+		},
+		{
 			Resource: VirtualMachines, Name: "evacuate/cancel", Method: http.MethodPut, Body: &v1.EvacuateCancelOptions{},
 			Doc: "Cancel the evacuation of the VirtualMachineInstance of a VirtualMachine.", Serve: a.cancelEvacuation(a.vmiOfVM),
 		},

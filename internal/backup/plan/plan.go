@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // freezeLimit is how long the guest may be frozen for a backup: until libvirt has begun the job.
@@ -140,12 +140,11 @@ func (p *planner) endFreeze() bool {
 
 // detach detaches the claim, and returns false once it is detached.
 func (p *planner) detach() bool {
-	named := func(name string) bool { return name == p.volume }
-	if slices.ContainsFunc(p.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return named(v.Name) }) {
+	if vmistatus.FindUtility(&p.VMI.Spec, p.volume) != nil {
 		p.step.RemoveVolume = p.volume
 		return true
 	}
-	return slices.ContainsFunc(p.VMI.Status.VolumeStatus, func(v v1.VolumeStatus) bool { return named(v.Name) })
+	return vmistatus.FindVolume(&p.VMI.Status, p.volume) != nil
 }
 
 // freezeView returns what decides about the freeze, for the state of the backup.

@@ -305,6 +305,21 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
+// A migration waits until the guest has no utility volume.
+func TestDoesNotWaitForAMigrationThatWaitsForIt(t *testing.T) {
+	c := newCluster(t)
+	c.next()
+	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{Name: "backup-u", Phase: v1.VolumeBound, Message: "no room"})
+	c.MigrationPending = true
+	c.next()
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "The claim is being attached: no room")
+	c.unmount()
+	c.mount()
+	if s := c.next(); s.Intent == nil {
+		t.Errorf("the backup is not requested: %+v", s)
+	}
+}
+
 func TestWaitsAndProblems(t *testing.T) {
 	lun := func(d *v1.Disk) { d.LUN = &v1.LunTarget{} }
 	for name, tc := range map[string]struct {
@@ -319,6 +334,7 @@ func TestWaitsAndProblems(t *testing.T) {
 		"not running":   {func(c *cluster) { c.VMI.Status.Phase = v1.Scheduled }, "vm vm is not running, cannot do backup", ""},
 		"no claim":      {func(c *cluster) { c.Claim = nil }, "PVC ns/backups doesnt exist", ""},
 		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is being migrated", ""},
+		"no hotplug":    {func(c *cluster) { c.VMI.Spec.Domain.Devices.DisableHotplug = true }, "", "disableHotplug"},
 		"another one":   {func(c *cluster) { c.VMI.Status.DiskBackup = &v1.DiskBackup{ID: "other"} }, "another VirtualMachineBackup", ""},
 		"pull":          {func(c *cluster) { c.Backup.Spec.Mode = ptr.To(v1alpha1.PullMode) }, "", "Pull is not implemented"},
 		"a long name":   {func(c *cluster) { c.Backup.Name = strings.Repeat("b", maxName+1) }, "", "more than"},

@@ -49,7 +49,11 @@ func (p *planner) prepare() {
 		return
 	}
 	if !p.attached() {
-		p.progress(v1alpha1.ReasonInitializing, "The claim is being attached")
+		message := "The claim is being attached"
+		if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" {
+			message += ": " + status.Message
+		}
+		p.progress(v1alpha1.ReasonInitializing, message)
 		return
 	}
 	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
@@ -66,6 +70,8 @@ func (p *planner) unsupported() string {
 	switch {
 	case ptr.Deref(p.Backup.Spec.Mode, v1alpha1.PushMode) != v1alpha1.PushMode:
 		return "The mode Pull is not implemented yet: use Push"
+	case p.VMI != nil && p.VMI.Spec.Domain.Devices.DisableHotplug:
+		return "The VM has spec.template.spec.domain.devices.disableHotplug set, and the claim of a backup is attached while the guest runs"
 	case len(p.Backup.Name) > maxName:
 		return fmt.Sprintf("The name of the backup has more than %d characters, which the names of its files cannot have", maxName)
 	case p.Claim != nil && ptr.Deref(p.Claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
@@ -91,7 +97,8 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
-	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending:
+	// Once the volume is attached, a migration waits for it.
+	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending && vmistatus.FindUtility(&p.VMI.Spec, p.volume) == nil:
 		return fmt.Sprintf("vm %s is being migrated", vm)
 	case p.VMI.Status.DiskBackup != nil:
 		// That of another backup, which removes it when its claim has been detached.
@@ -127,7 +134,7 @@ func disksOf(spec *v1.VirtualMachineInstanceSpec) (names []string, problem strin
 
 // attached attaches the claim, and returns true once it is in the launcher Pod.
 func (p *planner) attached() bool {
-	if !slices.ContainsFunc(p.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return v.Name == p.volume }) {
+	if vmistatus.FindUtility(&p.VMI.Spec, p.volume) == nil {
 		p.step.AddVolume = &v1.UtilityVolume{
 			Name: p.volume, Type: ptr.To(v1.Backup),
 			PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.Claim.Name},

@@ -32,30 +32,35 @@ func (p *Pods) EmptyDir(pod, volume string) (*os.File, error) {
 	return p.open(pod, filepath.Join("volumes", "kubernetes.io~empty-dir", volume), unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// ClaimImage opens the disk image of the one claim with a file system that an attachment Pod has, as a reference. It is a regular file of
-// that file system, and no link.
+// ClaimDir opens the root directory of the one claim with a file system that an attachment Pod has, as a reference.
 // Source: kubernetes pkg/kubelet/kubelet_getters.go and pkg/volume/csi (GetPath of csiMountMgr).
-func (p *Pods) ClaimImage(pod string) (*os.File, error) {
+func (p *Pods) ClaimDir(pod string) (*os.File, error) {
 	kind, name, err := p.onlyVolume(pod, "volumes")
 	if err != nil {
 		return nil, err
 	}
-	claim, err := p.open(pod, filepath.Join("volumes", kind, name), unix.O_PATH|unix.O_DIRECTORY)
+	dir := filepath.Join("volumes", kind, name)
+	if kind == "kubernetes.io~csi" {
+		dir = filepath.Join(dir, "mount")
+	}
+	claim, err := p.open(pod, dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(expectMount(claim), podprocess.ExpectNoKernelFile(claim)); err != nil {
+		_ = claim.Close()
+		return nil, fmt.Errorf("attachment Pod %s: %w", pod, err)
+	}
+	return claim, nil
+}
+
+// ClaimImage opens the disk image of the claim, as a reference. It is a regular file of the claim's file system, and no link.
+func (p *Pods) ClaimImage(pod string) (*os.File, error) {
+	claim, err := p.ClaimDir(pod)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = claim.Close() }()
-	if kind == "kubernetes.io~csi" {
-		mount, err := podprocess.OpenAt(claim, "mount", unix.O_PATH|unix.O_DIRECTORY, podprocess.Beneath)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = mount.Close() }()
-		claim = mount
-	}
-	if err := expectMount(claim); err != nil {
-		return nil, fmt.Errorf("attachment Pod %s: %w", pod, err)
-	}
 	image, err := podprocess.OpenAt(claim, layout.DiskImage, unix.O_PATH|unix.O_NOFOLLOW, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
 	if err != nil {
 		return nil, fmt.Errorf("open the image of the claim of attachment Pod %s: %w", pod, err)
@@ -64,7 +69,7 @@ func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 	if err == nil && !info.Mode().IsRegular() {
 		err = brokerapi.Refused("%s of the claim of attachment Pod %s is no regular file but %s", layout.DiskImage, pod, info.Mode())
 	}
-	if err = errors.Join(err, podprocess.ExpectNoKernelFile(image)); err != nil {
+	if err != nil {
 		_ = image.Close()
 		return nil, err
 	}

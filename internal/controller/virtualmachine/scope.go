@@ -110,7 +110,7 @@ func Run(ctx context.Context, s *Scope) error {
 	if err != nil && s.Failure == nil && !apierrors.IsConflict(err) {
 		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: err.Error()}
 	}
-	err = errors.Join(err, setSnapshotStatuses(ctx, s))
+	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s))
 	// 1. The status is written even if a phase failed: it reports the failure.
 	computeStatus(s)
 	if statusErr := writeStatus(ctx, s); statusErr != nil {

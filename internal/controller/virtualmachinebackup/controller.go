@@ -3,9 +3,6 @@
 
 // Package virtualmachinebackup carries out VirtualMachineBackups: it attaches the claim, requests the freeze and the backup from the agent,
 // and reports how it ended. Package internal/backup/plan decides; this package reads what the decision depends on, and applies it.
-//
-// It is not registered, and its kinds are not installed, until launcher Pods can have utility volumes. The markers for its rights come
-// with its registration.
 package virtualmachinebackup
 
 import (
@@ -40,6 +37,16 @@ type Reconciler struct {
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
 }
+
+// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=list;watch;patch
+// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups/status,verbs=patch
+// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers,verbs=list;watch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=list;watch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {

@@ -117,10 +117,10 @@ func (s *scope) reconcileTrigger(ctx context.Context, p *plug) error {
 }
 
 // attachToTarget attaches a volume that the guest uses to the node to which the guest migrates. The target's agent finds the Pod by its
-// name. When the target owns the guest, its launcher Pod is the VMI's, and the Pod that of the volume.
+// name. When the target owns the guest, its launcher Pod is the VMI's, and the Pod that of the volume. The guest uses no utility volume.
 func (s *scope) attachToTarget(ctx context.Context, p *plug) error {
 	switch {
-	case !p.wanted || p.claim == nil || p.status == nil || !vmistatus.Migrating(&s.vmi.Status) || s.deleting():
+	case !p.wanted || p.utility || p.claim == nil || p.status == nil || !vmistatus.Migrating(&s.vmi.Status) || s.deleting():
 		return nil
 	case s.vmi.Status.NodeName == s.vmi.Status.MigrationState.TargetNode: // The other Pod is the source's.
 		return nil

@@ -30,6 +30,9 @@ func ClaimNames(vmi *v1.VirtualMachineInstance) []string {
 			names = append(names, name)
 		}
 	}
+	for i := range vmi.Spec.UtilityVolumes {
+		names = append(names, vmi.Spec.UtilityVolumes[i].ClaimName)
+	}
 	return names
 }
 

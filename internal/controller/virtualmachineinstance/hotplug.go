@@ -37,8 +37,9 @@ func AttachmentOf(pod *corev1.Pod) []string {
 // steps.
 type plug struct {
 	name string
-	// volume is the volume in the VMI's spec, or nil.
-	volume *v1.Volume
+	// volume is the volume in the VMI's spec, or nil. utility reports whether it is one for files of QEMU's, and for no disk.
+	volume  *v1.Volume
+	utility bool
 	// status is the volume's status as it was read, or nil.
 	status *v1.VolumeStatus
 	// wanted reports whether the guest is to have it.
@@ -84,8 +85,8 @@ func (s *scope) readHotplug(ctx context.Context) error {
 	return s.readPlugOverheads(ctx)
 }
 
-// findPlugs finds the hotplugged volumes: those that the status has as such, and those of the spec that the launcher Pod was made
-// without.
+// findPlugs finds the hotplugged volumes: those that the status has as such, those of the spec that the launcher Pod was made without, and
+// the utility volumes.
 func (s *scope) findPlugs() {
 	plugs := map[string]*plug{}
 	for i := range s.vmi.Status.VolumeStatus {
@@ -103,6 +104,15 @@ func (s *scope) findPlugs() {
 		if p != nil {
 			p.volume = volume
 		}
+	}
+	for i := range s.vmi.Spec.UtilityVolumes {
+		u := &s.vmi.Spec.UtilityVolumes[i]
+		if plugs[u.Name] == nil {
+			plugs[u.Name] = &plug{name: u.Name, wanted: true}
+		}
+		claim := &v1.PersistentVolumeClaimVolumeSource{PersistentVolumeClaimVolumeSource: u.PersistentVolumeClaimVolumeSource, Hotpluggable: true}
+		plugs[u.Name].volume = &v1.Volume{Name: u.Name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}}
+		plugs[u.Name].utility = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(plugs)) {
 		p := plugs[name]
@@ -238,6 +248,8 @@ func (p *plug) obstacle() (reason, message string) {
 		return ReasonPVCNotFound, fmt.Sprintf("PVC %s not found%s", p.volume.WrittenClaim(), p.importState())
 	case p.claim.DeletionTimestamp != nil:
 		return ReasonPVCNotReady, fmt.Sprintf("PVC %s is being deleted", p.claim.Name)
+	case p.utility && IsBlock(p.claim):
+		return ReasonPVCNotReady, fmt.Sprintf("PVC %s has volumeMode Block, and no file system for the files of a backup or memory dump", p.claim.Name)
 	case p.claim.Status.Phase == corev1.ClaimLost, p.dataVolume != nil && !datavolume.Usable(p.dataVolume):
 		return ReasonPVCNotReady, claimPhase(p.claim) + p.importState()
 	default:
@@ -278,7 +290,8 @@ func (p *plug) isOurs(stage vmistatus.Stage) bool {
 		return true
 	}
 	switch p.status.Phase {
-	case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady:
+	case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady,
+		v1.MemoryDumpVolumeInProgress, v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed:
 		return false
 	default:
 		return true

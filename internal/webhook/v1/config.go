@@ -12,6 +12,7 @@ import (
 const (
 	gateDecentralized   = "DecentralizedLiveMigration"
 	gateDownwardMetrics = "DownwardMetrics"
+	gateBackup          = "IncrementalBackup"
 	gateHostDevices     = "HostDevices"
 	gateHotplugVolumes  = "DeclarativeHotplugVolumes"
 	gateIgnition        = "ExperimentalIgnitionSupport"

@@ -72,6 +72,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 
 		"/virtualmachinesnapshots-validate": admission.WithValidator(scheme, &snapshotValidator{config: options.Config}),
 
+		"/virtualmachinebackups-validate": admission.WithValidator(scheme, &backupValidator{config: options.Config}),
+
 		"/virtualmachineexports-validate": admission.WithValidator(scheme, exportValidator{}),
 
 		"/virtualmachineinstances-mutate":          withBoundedQuantities(admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}), &v1.VirtualMachineInstance{}),

@@ -115,6 +115,7 @@ type Launcher struct {
 	resumes         int
 	moving          moving
 	backups         backingUp
+	dumps           dumping
 	holdsMemory     bool
 	// holdsDisks makes the guest release no disk.
 	holdsDisks bool

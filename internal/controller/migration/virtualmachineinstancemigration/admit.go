@@ -14,10 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -58,7 +60,7 @@ func admit(ctx context.Context, s *Scope) error {
 
 // ready reports whether only the queue keeps the migration from starting.
 func (s *Scope) ready(ctx context.Context) (bool, error) {
-	if s.waitsForSnapshot() || s.waitsForBackup() {
+	if s.waitsForSnapshot() || s.waitsForBackup() || s.waitsForUtilityVolumes() {
 		return false, nil
 	}
 	blocked, wait, err := s.isBlocked(ctx, s.Migration, s.VMI, s.Siblings)
@@ -95,13 +97,36 @@ func (s *Scope) waitsForBackup() bool {
 	return true
 }
 
+// waitsForUtilityVolumes reports whether the launcher Pod has volumes for files of QEMU's, which the target's would not have. The VMI changes
+// when they are detached. If that takes too long, the migration fails.
+func (s *Scope) waitsForUtilityVolumes() bool {
+	if len(s.VMI.Spec.UtilityVolumes) == 0 {
+		return false
+	}
+	s.UtilityVolumes = true
+	wait := max(s.utilityDeadline().Sub(s.Now), time.Millisecond)
+	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
+		s.RequeueAfter = wait
+	}
+	return true
+}
+
+// utilityDeadline returns until when the migration waits for utility volumes.
+func (s *Scope) utilityDeadline() time.Time {
+	since := s.Now
+	if c := conditions.Find(s.Migration.Status.Conditions, v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes); c != nil {
+		since = c.LastTransitionTime.Time
+	}
+	return since.Add(time.Duration(ptr.Deref(s.Migrations.UtilityVolumesTimeout, 0)) * time.Second)
+}
+
 // isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if that is known. Siblings are
 // the migrations of its VMI.
 func (s *Scope) isBlocked(
 	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
 	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) ||
-		freeze.Remaining(&vmi.Status, s.Now) > 0 || backup.InProgress(&vmi.Status) {
+		freeze.Remaining(&vmi.Status, s.Now) > 0 || backup.InProgress(&vmi.Status) || len(vmi.Spec.UtilityVolumes) > 0 {
 		return true, 0, nil
 	}
 	if wait := backoff(m, siblings, s.Now); wait > 0 {

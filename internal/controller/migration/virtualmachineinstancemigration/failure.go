@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
@@ -34,6 +36,8 @@ const (
 	failedOutgrown = "Migration failed because the guest got more CPUs or memory than its target pod was created for. Migrate it again."
 	// failedVolumes is not KubeVirt's: KubeVirt would continue, with claims that the VMI does not have any more.
 	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"
+	// failedUtility is not KubeVirt's, which has no advice.
+	failedUtility = "Migration failed because the guest's utility volumes were not detached in time: wait for its backup or memory dump, or delete it."
 	failedSource  = "source node reported migration failed"
 )
 
@@ -115,10 +119,24 @@ func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
 	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && isPreceded(s.Migration, s.Siblings):
 		return failedBusy, nil
 	case s.Target == nil:
-		return cannotMigrate(s.VMI), nil
+		return s.failureInQueue(), nil
 	default:
 		return "", nil
 	}
+}
+
+// failureInQueue returns why a migration without a target will never have one, or "".
+func (s *Scope) failureInQueue() string {
+	if s.waitedForUtilityVolumes() {
+		return failedUtility
+	}
+	return cannotMigrate(s.VMI)
+}
+
+// waitedForUtilityVolumes reports whether the guest still has utility volumes when the migration does not wait for them any longer.
+func (s *Scope) waitedForUtilityVolumes() bool {
+	blocked := conditions.IsTrue(s.Migration.Status.Conditions, v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes)
+	return blocked && len(s.VMI.Spec.UtilityVolumes) > 0 && !backup.InProgress(&s.VMI.Status) && !s.Now.Before(s.utilityDeadline())
 }
 
 // refusals returns the fields of the spec that are not implemented.

@@ -98,6 +98,8 @@ type Scope struct {
 	// Rejected reports whether a quota rejected the target's Pod in this reconciliation, and Message is the API server's message.
 	Rejected bool
 	Message  string
+	// UtilityVolumes reports whether the migration waits until the guest's utility volumes are detached.
+	UtilityVolumes bool
 	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 }

@@ -34,6 +34,7 @@ const (
 	reasonQuota   = "ExceededQuota"
 	reasonRunning = "MigrationInProgress"
 	reasonFailed  = "MigrationFailed"
+	reasonUtility = "UtilityVolumesPresent"
 )
 
 // passed reports whether the migration is in this phase or a later one.
@@ -84,6 +85,11 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 		s.set(status, quota, reasonQuota, s.Message)
 	case s.Target != nil || s.Failure != "":
 		conditions.Remove(&status.Conditions, quota)
+	}
+	if utility := v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes; s.UtilityVolumes {
+		s.set(status, utility, reasonUtility, "The migration waits until the guest's utility volumes are detached.")
+	} else {
+		conditions.Remove(&status.Conditions, utility)
 	}
 	if s.Failure != "" {
 		s.enter(status, v1.MigrationFailed)

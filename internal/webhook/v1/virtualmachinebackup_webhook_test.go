@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"testing"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+func TestBackupNeedsItsFeatureGate(t *testing.T) {
+	for gate, want := range map[string]string{gateBackup: "", gateSnapshot: "IncrementalBackup feature gate not enabled"} {
+		config := clusterconfig.Config{FeatureGates: clusterconfig.NewFeatureGates([]string{gate}, nil)}
+		_, err := (&backupValidator{config: fixedConfig{config}}).ValidateCreate(t.Context(), &v1alpha1.VirtualMachineBackup{})
+		expectRefused(t, err, want)
+	}
+}

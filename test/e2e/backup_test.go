@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// The spec reads the backups as a user does who exports the claim.
+var _ = Describe("A backup of a VM", extended(2), func() {
+	It("has what the running guest has written to its disks, and so has a dump its memory, and both leave nothing in the VM", func(ctx context.Context) {
+		const name = "keeper"
+		enableGate(ctx, "IncrementalBackup")
+		namespace := newNamespace(ctx)
+		target := makeClaim(namespace, "backups", corev1.PersistentVolumeFilesystem)
+		// An image of a block device may occupy all of the device's size.
+		target.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("768Mi")
+		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock), target,
+			makeVM(namespace, name, withGracePeriod(60), withClaim("files", "files"), withClaim("block", "block")))
+		before := expectReady(ctx, namespace, name)
+		pod := launcherPod(ctx, before)
+		expectBoots(ctx, namespace, name, 1)
+		expectAgent(ctx, namespace, name, shortTimeout)
+		generation := readVM(ctx, namespace, name).Generation
+
+		By("backing it up while it runs")
+		writeOn(ctx, namespace, name, writeExported, "files", "block")
+		first := makeBackup(namespace, "first", name, target.Name)
+		create(ctx, first)
+		expectBackup(ctx, first)
+		Expect(first.Status.Type).To(Equal(backupv1alpha1.Full))
+		Expect(first.Status.IncludedVolumes).To(ConsistOf(HaveField("VolumeName", "files"), HaveField("VolumeName", "block")))
+		Expect(meta.FindStatusCondition(first.Status.Conditions, string(backupv1alpha1.ConditionQuiesced))).To(
+			HaveField("Reason", backupv1alpha1.ReasonQuiesceSucceeded))
+
+		By("finding nothing of it in the VM")
+		instance := vmi(ctx, namespace, name)
+		Expect(instance.UID).To(Equal(before.UID))
+		Expect(launcherPod(ctx, instance).UID).To(Equal(pod.UID))
+		Expect(instance.Spec.UtilityVolumes).To(BeEmpty())
+		Expect(instance.Status.VolumeStatus).NotTo(ContainElement(HaveField("PersistentVolumeClaimInfo.ClaimName", target.Name)))
+		Expect(readVM(ctx, namespace, name).Generation).To(Equal(generation))
+
+		By("backing it up again, to the same claim")
+		second := makeBackup(namespace, "second", name, target.Name)
+		second.Spec.SkipQuiesce = true
+		create(ctx, second)
+		expectBackup(ctx, second)
+		Expect(meta.FindStatusCondition(second.Status.Conditions, string(backupv1alpha1.ConditionQuiesced))).To(
+			HaveField("Reason", backupv1alpha1.ReasonQuiesceSkipped))
+
+		By("reading the images")
+		export := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "images"}}
+		expectVirtctl(ctx, "vmexport", "create", "-n", namespace, export.Name, "--pvc="+target.Name)
+		expectExport(ctx, export, exportv1.Ready)
+		archive := filepath.Join(GinkgoT().TempDir(), "backups.tar.gz")
+		expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--volume="+target.Name, "--output="+archive, "--port-forward")
+		var names []string
+		eachFile(archive, ".qcow2", func(path string, data []byte) {
+			directory, file, _ := strings.Cut(strings.TrimPrefix(path, name+"/"), "/")
+			backup, _, _ := strings.Cut(file, "-")
+			Expect(directory).To(HavePrefix(backup+"-20"), path)
+			names = append(names, file)
+			Expect(bytes.HasPrefix(data, []byte("QFI\xfb"))).To(BeTrue(), "%s is no qcow2 image", path)
+			Expect(bytes.Contains(data, []byte(exported))).To(BeTrue(), "%s does not have what the guest has written: %d bytes", path, len(data))
+		})
+		Expect(names).To(ConsistOf("first-files.qcow2", "first-block.qcow2", "second-files.qcow2", "second-block.qcow2"))
+
+		By("dumping its memory, and downloading that")
+		dump := filepath.Join(GinkgoT().TempDir(), "memory.tar.gz")
+		expectVirtctl(ctx, "memory-dump", "get", "-n", namespace, name, "--claim-name=memory", "--create-claim", "--storage-class="+storageClass,
+			"--output="+dump, "--port-forward")
+		request := readVM(ctx, namespace, name).Status.MemoryDumpRequest
+		Expect(request).To(And(HaveField("Phase", v1.MemoryDumpCompleted), HaveField("FileName", HaveValue(HavePrefix(name+"-memory-")))))
+		dumps := 0
+		eachFile(dump, *request.FileName, func(_ string, data []byte) {
+			dumps++
+			Expect(bytes.HasPrefix(data, []byte("\x7fELF"))).To(BeTrue())
+			Expect(len(data)).To(BeNumerically(">", 100<<20), "the guest has 128 MiB")
+		})
+		Expect(dumps).To(Equal(1))
+		expectVirtctl(ctx, "memory-dump", "remove", "-n", namespace, name)
+		Eventually(readVM).WithArguments(ctx, namespace, name).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+			HaveField("Status.MemoryDumpRequest", BeNil()))
+
+		By("finding the same guest as before")
+		instance = vmi(ctx, namespace, name)
+		Expect(instance.UID).To(Equal(before.UID))
+		Expect(instance.Spec.UtilityVolumes).To(BeEmpty())
+		Expect(condition(instance, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
+		Expect(readVM(ctx, namespace, name).Generation).To(Equal(generation))
+	}, SpecTimeout(15*time.Minute))
+})
+
+func makeBackup(namespace, name, vm, claim string) *backupv1alpha1.VirtualMachineBackup {
+	made := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	made.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: vm}
+	made.Spec.PvcName = ptr.To(claim)
+	return made
+}
+
+// expectBackup waits until a backup is complete, and reads it. It does not wait for one that has failed.
+func expectBackup(ctx context.Context, backup *backupv1alpha1.VirtualMachineBackup) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(backup), backup)).To(Succeed())
+		g.Expect(backup.Status).NotTo(BeNil())
+		if meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionFailed)) {
+			StopTrying("the backup has failed").Attach("status", backup.Status).Now()
+		}
+		g.Expect(meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionComplete))).To(BeTrue(), "%+v", backup.Status)
+		g.Expect(backup.Finalizers).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// eachFile calls a function with the path and the content of each file in an archive whose name has a suffix.
+func eachFile(archive, suffix string, check func(path string, data []byte)) {
+	GinkgoHelper()
+	file, err := os.Open(archive)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = file.Close() }()
+	unpacked, err := gzip.NewReader(file)
+	Expect(err).NotTo(HaveOccurred())
+	for entries := tar.NewReader(unpacked); ; {
+		entry, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		Expect(err).NotTo(HaveOccurred())
+		if !strings.HasSuffix(entry.Name, suffix) {
+			continue
+		}
+		data, err := io.ReadAll(entries)
+		Expect(err).NotTo(HaveOccurred())
+		check(strings.TrimPrefix(entry.Name, "./"), data)
+	}
+}
+
+// enableGate enables a feature gate beside those that other specs need. It stays enabled.
+func enableGate(ctx context.Context, gate string) {
+	GinkgoHelper()
+	Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		list := &v1.KubeVirtList{}
+		if err := k8s.List(ctx, list); err != nil {
+			return err
+		}
+		kubeVirt := &list.Items[0]
+		settings := &kubeVirt.Spec.Configuration
+		if settings.DeveloperConfiguration == nil {
+			settings.DeveloperConfiguration = &v1.DeveloperConfiguration{}
+		}
+		if slices.Contains(settings.DeveloperConfiguration.FeatureGates, gate) {
+			return nil
+		}
+		settings.DeveloperConfiguration.FeatureGates = append(settings.DeveloperConfiguration.FeatureGates, gate)
+		return k8s.Update(ctx, kubeVirt)
+	})).To(Succeed())
+}
