@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -32,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/liveupdate"
@@ -210,11 +212,13 @@ func newChangedWorld(rollout bool) *changedWorld {
 		})
 	}
 	// Not the default tracker: that of managed fields knows no uint64.
+	revision := &metav1.PartialObjectMetadata{}
+	revision.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"))
 	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	return &changedWorld{
 		rollout: rollout,
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithObjects(claims...).
-			WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).Build(),
+			WithIndex(revision, reconciler.CreatedByIndex, reconciler.CreatedBy).WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).Build(),
 	}
 }
 
