@@ -76,15 +76,11 @@ func (a *API) vmObjectGraph(w http.ResponseWriter, r *http.Request) error {
 	if err := a.checkObjectGraphGate(); err != nil {
 		return err
 	}
-	vm, err := a.vm(r.Context(), key(r))
+	m, err := a.vmWithVMI(r.Context(), key(r))
 	if err != nil {
 		return err
 	}
-	vmi, err := a.vmi(r.Context(), key(r))
-	if err != nil {
-		return err
-	}
-	return writeGraph(w, r, graphOfVM(vmWithVMI{vm, vmi}))
+	return writeGraph(w, r, graphOfVM(m))
 }
 
 // vmiObjectGraph returns the objects that a VMI depends on.

@@ -78,26 +78,36 @@ func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []strin
 
 // change reads a VM and its VMI, calls decide and applies the plan. On a write conflict it starts over.
 func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(vmWithVMI) (plan, error)) error {
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		vm, err := a.vm(ctx, key)
+	return retryConflicts(func() error {
+		m, err := a.vmWithVMI(ctx, key)
 		if err != nil {
 			return err
 		}
-		vmi, err := a.vmi(ctx, key)
-		if err != nil {
-			return err
-		}
-		m := vmWithVMI{vm, vmi}
 		p, err := decide(m)
-		if err == nil && p.strategy != "" && vm.Status.RestoreInProgress != nil {
+		if err == nil && p.strategy != "" && m.vm.Status.RestoreInProgress != nil {
 			// In KubeVirt, a webhook refuses the write.
-			err = m.conflict("Cannot update VM runStrategy until restore %q completes", *vm.Status.RestoreInProgress)
+			err = m.conflict("Cannot update VM runStrategy until restore %q completes", *m.vm.Status.RestoreInProgress)
 		}
 		if err != nil {
 			return &decisionError{err}
 		}
 		return a.apply(ctx, m, p, dry)
 	})
+}
+
+// vmWithVMI reads a VM and its VMI, if it has one.
+func (a *API) vmWithVMI(ctx context.Context, key types.NamespacedName) (vmWithVMI, error) {
+	vm, err := a.vm(ctx, key)
+	if err != nil {
+		return vmWithVMI{}, err
+	}
+	vmi, err := a.vmi(ctx, key)
+	return vmWithVMI{vm, vmi}, err
+}
+
+// retryConflicts makes a change, and starts over on a write conflict. A decisionError is final, and its error is returned.
+func retryConflicts(change func() error) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, change)
 	var decision *decisionError
 	if errors.As(err, &decision) {
 		return decision.err

@@ -5,13 +5,12 @@ package subresource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/util/retry"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -83,32 +82,23 @@ func (a *API) changeDump(w http.ResponseWriter, r *http.Request, decide func(vmW
 	if !a.Config().HotplugVolumes {
 		return apierrors.NewBadRequest(hotplugIsOff)
 	}
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return a.writeDump(r.Context(), r, decide) })
-	var decision *decisionError
-	if errors.As(err, &decision) {
-		return decision.err
-	}
-	if err != nil {
+	if err := retryConflicts(func() error { return a.writeDump(r.Context(), key(r), decide) }); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
 }
 
-func (a *API) writeDump(ctx context.Context, r *http.Request, decide func(vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error)) error {
-	vm, err := a.vm(ctx, key(r))
+func (a *API) writeDump(ctx context.Context, key types.NamespacedName, decide func(vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error)) error {
+	m, err := a.vmWithVMI(ctx, key)
 	if err != nil {
 		return err
 	}
-	vmi, err := a.vmi(ctx, key(r))
-	if err != nil {
-		return err
-	}
-	request, err := decide(vmWithVMI{vm, vmi})
+	request, err := decide(m)
 	if err != nil {
 		return &decisionError{err}
 	}
-	changed := vm.DeepCopy()
+	changed := m.vm.DeepCopy()
 	changed.Status.MemoryDumpRequest = request
-	return a.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(vm))
+	return a.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(m.vm))
 }

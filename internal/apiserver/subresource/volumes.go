@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -156,12 +155,7 @@ func (a *API) removeVolumeFromVMI(w http.ResponseWriter, r *http.Request) error 
 
 // changeVolumes serves the four verbs. On a write conflict it starts over.
 func changeVolumes(w http.ResponseWriter, r *http.Request, change volumeChange, apply func(context.Context, types.NamespacedName, volumeChange) error) error {
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return apply(r.Context(), key(r), change) })
-	var decision *decisionError
-	if errors.As(err, &decision) {
-		return decision.err
-	}
-	if err != nil {
+	if err := retryConflicts(func() error { return apply(r.Context(), key(r), change) }); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusAccepted)
