@@ -16,7 +16,7 @@ mkdir -p "$step_logs"
 export VIREO_E2E_PLUGS=${1:-50} VIREO_E2E_PLUGS_REPORT=$PWD/.bench/hotplug.json VIREO_CLUSTER=$PWD/hack/cluster/cluster
 steps=$((local_steps + 2))
 
-bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
+bring_up 2 "${measured_images[@]}"
 VIREO_CLUSTER_AUDIT_LOG=$(hack/cluster/cluster env | sed -n 's/^VIREO_CLUSTER_AUDIT_LOG=//p')
 export VIREO_CLUSTER_AUDIT_LOG
 watched "$VIREO_E2E_PLUGS plugs and unplugs, measured" \

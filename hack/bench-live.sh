@@ -16,7 +16,7 @@ mkdir -p "$step_logs"
 export VIREO_E2E_MOVES=${1:-10} VIREO_E2E_MOVES_REPORT=$PWD/.bench/live.json VIREO_CLUSTER=$PWD/hack/cluster/cluster
 steps=$((local_steps + 1))
 
-bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
+bring_up 2 "${measured_images[@]}"
 watched "$VIREO_E2E_MOVES migrations" \
 	go tool ginkgo run --timeout=3h --focus='A migrating guest keeps its count' ./test/e2e
 cat "$VIREO_E2E_MOVES_REPORT"

@@ -15,7 +15,7 @@ mkdir -p "$step_logs"
 export STORAGE=1 VIREO_E2E_SNAPSHOTS=${1:-10} VIREO_E2E_SNAPSHOT_REPORT=$PWD/.bench/snapshot.json
 steps=$((local_steps + 1))
 
-bring_up 1 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
+bring_up 1 "${measured_images[@]}"
 rm -f "$VIREO_E2E_SNAPSHOT_REPORT"
 watched "$VIREO_E2E_SNAPSHOTS snapshots of guests with 1, 4 and 16 disks" \
 	go tool ginkgo run --timeout=4h --focus='The costs of snapshots are measured' ./test/e2e

@@ -13,7 +13,7 @@ mkdir -p "$step_logs"
 . hack/deploy-local.sh
 steps=$((local_steps + 1))
 
-bring_up 1 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
+bring_up 1 "${measured_images[@]}"
 if [ -n "$own_cluster" ]; then
 	audit=$(hack/cluster/cluster env | sed -n 's/^VIREO_CLUSTER_AUDIT_LOG=//p')
 fi

@@ -17,7 +17,7 @@ mkdir -p "$step_logs"
 . hack/deploy-local.sh
 steps=$((local_steps + 1))
 
-bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
+bring_up 2 "${measured_images[@]}"
 rootfs=$(hack/images/rootfs.sh --unpacked virt-launcher)
 go build -o .build/chaos/chaos ./test/chaos
 exec .build/chaos/chaos --cluster "$PWD/hack/cluster/cluster" --launcher-rootfs "$rootfs" ${RUNS:+--runs "$RUNS"} ${SEED:+--seed "$SEED"}

@@ -7,6 +7,11 @@ own_cluster=1
 [ -z "${KUBECONFIG:-}" ] || own_cluster=''
 export KUBECONFIG=${KUBECONFIG:-$PWD/.cluster/kubeconfig}
 kubectl=bin/kubectl
+# The images of the benchmarks and of the chaos test.
+# shellcheck disable=SC2034 # the scripts that source this file use it
+measured_images=(
+	virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
+)
 
 # bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo. With STORAGE=1 the cluster's
 # volumes have snapshots and clones.
