@@ -2,8 +2,8 @@
 // Copyright The Vireo Authors
 
 // Command virt-tail is the container guest-console-log of a VM's Pod, which prints the guest's serial console. With --hold it is the
-// container of an attachment Pod, which only waits until it is stopped: the smallest program of the image keeps the Pod's volumes on
-// the node.
+// container of an attachment Pod, which creates a disk image on an empty claim, and then waits until it is stopped: the smallest program
+// of the image keeps the Pod's volumes on the node.
 package main
 
 import (
@@ -22,13 +22,20 @@ const hold = "--hold"
 
 func main() {
 	debug.SetGCPercent(20)
-	if len(os.Args) != 2 {
-		_, _ = os.Stderr.WriteString("usage: virt-tail PIPE | --hold\n")
+	holds := len(os.Args) > 1 && os.Args[1] == hold
+	if len(os.Args) != 2 && !holds {
+		_, _ = os.Stderr.WriteString("usage: virt-tail PIPE | --hold [IMAGE SIZE RESERVE PERCENT]\n")
 		os.Exit(2)
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
-	if os.Args[1] == hold {
+	if holds {
+		if len(os.Args) > 2 {
+			if err := tail.CreateImage(os.Args[2], os.Args[3:]); err != nil {
+				// The agent reports that there is no image. A Pod that ended would be started again and again.
+				_, _ = os.Stderr.WriteString("virt-tail: " + err.Error() + "\n")
+			}
+		}
 		<-stop
 		return
 	}

@@ -21,6 +21,8 @@ func (c Config) Pods() podspec.Config {
 		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
 		HotplugVolumes:                     c.HotplugVolumes,
 		HotplugResources:                   c.HotplugResources,
+		ImageReserveBytes:                  c.MinimumReservePVCBytes,
+		ImageTolerateLessPercent:           c.PVCTolerateLessSpaceUpToPercent,
 		ConsoleLogResources:                c.ConsoleLogResources,
 		RestartsContainers:                 c.RestartsContainers,
 		SkipBackupHooks:                    c.SkipBackupHooks,

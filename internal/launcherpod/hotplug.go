@@ -16,7 +16,9 @@ const (
 	AttachmentContainer = "hotplug-disk"
 	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.
 	AttachmentPrefix = "hp-volume-"
-	// HoldArgument makes TailBinary wait until it is stopped. KubeVirt's attachment Pods serve a socket, ours do nothing.
+	// HoldArgument makes TailBinary wait until it is stopped. If the path of a disk image follows, with the size of the disk, the bytes
+	// to keep free on the file system, and by how many percent the image may be smaller, it creates the image first unless there is one.
+	// KubeVirt's attachment Pods serve a socket.
 	HoldArgument = "--hold"
 	// AttachmentDevicesDir has a directory per volume with the device of a claim with volumeMode Block. KubeVirt's path.
 	AttachmentDevicesDir = "/path"

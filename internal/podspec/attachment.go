@@ -4,7 +4,9 @@
 package podspec
 
 import (
+	"path"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -78,6 +80,8 @@ type Attachment struct {
 	Launcher *corev1.Pod
 	// Ranges are the LimitRanges of the namespace.
 	Ranges []corev1.LimitRange
+	// Files is set for a volume that is no disk: its claim gets no disk image.
+	Files bool
 	// Trigger is set for a Pod whose only purpose is that its claim is bound and filled: it completes.
 	Trigger bool
 }
@@ -95,6 +99,9 @@ func TriggerName(launcher types.UID, volume string) string {
 
 // BuildAttachment returns the Pod by which the kubelet of the launcher's node attaches the claim of a volume, for the agent to mount
 // it into the launcher Pod. A Pod cannot get another volume while it runs.
+//
+// A claim without a disk image gets one, as a claim does that a launcher Pod has: the Pod creates it as the user of the disk, without
+// privileges. KubeVirt waits for an image that nobody makes.
 //
 // The Pod is restarted if its container ends, because the kubelet would detach the volumes of a Pod that has finished.
 func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *corev1.Pod {
@@ -155,10 +162,23 @@ func attachmentContainer(vmi *v1.VirtualMachineInstance, cfg Config, a Attachmen
 		}}
 		return container
 	}
-	container.VolumeMounts = []corev1.VolumeMount{{
-		Name: a.Volume.Name, MountPath: launcherpod.AttachmentDir(a.Volume.Name), ReadOnly: attachmentClaim(a).ReadOnly,
-	}}
+	dir, readOnly := launcherpod.AttachmentDir(a.Volume.Name), attachmentClaim(a).ReadOnly
+	container.VolumeMounts = []corev1.VolumeMount{{Name: a.Volume.Name, MountPath: dir, ReadOnly: readOnly}}
+	if size := diskBytes(a.Claim); !a.Files && !a.Trigger && !readOnly && size > 0 {
+		container.Command = append(container.Command, path.Join(dir, launcherpod.DiskImage), strconv.FormatInt(size, 10),
+			strconv.FormatUint(cfg.ImageReserveBytes, 10), strconv.Itoa(cfg.ImageTolerateLessPercent))
+	}
 	return container
+}
+
+// diskBytes returns the size of the disk that an empty claim gets: the smaller of request and capacity, of which the latter is not known
+// before the claim is bound.
+func diskBytes(claim *corev1.PersistentVolumeClaim) int64 {
+	size := claim.Spec.Resources.Requests.Storage().Value()
+	if capacity := claim.Status.Capacity.Storage().Value(); capacity > 0 && (size == 0 || capacity < size) {
+		return capacity
+	}
+	return size
 }
 
 func attachmentClaim(a Attachment) *corev1.PersistentVolumeClaimVolumeSource {

@@ -4,6 +4,7 @@
 package podspec_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,6 +63,37 @@ func TestAttachmentOfAReadOnlyClaim(t *testing.T) {
 	mount := pod.Spec.Containers[0].VolumeMounts[0]
 	if !mount.ReadOnly || !pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly || mount.MountPath != "/path/usr" {
 		t.Errorf("got %+v", mount)
+	}
+}
+
+// A claim without an image gets one of the size of its disk, unless nobody wants a disk of it.
+func TestAttachmentPodsCreateTheImage(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		readOnly bool
+		change   func(*podspec.Attachment)
+		want     string
+	}{
+		{"requested", false, func(*podspec.Attachment) {}, "--hold /data/disk.img 1073741824 4096 7"},
+		{"bound to less", false, func(a *podspec.Attachment) {
+			a.Claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1M")}
+		}, "--hold /data/disk.img 1000000 4096 7"},
+		{"of unknown size", false, func(a *podspec.Attachment) { a.Claim.Spec.Resources.Requests = nil }, "--hold"},
+		{"read-only", true, func(*podspec.Attachment) {}, "--hold"},
+		{"for files", false, func(a *podspec.Attachment) { a.Files = true }, "--hold"},
+		{"to be bound", false, func(a *podspec.Attachment) { a.Trigger = true }, "bind-volumes"},
+		{"block", false, func(a *podspec.Attachment) { *a.Claim.Spec.VolumeMode = corev1.PersistentVolumeBlock }, "--hold"},
+	} {
+		cfg := hotplugConfig()
+		cfg.ImageReserveBytes, cfg.ImageTolerateLessPercent = 4096, 7
+		vmi := makeVMI().Hotpluggable("data", "data-claim").Obj()
+		vmi.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = tc.readOnly
+		a := attachment(vmi, corev1.PersistentVolumeFilesystem)
+		a.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		tc.change(&a)
+		if got := strings.Join(podspec.BuildAttachment(vmi, cfg, a).Spec.Containers[0].Command[1:], " "); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
 	}
 }
 

@@ -57,6 +57,10 @@ type Config struct {
 	HotplugVolumes bool
 	// HotplugResources replace individual requests and limits of the container of attachment Pods.
 	HotplugResources corev1.ResourceRequirements
+	// ImageReserveBytes are kept free on the claim of an attachment Pod that gets a disk image.
+	ImageReserveBytes uint64
+	// ImageTolerateLessPercent is how much smaller than the claim such an image may be if there is less space.
+	ImageTolerateLessPercent int
 	// VolumeAffinities restrict the launcher Pod to the nodes that can use the hotpluggable volumes.
 	VolumeAffinities []corev1.NodeSelector
 	// NetworkResources has the resource names of the NetworkAttachmentDefinitions by name of the VMI's networks. The Pod

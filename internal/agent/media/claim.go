@@ -12,11 +12,9 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/imagesize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
-
-// imageAlignment is the alignment of the sizes of new disk images. It is a multiple of every sector and block size.
-const imageAlignment = 1 << 20
 
 // claim prepares a claim's block device or disk.img. Its format is always raw: if a guest writes a qcow2 header to its disk, QEMU
 // must not open the files that the header names.
@@ -156,23 +154,7 @@ func (l Limits) imageSize(want, free uint64) (uint64, error) {
 	if want == 0 {
 		return 0, invalid("the size of its disk is not known")
 	}
-	usable := uint64(0)
-	if free > l.ReserveBytes {
-		usable = free - l.ReserveBytes
-	}
-	size := want
-	if size > usable {
-		percent := uint64(min(max(l.TolerateLessPercent, 0), 100))
-		if least := want / 100 * (100 - percent); usable < least || usable == 0 {
-			return 0, fmt.Errorf("not enough space for a disk of %d bytes: %d bytes are free, of which %d stay reserved, "+
-				"and at least %d are needed (pvcTolerateLessSpaceUpToPercent is %d)", want, free, l.ReserveBytes, least, percent)
-		}
-		size = usable
-	}
-	if size > imageAlignment {
-		return alignDown(size, imageAlignment), nil
-	}
-	return alignDown(size, sectorBytes), nil
+	return imagesize.Of(want, free, l.ReserveBytes, l.TolerateLessPercent)
 }
 
 func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, error) {

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod/imagesize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -28,7 +29,7 @@ func DiskBytes(info *v1.PersistentVolumeClaimInfo) uint64 {
 	if err != nil || !(overhead >= 0 && overhead < 1) { // NaN is neither
 		return 0
 	}
-	return alignDown(uint64((1-overhead)*float64(size)), imageAlignment)
+	return alignDown(uint64((1-overhead)*float64(size)), imagesize.Alignment)
 }
 
 // Grows reports whether the disk on a volume grows with its claim: true for a hard disk that is not read-only.

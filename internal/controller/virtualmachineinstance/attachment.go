@@ -159,7 +159,7 @@ func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.
 		return nil, fmt.Errorf("list the LimitRanges of namespace %s: %w", s.vmi.Namespace, err)
 	}
 	pod := podspec.BuildAttachment(s.vmi, s.podConfig, podspec.Attachment{
-		Volume: p.volume, Claim: p.claim, Launcher: launcher, Ranges: ranges.Items, Trigger: trigger,
+		Volume: p.volume, Claim: p.claim, Launcher: launcher, Ranges: ranges.Items, Files: p.utility, Trigger: trigger,
 	})
 	err := s.client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
