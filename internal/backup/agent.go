@@ -117,8 +117,7 @@ func (v View) idle() (Action, Record) {
 	}
 }
 
-// wanted reports whether the record's backup is to go on. One whose intent is gone is not: nobody waits for it, and its target is
-// about to be detached.
+// wanted reports whether the record's backup is to go on. One whose intent is gone is not: its target is about to be detached.
 func (v View) wanted() bool {
 	return v.Intent != nil && v.Intent.ID == v.Record.ID && !v.Intent.Canceled
 }

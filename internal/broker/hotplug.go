@@ -22,7 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// sweepInterval is how often the broker looks for devices that a launcher Pod may use although the kubelet has removed their volumes.
+// sweepInterval is how often the broker removes rules for devices whose volumes the kubelet has removed.
 const sweepInterval = 30 * time.Second
 
 // attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
@@ -297,7 +297,7 @@ func (h *hotplugDir) mounted(name string) (*os.File, error) {
 }
 
 // unmount removes the mount on an entry of the directory, and the entry. QEMU keeps a file that it has opened. What was written to a
-// directory is on the disk of the claim by then: nothing else can tell when files that QEMU has closed are.
+// directory is on the disk of the claim by then: no other component can know when files that QEMU has closed are.
 func (h *hotplugDir) unmount(name string, directory bool) error {
 	for {
 		mounted, err := h.mounted(name)
@@ -323,7 +323,7 @@ func (h *hotplugDir) unmount(name string, directory bool) error {
 	}
 }
 
-// sync returns when what was written to a directory that is mounted on an entry is on its disk.
+// sync waits until what was written to a directory that is mounted on an entry is on its disk.
 func (h *hotplugDir) sync(name string, directory bool) error {
 	if !directory {
 		return nil

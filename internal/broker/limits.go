@@ -37,7 +37,7 @@ type limiter struct {
 	mu    sync.Mutex
 	total int
 	pods  map[string]*load
-	// freed wakes those that wait for their turn.
+	// freed signals those that wait for a slot.
 	freed *sync.Cond
 }
 

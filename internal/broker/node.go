@@ -19,7 +19,7 @@ func (s *Server) watchDevices(string, none) (task, error) {
 	}}, nil
 }
 
-// cpuPolicy asks the kubelet whether it assigns exclusive CPUs.
+// cpuPolicy reads from the kubelet whether it assigns exclusive CPUs.
 func (s *Server) cpuPolicy(string, none) (task, error) {
 	return task{limit: s.quick, run: func(ctx context.Context) (answer, error) {
 		static, err := podresources.Client{Dir: s.PodResourcesDir}.HasStaticCPUPolicy(ctx)

@@ -276,7 +276,7 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, pod string, t ta
 }
 
 // run does a task. It returns when the task has ended or its time is over. The task counts as a request in flight until it has ended and
-// its answer is closed.
+// its result is closed.
 func (s *Server) run(ctx context.Context, pod string, t task) (answer, error) {
 	if t.wait != nil {
 		release, err := s.waits.acquire(ctx, pod)

@@ -86,7 +86,7 @@ const (
 )
 
 // Request is what a client sends. A broker rejects a request with a verb or an argument that it does not know, so that nothing a newer
-// client asks for is ignored.
+// client requests is ignored.
 type Request struct {
 	// Verb is what to do.
 	Verb Verb `json:"verb"`

@@ -92,7 +92,7 @@ func checkPluggable(path *field.Path, disk *v1.Disk) error {
 
 // DiffDisks returns the operations by which the disks of a running domain become the desired ones of PluggedDisks. It attaches, detaches
 // and changes only disks whose medium is a hotplugged volume, by its path, and fills and empties drives. All other devices of the domain
-// are left alone, whatever made them. Disks are told apart by their alias. kept are the names of volumes that the guest keeps although they
+// stay as they are, whatever made them. Disks are identified by their alias. kept are the names of volumes that the guest keeps although they
 // are not among the desired disks: those whose state is not known now.
 //
 // Each operation is safe to repeat: after it was carried out, DiffDisks does not return it any more. Disks are detached first, because

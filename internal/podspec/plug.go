@@ -36,11 +36,6 @@ type NetworkChanges struct {
 	Releasing []string
 }
 
-// Any reports whether there is a difference.
-func (c *NetworkChanges) Any() bool {
-	return len(c.Plug)+len(c.Replace)+len(c.Unplug)+len(c.Releasing) > 0
-}
-
 // PendingNetworks compares the networks of a running guest's Pod with those of the VMI. Networks that the author of the VMI has added to the
 // Pod, and that for migrations, are left.
 func PendingNetworks(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) NetworkChanges {

@@ -63,7 +63,7 @@ func receiveWith(from *net.UnixConn, into []byte) (int, *os.File, error) {
 	}
 	var file *os.File
 	for i := range messages {
-		// net asks the kernel to set close-on-exec. There is room for one descriptor, and the kernel closes others.
+		// net has the kernel set close-on-exec. There is room for one descriptor, and the kernel closes others.
 		fds, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
 			continue

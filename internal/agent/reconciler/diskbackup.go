@@ -45,7 +45,7 @@ type diskBackuper interface {
 	ForgetPool(ctx context.Context, name string) error
 }
 
-// backUpDisks does what the intent of a backup in the VMI's status demands. It takes the next actions, and leaves the copying to QEMU.
+// backUpDisks takes the next actions for the intent of a backup in the VMI's status. QEMU copies the disks meanwhile.
 func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackuper) error {
 	if s.vmi == nil || !s.domain.Active() {
 		return nil
@@ -110,7 +110,7 @@ func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
 	}
 }
 
-// observe reads the job and, if it has succeeded, looks for the images.
+// observe reads the job and, if it has succeeded, whether the images exist.
 func (b *backupRun) observe(ctx context.Context) error {
 	b.view.Now = b.scope.now
 	var err error
@@ -128,7 +128,7 @@ func (b *backupRun) observe(ctx context.Context) error {
 	}
 	b.view.Images, err = b.guest.HasImages(ctx, backupPool(record.ID), backupDir(intent), files)
 	if err != nil && !errors.Is(err, hypervisor.ErrUnreachable) {
-		// libvirt responds that it cannot read the directory, so nobody can say that the images are there.
+		// libvirt cannot read the directory, so it is unknown whether the images exist.
 		return nil
 	}
 	return err

@@ -41,21 +41,20 @@ const (
 	ReasonVolumeUnplugged = "VolumeUnplugged"
 	// ReasonVolumeUnmounted: it is not in the launcher Pod any more.
 	ReasonVolumeUnmounted = "VolumeUnMountedFromPod"
-	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod, or not be given to the guest, or is not released.
+	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod or attached to the guest, or the guest does not release it.
 	ReasonHotplugFailed = "HotplugFailed"
-	// ReasonHotplugVolume is the reason of the condition Synchronized if a volume cannot be mounted in the launcher Pod, or taken away.
+	// ReasonHotplugVolume is the reason of the condition Synchronized if a volume cannot be mounted in the launcher Pod or unmounted.
 	ReasonHotplugVolume = "HotPlugVolumeError"
 )
 
 const (
-	// mountTimeout bounds a request to mount a volume or to take it away. The broker goes on after that, and a later request has the
-	// result.
+	// mountTimeout bounds a request to mount or unmount a volume. The broker continues after that, and a later request returns the result.
 	mountTimeout = 10 * time.Second
 	// plugRetry is the delay before a volume that could not be mounted, attached or detached is tried again.
 	plugRetry = 15 * time.Second
-	// attachmentPoll is the delay before the agent of a migration's target looks again for an attachment Pod.
+	// attachmentPoll is the delay before the agent of a migration's target reads an attachment Pod again.
 	attachmentPoll = time.Second
-	// releasePatience is how long a guest may take to release a disk before the status tells that it has not.
+	// releasePatience is how long a guest may take to release a disk before the status reports that it has not.
 	releasePatience = 5 * time.Second
 )
 
@@ -105,7 +104,7 @@ func isUtility(vmi *v1.VirtualMachineInstance, volume string) bool {
 	return vmistatus.FindUtility(&vmi.Spec, volume) != nil
 }
 
-// withoutHotplugged returns a VMI without the volumes that are not in the launcher Pod from its start.
+// withoutHotplugged returns a VMI without its hotplugged volumes.
 func withoutHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *v1.VirtualMachineInstance {
 	rest := *vmi
 	rest.Spec.Volumes = nil
@@ -182,7 +181,7 @@ func (r *Reconciler) attachmentOnTarget(ctx context.Context, s *scope, volume st
 	return pod, nil
 }
 
-// plugVolumes gives a running guest the hotplugged volumes of its spec, and takes the others away.
+// plugVolumes plugs the hotplugged volumes of a running guest's spec, and unplugs the others.
 func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugger) error {
 	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
 		vmistatus.Migrating(&s.vmi.Status) || !s.hotplugs() {
@@ -247,7 +246,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 	return errors.Join(errs...)
 }
 
-// reportFailure reports why a volume cannot be mounted in the launcher Pod or taken from it.
+// reportFailure reports why a volume cannot be mounted in the launcher Pod or unmounted.
 func reportFailure(v *v1.VolumeStatus, err error) {
 	v.Reason, v.Message = ReasonHotplugFailed, hypervisor.CleanLine("Cannot "+err.Error(), maxMessage)
 }
@@ -385,8 +384,7 @@ func unplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, disks map[string
 	return missing
 }
 
-// unmountVolumes takes from the launcher Pod the volumes that are not wanted, once the guest has released them and QEMU writes no backup to
-// them.
+// unmountVolumes unmounts the volumes that are not wanted, once the guest has released them and QEMU writes no backup to them.
 func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
 	for i := range s.vmi.Status.VolumeStatus {

@@ -87,7 +87,7 @@ func (s *scope) announceDump(v *v1.VolumeStatus) {
 	s.requeueAfter(dumpPoll)
 }
 
-// followDump begins a dump that this process has announced, and reports how one has ended. It ends the reconciliation while one is made.
+// followDump begins a dump that this process has announced, and reports how one has ended. The other phases wait until then.
 func (r *Reconciler) followDump(ctx context.Context, s *scope, guest memoryDumper, v *v1.VolumeStatus) error {
 	dir, file := launcherpod.UtilityVolumeDir(v.Name), v.MemoryDumpVolume.TargetFileName
 	if s.cache.dump == file {
@@ -112,7 +112,8 @@ func (r *Reconciler) followDump(ctx context.Context, s *scope, guest memoryDumpe
 	}
 }
 
-// endDump reports how a dump has ended: with success if there is no problem. It ends the reconciliation, so that nobody misses the report.
+// endDump reports how a dump has ended: with success if there is no problem. It ends the reconciliation, so that this
+// is written before a later phase can unmount the volume.
 func (s *scope) endDump(v *v1.VolumeStatus, problem string) error {
 	v.MemoryDumpVolume.EndTimestamp = ptr.To(metav1.NewTime(s.now.Truncate(time.Second)))
 	if problem == "" {

@@ -26,7 +26,7 @@ func setVolumes(s *scope) {
 		list = append(list, state)
 	}
 	for i := range s.vmi.Status.VolumeStatus {
-		// virt-controller adds and removes hotplugged volumes, and they stay until nobody uses them.
+		// virt-controller adds hotplugged volumes, and removes them once the launcher Pod does not have them.
 		if v := &s.vmi.Status.VolumeStatus[i]; vmistatus.IsHotplugged(v) {
 			v.Target = diskTarget(s.domain.XML, domain.DiskAlias(v.Name))
 			if size := s.cache.sizes[v.Target]; size > 0 && size <= math.MaxInt64 {

@@ -38,7 +38,7 @@ type plugin struct {
 func (p *plugin) resource() string { return resourcePrefix + p.name }
 
 // endpoint returns the name of the plugin's socket. It is not that of virt-handler of earlier versions (kubevirt-kvm.sock and the like),
-// which may run meanwhile, and removes its own socket when it ends. The kubelet tells plugins of a resource apart by their sockets.
+// which may run meanwhile, and removes its own socket when it ends. The kubelet distinguishes plugins of a resource by their sockets.
 func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock" }
 
 // errLeft means that the kubelet no longer follows a device. A kubelet of Kubernetes 1.35 or earlier leaves the plugin that has registered

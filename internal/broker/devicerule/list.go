@@ -15,8 +15,8 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 )
 
-// rule is a rule of this package. What it permits tells it apart: a runtime's rules for a device permit mknod ("m") or do not permit
-// writing.
+// rule is a rule of this package. It differs from a runtime's rules by what it permits: those for a device permit mknod ("m") or do not
+// permit writing.
 const rule = "b %d:%d rw"
 
 // list is the list of rules of a cgroup of version 1, given its directory.

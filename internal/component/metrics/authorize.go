@@ -52,7 +52,7 @@ type guard struct {
 	tokens  authentication.TokenReviewInterface
 	access  authorization.SubjectAccessReviewInterface
 	handler http.Handler
-	// decisions have the status of a response by what was asked.
+	// decisions have the status of a response by token and request.
 	decisions *cache.LRUExpireCache
 }
 
@@ -89,7 +89,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.handler.ServeHTTP(w, r)
 }
 
-// decide asks the API server whose token it is, and whether that user may do what was asked.
+// decide has the API server identify the token's user, and check whether that user may send the request.
 func (g *guard) decide(ctx context.Context, token string, asked question) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()

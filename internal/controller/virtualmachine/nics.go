@@ -53,7 +53,7 @@ func (s *Scope) followInterfaces(ctx context.Context, desired *v1.VirtualMachine
 }
 
 // isOnOtherNetworks reports whether the Pod of a running guest is attached to other networks than those of the instance's spec. No status
-// tells that until the instance's reconciler has seen the spec.
+// reports that until the instance's reconciler has read the spec.
 func (s *Scope) isOnOtherNetworks(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
 	if !slices.ContainsFunc(vmi.Spec.Domain.Devices.Interfaces, func(i v1.Interface) bool { return liveupdate.IsPluggable(&vmi.Spec, &i) }) {
 		return false, nil

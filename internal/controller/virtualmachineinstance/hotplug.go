@@ -283,8 +283,8 @@ func (p *plug) importState() string {
 	return out
 }
 
-// isOurs reports whether the phase is one in which the agent has nothing of the volume: it was not told that the volume is on its
-// node, or it has unmounted it.
+// isOurs reports whether virt-controller writes the phase: the volume was never reported as attached to the node, or the agent has
+// unmounted it.
 func (p *plug) isOurs(stage vmistatus.Stage) bool {
 	if p.status == nil || stage != vmistatus.Live {
 		return true

@@ -22,7 +22,7 @@ const (
 )
 
 // AttachmentPod returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that a stale cache
-// cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can tell for which launcher one was made.
+// cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can check for which launcher one was made.
 func AttachmentPod(launcher, volume string) string {
 	sum := sha256.Sum256([]byte(launcher + "/" + volume))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:nameHash]

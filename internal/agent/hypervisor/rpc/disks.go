@@ -12,8 +12,8 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// ChangeDisk carries out an operation on a running guest. It returns before the guest has released a disk that is detached: an event tells
-// that. The stored definition is left: it is never started again, and a guest that was migrated has none.
+// ChangeDisk carries out an operation on a running guest. It returns before the guest has released a disk that is detached, which
+// an event reports. The stored definition does not change: it is never started again, and a guest that was migrated has none.
 func (c *Conn) ChangeDisk(ctx context.Context, name string, o domain.Operation) error {
 	text, err := o.Disk.Marshal()
 	if err != nil {
