@@ -116,7 +116,7 @@ func (p *planner) problem() string {
 		return "the VM has disableHotplug set, and the claim of a memory dump is attached while the guest runs"
 	case p.Claim == nil:
 		return fmt.Sprintf("pvc [%s] does not exist", p.Request.ClaimName)
-	case ptr.Deref(p.Claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
+	case vmistatus.IsBlockClaim(p.Claim):
 		return "pvc should be filesystem pvc"
 	case slices.Equal(p.Claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}):
 		return "pvc access mode can't be read only"

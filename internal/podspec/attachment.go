@@ -156,7 +156,7 @@ func attachmentContainer(vmi *v1.VirtualMachineInstance, cfg Config, a Attachmen
 	if a.Trigger {
 		container.Command = []string{launcherpod.LauncherBinary, launcherpod.BindVolumesCommand}
 	}
-	if ptr.Deref(a.Claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
+	if vmistatus.IsBlockClaim(a.Claim) {
 		container.VolumeDevices = []corev1.VolumeDevice{{
 			Name: a.Volume.Name, DevicePath: launcherpod.AttachmentDevice(a.Volume.Name, string(a.Claim.UID)),
 		}}

@@ -5,6 +5,7 @@ package vmistatus
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -18,7 +19,12 @@ import (
 // So as long as the list is not empty the guest uses the old claims, whatever the spec has. A change is reverted in the same
 // order: first the spec, then the list, and neither during a migration.
 
-// IsBlock reports whether a claim is a block device and not a file system.
+// IsBlockClaim reports whether a claim is a block device and not a file system.
+func IsBlockClaim(claim *corev1.PersistentVolumeClaim) bool {
+	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
+}
+
+// IsBlock is IsBlockClaim for what a volume's status has of its claim.
 func IsBlock(claim *v1.PersistentVolumeClaimInfo) bool {
 	return claim != nil && claim.VolumeMode != nil && *claim.VolumeMode == corev1.PersistentVolumeBlock
 }

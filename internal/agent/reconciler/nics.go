@@ -35,13 +35,13 @@ type interfacePlugger interface {
 	domainReader
 	// AttachInterface plugs an interface into a running guest.
 	AttachInterface(ctx context.Context, name string, nic *libvirtxml.DomainInterface) error
-	// DetachInterface requests of a running guest to release an interface, by its alias. It does not wait until the guest has done so.
+	// DetachInterface requests that a running guest releases an interface, by its alias. It does not wait until the guest has done so.
 	DetachInterface(ctx context.Context, name, alias string) error
 }
 
-// plugInterfaces gives a running guest the interfaces of its spec, as far as its Pod has them, and takes those that are absent from it.
-// A migration gives the guest a Pod with other networks. It depends on what the domain and the Pod have alone, so it also works after
-// the agent was replaced, and after a migration.
+// plugInterfaces plugs the interfaces of a running guest's spec, as far as its Pod has their networks, and unplugs those that are absent. It
+// depends only on the spec, the domain and the Pod, so it also works after the agent was replaced, and after a migration to a Pod with other
+// networks.
 func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfacePlugger) error {
 	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
 		vmistatus.Migrating(&s.vmi.Status) {
@@ -94,7 +94,7 @@ func (r *Reconciler) attachInterfaces(ctx context.Context, s *scope, guest inter
 	return errors.Join(errs...)
 }
 
-// detachInterfaces requests of the guest to release interfaces, again until it has done so.
+// detachInterfaces requests that the guest releases interfaces, again until it has done so.
 func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nics []libvirtxml.DomainInterface) error {
 	var errs []error
 	for i := range nics {

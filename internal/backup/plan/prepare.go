@@ -74,7 +74,7 @@ func (p *planner) unsupported() string {
 		return "The VM has spec.template.spec.domain.devices.disableHotplug set, and the claim of a backup is attached while the guest runs"
 	case len(p.Backup.Name) > maxName:
 		return fmt.Sprintf("The name of the backup has more than %d characters, which the names of its files cannot have", maxName)
-	case p.Claim != nil && ptr.Deref(p.Claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
+	case p.Claim != nil && vmistatus.IsBlockClaim(p.Claim):
 		return fmt.Sprintf("PVC %s/%s has no file system: the backup consists of files", p.Claim.Namespace, p.Claim.Name)
 	case p.Claim != nil && p.VMI != nil && slices.ContainsFunc(p.VMI.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == p.Claim.Name }):
 		return fmt.Sprintf("PVC %s/%s is a disk of the VM: use another one", p.Claim.Namespace, p.Claim.Name)

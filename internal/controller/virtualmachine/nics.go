@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -18,10 +17,10 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// followInterfaces gives the instance the interfaces of the template that a running guest can get, and makes those absent that it can lose.
-// Those that the guest keeps get the networks of the template.
-// One that the template does not have is removed from the instance once the guest has released it. Unlike in KubeVirt,
-// the VM's spec is left as it is. During a migration nothing changes: the target Pod was made for the spec of its start.
+// followInterfaces copies to the instance the interfaces of the template that can be plugged into a running guest, the state absent of those
+// that can be unplugged, and the networks of the others. An interface that the template does not have is removed from the instance once the
+// guest has released it. Unlike in KubeVirt, the VM's spec does not change. During a migration nothing changes: the target Pod was made for
+// the spec of its start.
 //
 // started is the template of the start: the guest had its interfaces before its agent reported any.
 func (s *Scope) followInterfaces(ctx context.Context, desired *v1.VirtualMachineInstance, started, template *v1.VirtualMachineInstanceSpec) error {
@@ -34,8 +33,8 @@ func (s *Scope) followInterfaces(ctx context.Context, desired *v1.VirtualMachine
 		iface := &desired.Spec.Domain.Devices.Interfaces[i]
 		wanted, has := iface.State != v1.InterfaceStateAbsent, vmistatus.HasInterface(&desired.Status, iface.Name)
 		plugging := wanted && !has && !liveupdate.HasConnected(started, iface.Name)
-		leaving := !wanted && (has || liveupdate.Interface(template, iface.Name) == nil)
-		if liveupdate.IsPluggable(&desired.Spec, iface) && (plugging || leaving) {
+		unplugging := !wanted && (has || liveupdate.Interface(template, iface.Name) == nil)
+		if liveupdate.IsPluggable(&desired.Spec, iface) && (plugging || unplugging) {
 			s.diff.resizing = true
 		}
 	}

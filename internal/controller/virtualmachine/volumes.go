@@ -309,7 +309,7 @@ func (s *Scope) destinationClaim(ctx context.Context, volume, name string) (*v1.
 	if dv := s.dataVolumes[name]; dv != nil && !datavolume.Usable(dv) && !datavolume.WaitsForConsumer(dv) {
 		return nil, fmt.Errorf("%w: DataVolume %s of volume %s is not ready yet, its phase is %q", errVolumes, key, volume, dv.Status.Phase)
 	}
-	if virtualmachineinstance.IsBlock(claim) {
+	if vmistatus.IsBlockClaim(claim) {
 		return virtualmachineinstance.ClaimInfo(claim, virtualmachineinstance.Overheads{}), nil
 	}
 	overheads, err := virtualmachineinstance.ReadOverheads(ctx, s.APIReader, s.DataVolumes, key)

@@ -65,7 +65,7 @@ func (s *scope) readClaims(ctx context.Context) error {
 				s.vmi.Namespace, claim.Name, volume.Name)
 		}
 		s.claims[volume.Name] = claim
-		s.podConfig.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
+		s.podConfig.Claims[volume.Name] = podspec.Claim{Block: vmistatus.IsBlockClaim(claim)}
 		return nil
 	})
 }
@@ -114,11 +114,6 @@ func (s *scope) missingClaim(format string, args ...any) {
 	if s.problem == nil {
 		s.problem = &problem{reason: ReasonPVCNotFound, message: fmt.Sprintf(format, args...), unschedulable: true}
 	}
-}
-
-// IsBlock reports whether a claim is a block device and not a file system.
-func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
-	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
 // Suffixes of the annotations by which an importer or a user demands that a claim's space stays allocated, with any prefix,

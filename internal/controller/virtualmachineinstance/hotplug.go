@@ -184,7 +184,7 @@ func (s *scope) readPlugOverheads(ctx context.Context) error {
 		return nil // They are read when the VMI is assigned.
 	}
 	for _, p := range s.plugs {
-		if p.claim != nil && !IsBlock(p.claim) && (p.status == nil || p.status.PersistentVolumeClaimInfo == nil) {
+		if p.claim != nil && !vmistatus.IsBlockClaim(p.claim) && (p.status == nil || p.status.PersistentVolumeClaimInfo == nil) {
 			overheads, err := ReadOverheads(ctx, s.apiReader, s.importer, client.ObjectKeyFromObject(p.claim))
 			s.overheads = overheads
 			return err
@@ -248,7 +248,7 @@ func (p *plug) obstacle() (reason, message string) {
 		return ReasonPVCNotFound, fmt.Sprintf("PVC %s not found%s", p.volume.WrittenClaim(), p.importState())
 	case p.claim.DeletionTimestamp != nil:
 		return ReasonPVCNotReady, fmt.Sprintf("PVC %s is being deleted", p.claim.Name)
-	case p.utility && IsBlock(p.claim):
+	case p.utility && vmistatus.IsBlockClaim(p.claim):
 		return ReasonPVCNotReady, fmt.Sprintf("PVC %s has volumeMode Block, and no file system for the files of a backup or memory dump", p.claim.Name)
 	case p.claim.Status.Phase == corev1.ClaimLost, p.dataVolume != nil && !datavolume.Usable(p.dataVolume):
 		return ReasonPVCNotReady, claimPhase(p.claim) + p.importState()

@@ -23,7 +23,7 @@ import (
 // KubeVirt's value.
 const inPlacePatience = 15 * time.Second
 
-// rewiring is what is reported about interfaces that a running guest is to get or to lose.
+// rewiring is what is reported about interfaces that are to be plugged into a running guest or unplugged.
 type rewiring struct {
 	// pending describes the change of the Pod's networks, or is empty.
 	pending string

@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // The share of a file system, or a block device, that stays free for metadata unless the importer configures another one.
@@ -48,7 +49,7 @@ type Overheads struct {
 
 // of returns the overhead of a claim. It ignores invalid shares.
 func (o Overheads) of(claim *corev1.PersistentVolumeClaim) v1.Percent {
-	if IsBlock(claim) {
+	if vmistatus.IsBlockClaim(claim) {
 		return blockOverhead
 	}
 	if class := claim.Spec.StorageClassName; class != nil && percent.MatchString(string(o.StorageClass[*class])) {
@@ -88,7 +89,7 @@ func ReadOverheads(ctx context.Context, apiReader client.Reader, importer datavo
 // readOverheads reads the overheads once for each assignment, and only for a VMI with disk images in file systems.
 func (s *scope) readOverheads(ctx context.Context) error {
 	for _, claim := range s.claims {
-		if IsBlock(claim) {
+		if vmistatus.IsBlockClaim(claim) {
 			continue
 		}
 		overheads, err := ReadOverheads(ctx, s.apiReader, s.importer, client.ObjectKeyFromObject(claim))

@@ -210,7 +210,7 @@ func (s *scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 func (s *scope) awaitStateClaim(ctx context.Context) error {
 	claim := s.stateClaim
 	switch {
-	case IsBlock(claim):
+	case vmistatus.IsBlockClaim(claim):
 		s.stateClaimNotReady("is a block device: it must be a file system")
 		return nil
 	case claim.Status.Phase == corev1.ClaimLost:

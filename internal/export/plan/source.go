@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // contentDisk is the value of cdi.ContentTypeAnnotation for the disk of a VM.
@@ -198,7 +199,7 @@ func hasDisk(vm *v1.VirtualMachine, name string) bool {
 
 // isDisk reports whether a claim contains the disk of a VM regardless of a VM: it is a block device, or has the importer's annotation.
 func isDisk(claim *corev1.PersistentVolumeClaim) bool {
-	if isBlock(claim) {
+	if vmistatus.IsBlockClaim(claim) {
 		return true
 	}
 	if kind, found := claim.Annotations[cdi.ContentTypeAnnotation]; found {
@@ -208,12 +209,8 @@ func isDisk(claim *corev1.PersistentVolumeClaim) bool {
 	return owner != nil && owner.Kind == "DataVolume" && strings.HasPrefix(owner.APIVersion, cdi.GroupVersion.Group+"/")
 }
 
-func isBlock(claim *corev1.PersistentVolumeClaim) bool {
-	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
-}
-
 func newVolume(name string, claim *corev1.PersistentVolumeClaim, disk bool) volume {
-	return volume{content.Volume{Name: name, Block: isBlock(claim), Disk: disk}, claim}
+	return volume{content.Volume{Name: name, Block: vmistatus.IsBlockClaim(claim), Disk: disk}, claim}
 }
 
 func (w *World) snapshotSource() source {

@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // How long a target's Pod may be unschedulable, and how long it may be pending for any reason. KubeVirt's values.
@@ -102,7 +103,7 @@ func (s *Scope) claims(ctx context.Context) (map[string]podspec.Claim, error) {
 		if err := s.Client.Get(ctx, key, claim); err != nil {
 			return nil, fmt.Errorf("get PersistentVolumeClaim %s of volume %s: %w", key, volume.Name, err)
 		}
-		out[volume.Name] = podspec.Claim{Block: virtualmachineinstance.IsBlock(claim)}
+		out[volume.Name] = podspec.Claim{Block: vmistatus.IsBlockClaim(claim)}
 	}
 	return out, nil
 }
