@@ -100,6 +100,7 @@ func TestTheLimitAppliesToProtectedConnections(t *testing.T) {
 	w.expect("oo-", a, b, w.connect())
 }
 
+// Without a listener's connection in the context, Protect does nothing, and does not panic.
 func TestOtherConnectionsAreNotProtected(t *testing.T) {
 	client, server := net.Pipe()
 	defer func() { _, _ = client.Close(), server.Close() }()
