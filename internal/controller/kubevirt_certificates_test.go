@@ -29,7 +29,10 @@ import (
 var _ = Describe("KubeVirt with certificates", func() {
 	var k *installation
 
-	BeforeEach(func() { k = newInstallation() })
+	BeforeEach(func() {
+		deleteCommonInstancetypes()
+		k = newInstallation(func(s *v1.KubeVirtSpec) { s.Configuration = withoutCommonInstancetypes() })
+	})
 
 	It("publishes an authority's successor before it signs, and removes the old one after it expired", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())

@@ -290,6 +290,11 @@ func ExpectNoCommonInstancetypes() {
 	Expect(commonVersions()).To(BeEmpty())
 }
 
+// withoutCommonInstancetypes is for specs that do not depend on them.
+func withoutCommonInstancetypes() v1.KubeVirtConfiguration {
+	return v1.KubeVirtConfiguration{CommonInstancetypesDeployment: &v1.CommonInstancetypesDeployment{Enabled: ptr.To(false)}}
+}
+
 func deleteCommonInstancetypes() {
 	GinkgoHelper()
 	for _, object := range clusterInstancetypes() {

@@ -75,7 +75,11 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 
 			Monitoring: &prometheus.Installer{Dynamic: objects, Reader: asController, Namespace: namespace, RunbookURL: "https://e.org/%s"},
 		}
-		kv = &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"}}
+		deleteCommonInstancetypes()
+		kv = &v1.KubeVirt{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"},
+			Spec:       v1.KubeVirtSpec{Configuration: withoutCommonInstancetypes()},
+		}
 		ExpectCreated(kv)
 	})
 

@@ -37,7 +37,7 @@ type installation struct {
 	recorded   *recordedEvents
 }
 
-func newInstallation() *installation {
+func newInstallation(changes ...func(*v1.KubeVirtSpec)) *installation {
 	GinkgoHelper()
 	k := &installation{namespace: NewInstallNamespace(), writes: NewWrites(), recorded: &recordedEvents{}}
 	k.reconciler = &kubevirt.Reconciler{
@@ -45,6 +45,9 @@ func newInstallation() *installation {
 		Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 	}
 	k.kv = k.newKubeVirt("kubevirt")
+	for _, change := range changes {
+		change(&k.kv.Spec)
+	}
 	ExpectCreated(k.kv)
 	return k
 }

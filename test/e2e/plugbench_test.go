@@ -35,8 +35,11 @@ var (
 	plugsAudit = os.Getenv("VIREO_CLUSTER_AUDIT_LOG")
 )
 
-// plugSettle is how long nothing is done after an operation, so that its last writes belong to it.
-const plugSettle = 3 * time.Second
+// plugRest is how long the components write nothing before an operation is over, and guestRest for how long a guest at rest is measured.
+const (
+	plugRest  = 3 * time.Second
+	guestRest = 10 * time.Second
+)
 
 // plugAllowance is how many milliseconds longer than the attachment Pod's own start a plug may take.
 const plugAllowance = 300
@@ -72,7 +75,7 @@ var _ = Describe("The costs of hotplug", func() {
 			report.addUnplug(g.measureUnplug(ctx))
 		}
 		before := g.records(ctx, "files")
-		time.Sleep(10 * time.Second)
+		g.expectLoggedFor(ctx, "files", before, guestRest)
 		report.RestStall = g.stall(ctx, before)
 		for _, step := range []struct {
 			name, patch string
@@ -211,11 +214,9 @@ func (g *pluggedGuest) measurePlug(ctx context.Context, pods *attachmentTimes) p
 	has := g.printedAt(ctx, pluggedLine, start)
 	g.expectVolume(ctx, "block", HaveField("Phase", v1.VolumeReady))
 	g.expectLogged(ctx, "block", before)
-	time.Sleep(plugSettle)
+	writes := g.writesSince(ctx, offset)
 	created, ready := pods.of("block", start)
 	Expect(created.IsZero() || ready.IsZero()).To(BeFalse(), "the attachment Pod was not seen")
-	writes, err := auditlog.Since(plugsAudit, offset, g.namespace)
-	Expect(err).NotTo(HaveOccurred())
 	return plugTimes{
 		ToPod: milliseconds(created.Sub(start)), Pod: milliseconds(ready.Sub(created)), ToGuest: milliseconds(has.Sub(ready)), writes: writes,
 	}
@@ -239,9 +240,7 @@ func (g *pluggedGuest) measureUnplug(ctx context.Context) unplugTimes {
 	gone := time.Now()
 	released := g.printedAt(ctx, unpluggedLine, start)
 	g.expectNoVolume(ctx, "block")
-	time.Sleep(plugSettle)
-	writes, err := auditlog.Since(plugsAudit, offset, g.namespace)
-	Expect(err).NotTo(HaveOccurred())
+	writes := g.writesSince(ctx, offset)
 	return unplugTimes{FromGuest: milliseconds(released.Sub(start)), Gone: milliseconds(gone.Sub(start)), writes: writes}
 }
 
@@ -265,14 +264,40 @@ func (g *pluggedGuest) measureStep(ctx context.Context, name, domain string, see
 	start := time.Now()
 	kubectl(ctx, "", "patch", "-n", g.namespace, "vm", g.name, "--type=merge", "--patch", `{"spec":{"template":{"spec":{"domain":`+domain+`}}}}`)
 	at := g.printedAt(ctx, seen, start)
-	time.Sleep(plugSettle)
-	writes, err := auditlog.Since(plugsAudit, offset, g.namespace)
-	Expect(err).NotTo(HaveOccurred())
+	writes := g.writesSince(ctx, offset)
 	step := stepTimes{Name: name, ToGuest: milliseconds(at.Sub(start)), Stall: g.stall(ctx, before), Writes: map[string]int{}}
 	for kind, n := range countWrites(writes) {
 		step.Writes[kind] = n
 	}
 	return step
+}
+
+// writesSince waits until the components have written nothing for a while, because an operation's last writes belong to it, and returns the
+// writes since an offset of the audit log.
+func (g *pluggedGuest) writesSince(ctx context.Context, offset int64) []auditlog.Write {
+	GinkgoHelper()
+	var writes []auditlog.Write
+	last := time.Now()
+	Eventually(func(gomega Gomega) {
+		now, err := auditlog.Since(plugsAudit, offset, g.namespace)
+		gomega.Expect(err).NotTo(HaveOccurred())
+		if len(now) != len(writes) {
+			writes, last = now, time.Now()
+		}
+		gomega.Expect(time.Since(last)).To(BeNumerically(">=", plugRest), "the components are still writing")
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+	return writes
+}
+
+// expectLoggedFor waits until the guest has logged to a volume for some time, by its own clock, from a number of records on.
+func (g *pluggedGuest) expectLoggedFor(ctx context.Context, name string, before int, d time.Duration) {
+	GinkgoHelper()
+	Eventually(func(gomega Gomega) {
+		entries, err := readLog(ctx, g.places[name])
+		gomega.Expect(err).NotTo(HaveOccurred())
+		gomega.Expect(len(entries)).To(BeNumerically(">", before))
+		gomega.Expect(entries[len(entries)-1].uptime - entries[before].uptime).To(BeNumerically(">=", d.Seconds()))
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed(), "the log on volume %s", name)
 }
 
 // stall returns the longest time between two records of the log on the file system, in milliseconds, from a number of records on.

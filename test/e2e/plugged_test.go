@@ -277,9 +277,10 @@ func (g *pluggedGuest) unplug(ctx context.Context, name string) {
 	GinkgoHelper()
 	expectVirtctl(ctx, "removevolume", g.name, "--namespace", g.namespace, "--volume-name", name)
 	g.expectNoVolume(ctx, name)
+	// It would write ten times a second.
 	before := g.records(ctx, name)
-	time.Sleep(time.Second)
-	Expect(g.records(ctx, name)).To(Equal(before), "the guest still writes to volume %s", name)
+	Consistently(func() int { return g.records(ctx, name) }).WithContext(ctx).WithTimeout(time.Second).WithPolling(pollInterval).
+		Should(Equal(before), "the guest still writes to volume %s", name)
 }
 
 // needPlugged plugs the volumes that the guest does not have, because an earlier spec has failed.

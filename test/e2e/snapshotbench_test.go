@@ -51,20 +51,25 @@ const snapshotPoll = 20 * time.Millisecond
 
 // stallReporter writes to the file system of the first disk continuously, and waits until each write has reached the disk. It prints the
 // time between two writes in hundredths of a second, by the guest's clock, unless it is what a write costs. A write waits while the file
-// system is frozen.
+// system is frozen. About every second it prints the time: all stalls until then have been printed.
 const stallReporter = `#!/bin/sh
 . /etc/init.d/lib
 (was=
+beat=0
 while usleep 20000; do
 	echo beat | dd of=/mnt/disk01/beat conv=fsync,notrunc 2>/dev/null
 	read up idle </proc/uptime
 	now=${up%.*}${up#*.}
 	[ -z "$was" ] || [ $((now - was)) -lt 5 ] || say "VIREO-STALL $((now - was))"
+	[ $((now - beat)) -lt 100 ] || { beat=$now; say "VIREO-BEAT $now"; }
 	was=$now
 done) &
 `
 
-var stallLine = regexp.MustCompile(`VIREO-STALL (\d+)`)
+var (
+	stallLine = regexp.MustCompile(`VIREO-STALL (\d+)`)
+	beatLine  = regexp.MustCompile(`VIREO-BEAT (\d+)`)
+)
 
 var _ = Describe("The costs of snapshots", func() {
 	It("are measured", func(ctx context.Context) {
@@ -86,7 +91,7 @@ func measureSnapshots(ctx context.Context, disks int) snapshotVM {
 	g := startSnapshotGuest(ctx, disks)
 	figures := snapshotVM{Disks: disks}
 	resting := time.Now()
-	time.Sleep(10 * time.Second)
+	g.expectBeats(ctx, resting, guestRest)
 	figures.RestStall = g.stall(ctx, resting)
 	shell := g.openVirsh(ctx)
 	var ours, raw []snapshotTimes
@@ -138,25 +143,46 @@ func (g *snapshotGuest) remove(ctx context.Context) {
 // stall returns the longest time between two writes of the guest since a time, in milliseconds.
 func (g *snapshotGuest) stall(ctx context.Context, after time.Time) float64 {
 	GinkgoHelper()
+	longest := 0
+	for _, n := range g.printed(ctx, stallLine, after) {
+		longest = max(longest, n)
+	}
+	return float64(longest) * 10
+}
+
+// expectBeats waits until the guest has written for some time since a time, by its own clock: at least from one line of beatLine to the
+// next. The first one may have been printed before that time and read after it.
+func (g *snapshotGuest) expectBeats(ctx context.Context, after time.Time, d time.Duration) {
+	GinkgoHelper()
+	Eventually(func(gomega Gomega) {
+		beats := g.printed(ctx, beatLine, after)
+		gomega.Expect(len(beats)).To(BeNumerically(">", 1), "the guest has printed %v", beats)
+		gomega.Expect(beats[len(beats)-1]-beats[0]).To(BeNumerically(">=", d.Milliseconds()/10), "the guest has printed %v", beats)
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed(), "the guest does not write")
+}
+
+// printed returns the numbers in the lines of a pattern that the guest has printed since a time.
+func (g *snapshotGuest) printed(ctx context.Context, pattern *regexp.Regexp, after time.Time) []int {
+	GinkgoHelper()
 	since := metav1.NewTime(after.Add(-time.Second))
 	stream, err := clientset.CoreV1().Pods(g.namespace).GetLogs(launcherPod(ctx, g.instance).Name, &corev1.PodLogOptions{
 		Container: launcherpod.ConsoleLogContainer, Timestamps: true, SinceTime: &since,
 	}).Stream(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = stream.Close() }()
-	longest := 0
+	var numbers []int
 	for lines := bufio.NewScanner(stream); lines.Scan(); {
 		stamp, text, _ := strings.Cut(lines.Text(), " ")
 		when, err := time.Parse(time.RFC3339Nano, stamp)
-		found := stallLine.FindStringSubmatch(text)
+		found := pattern.FindStringSubmatch(text)
 		if err != nil || found == nil || when.Before(after) {
 			continue
 		}
 		n, err := strconv.Atoi(found[1])
 		Expect(err).NotTo(HaveOccurred())
-		longest = max(longest, n)
+		numbers = append(numbers, n)
 	}
-	return float64(longest) * 10
+	return numbers
 }
 
 // snapshotTimes are those of one snapshot, in milliseconds.
@@ -183,9 +209,12 @@ func (g *snapshotGuest) measureOurs(ctx context.Context) snapshotTimes {
 	total := time.Since(start)
 	Expect(taken.Status.Indications).To(ContainElement(snapshotv1beta1.VMSnapshotGuestAgentIndication), "the guest was not frozen: %+v", taken.Status)
 	Expect(taken.Status.SnapshotVolumes).To(HaveField("IncludedVolumes", ConsistOf(g.claims)))
-	time.Sleep(plugSettle)
-	frozen, thawed := stages.of(taken.UID)
-	Expect(frozen.IsZero() || thawed.IsZero()).To(BeFalse(), "the freeze was not seen in the VMI's status")
+	var frozen, thawed time.Time
+	Eventually(func() bool {
+		frozen, thawed = stages.of(taken.UID)
+		return frozen.IsZero() || thawed.IsZero()
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeFalse(), "the freeze was not seen in the VMI's status")
+	g.expectBeats(ctx, time.Now(), time.Second)
 	times := snapshotTimes{
 		toFrozen: milliseconds(frozen.Sub(start)), frozen: milliseconds(thawed.Sub(frozen)), total: milliseconds(total), stall: g.stall(ctx, start),
 	}
@@ -216,7 +245,7 @@ func (g *snapshotGuest) measureRaw(ctx context.Context, shell *virshShell) snaps
 	thawed := time.Now()
 	g.expectAll(ctx, func(s *csi.VolumeSnapshotStatus) bool { return ptr.Deref(s.ReadyToUse, false) })
 	total := time.Since(start)
-	time.Sleep(plugSettle)
+	g.expectBeats(ctx, time.Now(), time.Second)
 	times := snapshotTimes{
 		toFrozen: milliseconds(frozen.Sub(start)), frozen: milliseconds(thawed.Sub(frozen)), total: milliseconds(total), stall: g.stall(ctx, start),
 	}

@@ -76,7 +76,7 @@ func (g *snapshotGuest) killDuringFreeze(ctx context.Context, name string, reach
 		gomega.Expect(taken.Status).To(HaveField("Phase", BeElementOf(snapshotv1beta1.Succeeded, snapshotv1beta1.Failed)), "%+v", taken.Status)
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 	expectRestarted(ctx, pods)
-	time.Sleep(plugSettle)
+	g.expectBeats(ctx, time.Now(), time.Second)
 
 	// The guest itself tells for how long it could not write.
 	stall := time.Duration(g.stall(ctx, start) * float64(time.Millisecond))

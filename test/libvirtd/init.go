@@ -23,6 +23,10 @@ import (
 // initName is the argv[0] under which the test binary is the Pod's PID 1.
 const initName = "vireo-test-libvirtd-init"
 
+// hostname is the Pod's. libvirt resolves one without a dot each time it starts a guest. The kubelet adds a Pod's name to /etc/hosts, which
+// the root file system does not have, and a query for it would be redirected to a guest with masquerade, which does not answer for seconds.
+const hostname = "pod.test"
+
 // lifeFD is a pipe that is closed when the test ends. A parent-death signal would be sent when the thread that started this process
 // ends, which may be at any time in Go.
 const lifeFD = 3
@@ -66,6 +70,9 @@ func runInit(request initRequest) error {
 	}
 	if err := linkUp(); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
+	}
+	if err := unix.Sethostname([]byte(hostname)); err != nil {
+		return fmt.Errorf("set the host name: %w", err)
 	}
 	children := make(chan os.Signal, 64)
 	signal.Notify(children, unix.SIGCHLD)
