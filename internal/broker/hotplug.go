@@ -326,11 +326,7 @@ func (h *hotplugDir) sync(name string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = mounted.Close() }()
-	if err := unix.Syncfs(int(mounted.Fd())); err != nil {
-		return fmt.Errorf("write the volume %s to its disk: %w", name, err)
-	}
-	return nil
+	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(mounted.Fd()))), mounted.Close())
 }
 
 // remove removes an entry of the directory, which is a directory or not.
