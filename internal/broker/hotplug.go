@@ -118,78 +118,73 @@ func (s *Server) claimDevice(attachment string) (devicerule.Device, error) {
 // another tenant's.
 func (s *Server) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
 	inPod := func(element string) bool { return pods.IsCgroup(element, h.pod) }
+	s.rules.Lock()
+	defer s.rules.Unlock()
 	return devicerule.Set(h.process, inPod, func(current []devicerule.Device) ([]devicerule.Device, error) {
-		var want []devicerule.Device
-		if len(current) > 0 {
-			attached, err := s.attachedDevices(h.pod, except)
-			if err != nil {
-				return nil, err
-			}
-			want = slices.DeleteFunc(current, func(d devicerule.Device) bool { return !slices.Contains(attached, d) })
-		}
+		want, err := s.stillAttached(h.pod, except, current)
 		if added != nil && !slices.Contains(want, *added) {
 			want = append(want, *added)
 		}
-		return want, nil
+		return want, err
 	})
 }
 
-// attachedDevices returns the devices of the attachment Pods in the namespace of a launcher Pod.
-func (s *Server) attachedDevices(pod, except string) ([]devicerule.Device, error) {
+// stillAttached returns those of a launcher Pod's devices that attachment Pods in its namespace have.
+func (s *Server) stillAttached(pod, except string, current []devicerule.Device) ([]devicerule.Device, error) {
+	if len(current) == 0 {
+		return nil, nil
+	}
 	namespace, _, err := podName(s.PodLogsDir, pod)
 	if err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(s.PodLogsDir)
-	if err != nil {
-		return nil, err
-	}
-	var devices []devicerule.Device
+	var still []devicerule.Device
 	for _, entry := range entries {
 		parts := strings.Split(entry.Name(), "_")
 		if len(parts) != 3 || parts[0] != namespace || !layout.IsAttachmentPod(parts[1]) || parts[2] == except {
 			continue
 		}
 		// A Pod that has ended, or whose claim has a file system, has no device.
-		if device, err := s.claimDevice(parts[2]); err == nil {
-			devices = append(devices, device)
+		if device, err := s.claimDevice(parts[2]); err == nil && slices.Contains(current, device) && !slices.Contains(still, device) {
+			still = append(still, device)
 		}
 	}
-	return devices, nil
+	return still, err
 }
 
 // sweep removes the rules for devices whose attachment Pod is gone, in every launcher Pod.
 func (s *Server) sweep(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
+		if err := s.sweepDevices(); err != nil {
+			s.log("Cannot check the devices of launcher Pods", "error", err.Error())
+		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-time.After(sweepInterval):
-		}
-		entries, err := os.ReadDir(s.pods.Dir())
-		if err != nil {
-			s.log("Cannot list the Pods of the node", "error", err.Error())
-		}
-		for _, entry := range entries {
-			if err := s.sweepPod(ctx, entry.Name()); err != nil {
-				s.log("Cannot check the devices of a launcher Pod", "pod", entry.Name(), "error", err.Error())
-			}
 		}
 	}
 }
 
-func (s *Server) sweepPod(ctx context.Context, pod string) error {
-	dir, err := s.pods.EmptyDir(pod, layout.HotplugDisksVolume)
+// sweepDevices waits for nothing that a Pod can delay: neither for its libvirtd, its files, nor other requests about it.
+func (s *Server) sweepDevices() error {
+	hotplug, err := fs.Glob(os.DirFS(s.pods.Dir()), "*/"+pods.EmptyDirs+layout.HotplugDisksVolume)
+	if err != nil || len(hotplug) == 0 {
+		return err
+	}
+	for i := range hotplug {
+		hotplug[i], _, _ = strings.Cut(hotplug[i], "/")
+	}
+	self, err := os.Open("/proc/self")
 	if err != nil {
-		return nil //nolint:nilerr // no launcher Pod, or one without hotplug
+		return err
 	}
-	_ = dir.Close()
-	got, err := s.run(ctx, pod, s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) { return answer{}, s.setDevices(h, "", nil) }))
-	got.close()
-	if brokerapi.CodeOf(err) == brokerapi.CodeNoLauncher || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
+	defer func() { _ = self.Close() }()
+	s.rules.Lock()
+	defer s.rules.Unlock()
+	return devicerule.Sweep(self, hotplug, pods.IsCgroup, func(pod string, current []devicerule.Device) ([]devicerule.Device, error) {
+		return s.stillAttached(pod, "", current)
+	})
 }
 
 // hotplugDir is the directory of a launcher Pod with its hotplugged volumes.
@@ -308,15 +303,17 @@ func (h *hotplugDir) unmount(name string, directory bool) error {
 			return h.remove(name, directory)
 		}
 		_ = mounted.Close()
-		if err := h.sync(name, directory); err != nil {
-			return err
+		if directory {
+			err = h.sync(name)
 		}
-		err = podprocess.InMounts(h.process, func() error {
-			if err := unix.Fchdir(int(h.dir.Fd())); err != nil {
-				return err
-			}
-			return unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		})
+		if err == nil {
+			err = podprocess.InMounts(h.process, func() error {
+				if err := unix.Fchdir(int(h.dir.Fd())); err != nil {
+					return err
+				}
+				return unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			})
+		}
 		if err != nil {
 			return fmt.Errorf("unmount %s in the launcher Pod: %w", name, err)
 		}
@@ -324,19 +321,12 @@ func (h *hotplugDir) unmount(name string, directory bool) error {
 }
 
 // sync waits until what was written to a directory that is mounted on an entry is on its disk.
-func (h *hotplugDir) sync(name string, directory bool) error {
-	if !directory {
-		return nil
-	}
+func (h *hotplugDir) sync(name string) error {
 	mounted, err := h.openEntry(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = mounted.Close() }()
-	if err := unix.Syncfs(int(mounted.Fd())); err != nil {
-		return fmt.Errorf("write the volume %s to its disk: %w", name, err)
-	}
-	return nil
+	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(mounted.Fd()))), mounted.Close())
 }
 
 // remove removes an entry of the directory, which is a directory or not.

@@ -5,6 +5,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -64,7 +65,7 @@ func readFiles(volume string) (map[string][]byte, error) {
 	}
 	defer func() { _ = version.Close() }()
 	files, left := map[string][]byte{}, brokerapi.MaxFileBytes
-	return files, fs.WalkDir(version.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+	return files, fs.WalkDir(few{version.FS()}, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -81,6 +82,26 @@ func readFiles(volume string) (map[string][]byte, error) {
 		left -= len(files[name])
 		return err
 	})
+}
+
+// few is a file system that reads no directory with more than MaxFiles entries: a ConfigMap has room for a hundred thousand empty files.
+type few struct{ fs.FS }
+
+// ReadDir reads a directory.
+func (f few) ReadDir(name string) ([]fs.DirEntry, error) {
+	dir, err := f.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	entries, err := dir.(fs.ReadDirFile).ReadDir(brokerapi.MaxFiles + 1)
+	if len(entries) > brokerapi.MaxFiles {
+		return nil, tooMuch("%s has more than %d files", name, brokerapi.MaxFiles)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil // the directory is empty
+	}
+	return entries, err
 }
 
 // readCapped reads a file that is not larger than a limit.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -115,5 +116,23 @@ func TestFilesAreCapped(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// A ConfigMap has room for a hundred thousand empty files, of which the names alone would take 50 MiB.
+func TestNamesOfFilesAreCapped(t *testing.T) {
+	dir, _ := hostilePod(t, configMaps, map[string]string{"a": "1"})
+	for i := range 10 * brokerapi.MaxFiles {
+		if err := os.WriteFile(filepath.Join(dir, "..data", fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := readFiles(dir)
+	runtime.ReadMemStats(&after)
+	expectCode(t, err, brokerapi.CodeTooMuch)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+		t.Errorf("it took %d KiB", got>>10)
 	}
 }

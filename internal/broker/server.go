@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -74,6 +75,8 @@ type Server struct {
 	quick, volumes, storage, network, hotplug, waits *limiter
 	// large has an element for each large request that is being received.
 	large chan struct{}
+	// rules is held while device rules are read and changed, which is short.
+	rules sync.Mutex
 	// lines limits the lines of the log.
 	lines *rate.Limiter
 	// idle gives unused memory back to the node after requests.

@@ -12,10 +12,11 @@ import (
 // openSocket connects to a socket of the Pod.
 func (s *Server) openSocket(pod string, a brokerapi.OpenSocketArguments) (task, error) {
 	t := task{limit: s.quick, run: func(context.Context) (answer, error) {
-		conn, err := s.pods.Connect(pod, a.Name)
+		conn, process, err := s.pods.Connect(pod, a.Name)
 		if err != nil {
 			return answer{}, err
 		}
+		_ = process.Close()
 		defer func() { _ = conn.Close() }()
 		file, err := conn.File()
 		return answer{file: file}, err

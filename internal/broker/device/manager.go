@@ -202,9 +202,8 @@ func (m *Manager) serve(ctx context.Context, d device) {
 
 func (m *Manager) kubeletListens(ctx context.Context) bool {
 	conn, err := (&net.Dialer{Timeout: registerTimeout}).DialContext(ctx, "unix", filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket)))
-	if err != nil {
-		return false
+	if err == nil {
+		_ = conn.Close()
 	}
-	_ = conn.Close()
-	return true
+	return err == nil
 }

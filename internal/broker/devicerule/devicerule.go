@@ -6,9 +6,11 @@ package devicerule
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -26,66 +28,87 @@ type table interface {
 // Set makes the rules of this package in the cgroups of a process those for the devices, if the current ones differ. isPod reports
 // whether an element of a cgroup's path is that of the Pod: the cgroups below it are the container's. It is given the current devices.
 func Set(process *os.File, isPod func(element string) bool, wanted func(current []Device) ([]Device, error)) error {
-	return podprocess.OnDisposableThread(func() error {
-		hierarchy, cgroup, err := cgroupOf(process, isPod)
-		if err != nil {
-			return fmt.Errorf("find the cgroup of the container: %w", err)
+	return inHierarchy(process, func(hierarchy *os.File, cgroup podprocess.Cgroup) error {
+		paths := pathsOf(cgroup, isPod)
+		if paths == nil {
+			return fmt.Errorf("find the cgroup of the container: %w: it is in %.512q", errNotInPod, path.Join(cgroup.Elements...))
 		}
-		defer func() { _ = hierarchy.Close() }()
-		var tables []table
-		var current []Device
-		for _, name := range pathsOf(cgroup, isPod) {
-			dir, err := podprocess.OpenAt(hierarchy, name, unix.O_RDONLY|unix.O_DIRECTORY, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
-			if err != nil {
-				return fmt.Errorf("open the cgroup of the container: %w", err)
-			}
-			defer func() { _ = dir.Close() }()
-			var t table = list{dir}
-			if cgroup.V2 {
-				t = programs{dir}
-			}
-			added, err := t.added()
-			if err != nil {
-				return err
-			}
-			tables = append(tables, t)
-			current = append(current, slices.DeleteFunc(added, func(d Device) bool { return slices.Contains(current, d) })...)
-		}
-		want, err := wanted(current)
-		for _, t := range tables {
-			if err == nil {
-				err = t.set(want)
-			}
-		}
-		return err
+		return set(hierarchy, cgroup.V2, paths, wanted)
 	})
 }
 
-// cgroupOf returns the cgroup of a process that has device rules, and the root of its hierarchy. It is that of the node, and not
-// what a container sees of it. It moves the thread to the node's cgroup namespace.
-func cgroupOf(process *os.File, isPod func(string) bool) (*os.File, podprocess.Cgroup, error) {
-	// A security module may deny access to the node's processes. Then the paths must be within the broker's own namespace, as they are if
-	// the runtime makes none.
-	if node, err := os.Open("/proc/1/ns/cgroup"); err == nil {
-		err = unix.Setns(int(node.Fd()), unix.CLONE_NEWCGROUP)
-		if err := errors.Join(err, node.Close()); err != nil {
-			return nil, podprocess.Cgroup{}, fmt.Errorf("enter the node's cgroup namespace: %w", err)
+// Sweep does the same in every cgroup of the Pods' containers, in the hierarchy of a process. A Pod's processes need not be found, or respond:
+// whatever they do, they stay in these cgroups.
+func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bool, wanted func(pod string, current []Device) ([]Device, error)) error {
+	return inHierarchy(process, func(hierarchy *os.File, own podprocess.Cgroup) (errs error) {
+		_ = fs.WalkDir(os.DirFS(podprocess.Reopen(hierarchy)), ".", func(name string, entry fs.DirEntry, err error) error {
+			for _, pod := range ofPods {
+				inPod := func(element string) bool { return isPod(element, pod) }
+				if err == nil && entry.IsDir() && pathsOf(podprocess.Cgroup{Elements: strings.Split(name, "/")}, inPod) != nil {
+					err = set(hierarchy, own.V2, []string{name}, func(current []Device) ([]Device, error) { return wanted(pod, current) })
+				}
+			}
+			if !errors.Is(err, fs.ErrNotExist) { // It was removed meanwhile.
+				errs = errors.Join(errs, err)
+			}
+			return nil
+		})
+		return errs
+	})
+}
+
+func set(hierarchy *os.File, v2 bool, paths []string, wanted func(current []Device) ([]Device, error)) error {
+	for _, name := range paths {
+		dir, err := podprocess.OpenAt(hierarchy, name, unix.O_RDONLY|unix.O_DIRECTORY, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
+		if err != nil {
+			return fmt.Errorf("open the cgroup of the container: %w", err)
+		}
+		defer func() { _ = dir.Close() }()
+		var t table = list{dir}
+		if v2 {
+			t = programs{dir}
+		}
+		devices, err := t.added()
+		if err == nil {
+			devices, err = wanted(devices)
+		}
+		if err == nil {
+			err = t.set(devices)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	all, err := podprocess.Cgroups(process)
-	if err != nil {
-		return nil, podprocess.Cgroup{}, err
-	}
-	found := withDevices(all)
-	if pathsOf(found, isPod) == nil {
-		return nil, found, fmt.Errorf("%w: it is in %.512q", errNotInPod, path.Join(found.Elements...))
-	}
-	if found.V2 {
-		hierarchy, err := podprocess.MountKernelFS("cgroup2")
-		return hierarchy, found, err
-	}
-	hierarchy, err := podprocess.MountKernelFS("cgroup", found.Controllers...)
-	return hierarchy, found, err
+	return nil
+}
+
+// inHierarchy calls a function with the cgroup of a process that has device rules, and the root of its hierarchy. It is that of the node,
+// and not what a container sees of it.
+func inHierarchy(process *os.File, do func(hierarchy *os.File, cgroup podprocess.Cgroup) error) error {
+	return podprocess.OnDisposableThread(func() error {
+		// A security module may deny access to the node's processes. Then the paths must be within the broker's own namespace, as they are if
+		// the runtime makes none.
+		if node, err := os.Open("/proc/1/ns/cgroup"); err == nil {
+			err = unix.Setns(int(node.Fd()), unix.CLONE_NEWCGROUP)
+			if err := errors.Join(err, node.Close()); err != nil {
+				return fmt.Errorf("enter the node's cgroup namespace: %w", err)
+			}
+		}
+		all, err := podprocess.Cgroups(process)
+		if err != nil {
+			return err
+		}
+		found, kind := withDevices(all), "cgroup"
+		if found.V2 {
+			kind, found.Controllers = "cgroup2", nil
+		}
+		hierarchy, err := podprocess.MountKernelFS(kind, found.Controllers...)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = hierarchy.Close() }()
+		return do(hierarchy, found)
+	})
 }
 
 // errNotInPod means that a process has no cgroup below that of its Pod.

@@ -75,7 +75,7 @@ func (p programs) added() ([]Device, error) {
 	var devices []Device
 	err := p.each(func(_ *ebpf.Program, program asm.Instructions) error {
 		added, _ := split(program)
-		devices = append(devices, added...)
+		devices = append(devices, slices.DeleteFunc(added, func(d Device) bool { return slices.Contains(devices, d) })...)
 		return nil
 	})
 	return devices, err

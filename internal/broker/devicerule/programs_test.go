@@ -205,7 +205,7 @@ func TestEveryProgramIsChanged(t *testing.T) {
 	if err := p.set([]Device{disk}); err != nil {
 		t.Fatal(err)
 	}
-	expectAdded(t, p, disk, disk)
+	expectAdded(t, p, disk)
 	expectDenied(t, p, zero, other.block())
 	if err := p.set(nil); err != nil {
 		t.Fatal(err)
@@ -249,4 +249,48 @@ func TestSplit(t *testing.T) {
 	if !slices.Equal(devices, []Device{disk, other}) || !slices.Equal(rest, onlyNull) {
 		t.Errorf("%v, %v", devices, rest)
 	}
+}
+
+// The cgroups of containers are found from the root of the hierarchy, whatever processes are in them.
+func TestSweep(t *testing.T) {
+	pod := newCgroup(t, onlyNull)
+	if err := pod.set([]Device{disk}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkdirat(int(pod.dir.Fd()), "container", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unlinkat(int(pod.dir.Fd()), "container", unix.AT_REMOVEDIR) })
+	dir, err := podprocess.OpenAt(pod.dir, "container", unix.O_RDONLY|unix.O_DIRECTORY, podprocess.Beneath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	attach(t, dir, onlyNull)
+	container := programs{dir}
+	if err := container.set([]Device{disk, other}); err != nil {
+		t.Fatal(err)
+	}
+	name := t.TempDir()
+	if err := os.WriteFile(filepath.Join(name, "cgroup"), []byte("0::/\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = process.Close() }()
+	err = Sweep(process, []string{"none", "this"}, func(element, pod string) bool {
+		return pod == "this" && strings.HasPrefix(element, "vireo-test-"+strconv.Itoa(os.Getpid())+"-"+t.Name())
+	}, func(pod string, current []Device) ([]Device, error) {
+		if !slices.Equal(current, []Device{disk, other}) || pod != "this" {
+			t.Errorf("the devices of %s are %v", pod, current)
+		}
+		return []Device{other}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectAdded(t, container, other)
+	expectAdded(t, pod, disk) // it is no container
 }

@@ -155,3 +155,17 @@ func TestRulesAreReplacedIfTheyDiffer(t *testing.T) {
 		t.Error("other ports changed nothing")
 	}
 }
+
+// A VMI may list thousands of ports: their rules are one transaction, with an answer for each.
+func TestRulesForThousandsOfPorts(t *testing.T) {
+	w := newWorld(t)
+	step := brokerapi.Step{Do: brokerapi.Translate, Rules: []brokerapi.Rule{{Chain: brokerapi.Guard, Do: brokerapi.Drop, Listed: true}}}
+	for i := range uint16(maxPorts) {
+		step.Ports = append(step.Ports, brokerapi.PortRange{Protocol: "TCP", First: 2*i + 1, Last: 2*i + 1})
+	}
+	for range 2 { // the second time changes nothing
+		if err := errors.Join(Check([]brokerapi.Step{step}), Change(t.Context(), w.pod, []brokerapi.Step{step})); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -283,22 +283,25 @@ func TestNodesNamespaceIsRejected(t *testing.T) {
 		return dir
 	}
 	nodes, agents, pods := newNamespace(t), newNamespace(t), newNamespace(t)
-	others := []string{process(nodes), process(agents)}
+	known := nodeProcesses
+	defer func() { nodeProcesses = known }()
+	nodeProcesses = append([]string{process(nodes), process(agents)}, known...)
 	for what, n := range map[string]*Namespace{"the node's": nodes, "the broker's": agents} {
-		if _, err := openNamespace(path(n), others); !errors.Is(err, ErrNodesNamespace) {
+		if _, err := OpenNamespaceFile(path(n)); !errors.Is(err, ErrNodesNamespace) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
-	opened, err := openNamespace(path(pods), append(others, nodeProcesses...))
+	opened, err := OpenNamespaceFile(path(pods))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = opened.Close()
-	if _, err := openNamespace(path(pods), []string{t.TempDir()}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("with a process that cannot be read: %v", err)
-	}
 	if _, err := OpenNamespaceFile("/proc/self/ns/net"); !errors.Is(err, ErrNodesNamespace) {
 		t.Errorf("the broker's own: got %v", err)
+	}
+	nodeProcesses = []string{t.TempDir()}
+	if _, err := OpenNamespaceFile(path(pods)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with a process that cannot be read: %v", err)
 	}
 }
 

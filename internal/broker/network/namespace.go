@@ -31,17 +31,12 @@ var nodeProcesses = []string{"/proc/1", "/proc/self"}
 // OpenNamespaceFile opens a network namespace by a path such as /proc/<pid>/ns/net. It needs CAP_SYS_PTRACE. The error wraps
 // ErrNodesNamespace if it is the node's or the broker's own, and it is another error if they cannot be compared.
 func OpenNamespaceFile(path string) (*Namespace, error) {
-	return openNamespace(path, nodeProcesses)
-}
-
-// openNamespace opens a network namespace, unless it is one of the given processes'.
-func openNamespace(path string, others []string) (*Namespace, error) {
 	file, err := os.Open(path) //nolint:gosec // a path in /proc made of a process id
 	if err != nil {
 		return nil, fmt.Errorf("open the Pod's network namespace: %w", err)
 	}
 	namespace := &Namespace{file: file}
-	for _, process := range others {
+	for _, process := range nodeProcesses {
 		same, err := namespace.isOf(process)
 		if err == nil && same {
 			err = ErrNodesNamespace

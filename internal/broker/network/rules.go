@@ -12,10 +12,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -30,6 +32,12 @@ const (
 	maxPorts    = 4096
 	maxAllRules = 32768
 )
+
+// buffers is how much of a transaction and of the kernel's answers, one for each rule, is queued. Without it, 500 rules are too many.
+const buffers = 32 << 20
+
+// installing is held while rules are installed, as thousands take some MiB. Nothing that a Pod does delays that.
+var installing sync.Mutex
 
 // chains are the chains of the table.
 var chains = map[brokerapi.Chain]nftables.Chain{
@@ -118,10 +126,14 @@ func install(family nftables.TableFamily, rules []brokerapi.Rule, listed []broke
 	}
 	sum := sha256.Sum256(text)
 	mark := userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("%s %x", natTable, sum[:8]))
-	conn, err := nftables.New()
+	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetWriteBuffer(buffers), c.SetReadBuffer(buffers))
+	}))
 	if err != nil {
 		return err
 	}
+	installing.Lock()
+	defer installing.Unlock()
 	table := &nftables.Table{Family: family, Name: natTable}
 	for name := range chains {
 		present, err := conn.GetRules(table, &nftables.Chain{Name: string(name), Table: table})

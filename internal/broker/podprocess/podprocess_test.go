@@ -86,6 +86,56 @@ func TestWatchGuestWithoutQEMU(t *testing.T) {
 	}
 }
 
+// A Pod may have thousands of processes with QEMU's name. Those take no descriptors, of which the broker has a number for all Pods.
+func TestWatchGuestOfAPodWithManyQEMUs(t *testing.T) {
+	const many = 64
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	program := filepath.Join(t.TempDir(), QEMU)
+	if err := os.Symlink(sleep, program); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do %s 600 & i=$((i+1)); done; echo ready; wait", many, program))
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); errors.Is(err, fs.ErrPermission) {
+		t.Skip("needs to be allowed to make namespaces")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+	if _, err := fmt.Fscanln(out, new(string)); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(fmt.Sprintf("/proc/%d", c.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	few := before
+	few.Cur = uint64(dir.Fd()) + many/2
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := WatchGuest(dir)
+	if limitErr := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); limitErr != nil {
+		t.Fatal(limitErr)
+	}
+	if !errors.Is(err, errNoSingleQEMU) {
+		_ = watch.Close()
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestWatchGuestStaysInThePod(t *testing.T) {
 	// The process is in the broker's own namespace, which has all processes of the node.
 	self, err := os.Open("/proc/self")

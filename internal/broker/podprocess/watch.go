@@ -4,6 +4,7 @@
 package podprocess
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,7 @@ import (
 )
 
 // errNoSingleQEMU means that a launcher Pod has no process with QEMU's name, or several.
-var errNoSingleQEMU = errors.New("not one process of the launcher Pod is QEMU's")
+var errNoSingleQEMU = errors.New("none or several processes of the launcher Pod are QEMU's")
 
 // WatchGuest returns a pidfd of a launcher Pod's QEMU, which it finds by its name: it becomes readable when all threads of the process
 // have exited, its memory is freed and its files are closed. The Pod's processes can fake the name, but this affects their own guest
@@ -22,8 +23,10 @@ func WatchGuest(libvirtd *os.File) (*os.File, error) {
 	var found []*os.File
 	var failed error
 	err := EachQEMU(libvirtd, func(process *os.File, pid int) {
-		w, err := watchProcess(process, pid)
-		found, failed = append(found, w), errors.Join(failed, err)
+		if len(found) < 2 { // The Pod may have thousands of processes with that name, and each takes a descriptor.
+			w, err := watchProcess(process, pid)
+			found, failed = append(found, w), errors.Join(failed, err)
+		}
 	})
 	if err = errors.Join(err, failed); err == nil && len(found) == 1 {
 		return found[0], nil
@@ -31,10 +34,7 @@ func WatchGuest(libvirtd *os.File) (*os.File, error) {
 	for _, w := range found {
 		_ = w.Close() // which does nothing with nil
 	}
-	if err == nil {
-		err = fmt.Errorf("%w: there are %d", errNoSingleQEMU, len(found))
-	}
-	return nil, err
+	return nil, cmp.Or(err, errNoSingleQEMU)
 }
 
 func watchProcess(process *os.File, pid int) (*os.File, error) {

@@ -28,7 +28,7 @@ func CheckUID(text string) error {
 
 // socketsDir is the path of a Pod's sockets volume below the kubelet's directory of the Pod.
 // Source: kubernetes pkg/kubelet/config/defaults.go and pkg/volume/emptydir.
-const socketsDir = "volumes/kubernetes.io~empty-dir/" + layout.SocketsVolume
+const socketsDir = EmptyDirs + layout.SocketsVolume
 
 // checkSocketName returns an error unless a name is that of a socket to which virt-handler connects.
 func checkSocketName(name string) error {

@@ -188,7 +188,7 @@ func TestSocketOfAnotherProcess(t *testing.T) {
 	if os.Getuid() == layout.QEMUUser {
 		t.Skip("this user is QEMU's")
 	}
-	if _, err := p.Connect(podUID, layout.LibvirtSocketName); err == nil || !strings.Contains(err.Error(), "is served by user") {
+	if _, _, err := p.Connect(podUID, layout.LibvirtSocketName); err == nil || !strings.Contains(err.Error(), "is served by user") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -199,7 +199,7 @@ func TestSocketOfQEMUUserOutsidePod(t *testing.T) {
 	}
 	p, sockets := newPods(t, nil)
 	listenAs(t, filepath.Join(sockets, layout.LibvirtSocketName), layout.QEMUUser)
-	_, err := p.Connect(podUID, layout.LibvirtSocketName)
+	_, _, err := p.Connect(podUID, layout.LibvirtSocketName)
 	if brokerapi.CodeOf(err) != brokerapi.CodeRefused || !strings.Contains(err.Error(), "does not belong to the Pod") {
 		t.Errorf("got %v", err)
 	}
@@ -211,7 +211,7 @@ func TestForgedNames(t *testing.T) {
 	listen(t, filepath.Join(sockets, layout.LibvirtSocketName))
 	listen(t, filepath.Join(sockets, "other"))
 	for _, pod := range []string{"", ".", "..", "../" + podUID, podUID + "/", "/", podUID + "\x00", "-", strings.Repeat("a", 64), "a_b"} {
-		if conn, err := p.Connect(pod, layout.LibvirtSocketName); err == nil {
+		if conn, _, err := p.Connect(pod, layout.LibvirtSocketName); err == nil {
 			_ = conn.Close()
 			t.Errorf("Pod %q was accepted", pod)
 		}
@@ -224,7 +224,7 @@ func TestForgedNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "other", "..", "../sockets/" + layout.LibvirtSocketName, layout.LibvirtSocketName + "\x00"} {
-		if conn, err := p.Connect(podUID, name); err == nil {
+		if conn, _, err := p.Connect(podUID, name); err == nil {
 			_ = conn.Close()
 			t.Errorf("socket %q was accepted", name)
 		}

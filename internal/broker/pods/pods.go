@@ -54,16 +54,6 @@ func (p *Pods) Close() {
 // Dir returns the kubelet's directory of Pods.
 func (p *Pods) Dir() string { return p.dir }
 
-// Connect connects to one of the sockets of a launcher Pod, after verifying that a process of the Pod serves it.
-func (p *Pods) Connect(pod, name string) (*net.UnixConn, error) {
-	conn, process, err := p.dial(pod, name)
-	if err != nil {
-		return nil, err
-	}
-	_ = process.Close()
-	return conn, nil
-}
-
 // Wait returns when one of the sockets of a Pod exists. The kubelet may not have created the Pod's directories yet.
 func (p *Pods) Wait(ctx context.Context, pod, name string) error {
 	for start := time.Now(); ; {
@@ -91,8 +81,9 @@ const (
 	checksPerPeriod = 200
 )
 
-// dial connects to a socket and returns the directory of the process that serves it.
-func (p *Pods) dial(pod, name string) (*net.UnixConn, *os.File, error) {
+// Connect connects to one of the sockets of a launcher Pod, after verifying that a process of the Pod serves it, and returns the directory of
+// that process too.
+func (p *Pods) Connect(pod, name string) (*net.UnixConn, *os.File, error) {
 	socket, err := p.openSocket(pod, name)
 	if err != nil {
 		return nil, nil, err
@@ -117,7 +108,7 @@ func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	if found := p.known(pod); found != nil {
 		return found, nil
 	}
-	conn, process, err := p.dial(pod, layout.LibvirtSocketName)
+	conn, process, err := p.Connect(pod, layout.LibvirtSocketName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, &brokerapi.Error{
 			Code: brokerapi.CodeNoLauncher, Message: fmt.Sprintf("no libvirtd runs in launcher Pod %s on this node: %v", pod, err),

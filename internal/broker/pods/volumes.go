@@ -27,9 +27,12 @@ var notClaims = []string{
 // maxVolumes is the limit for the entries of a directory with volumes.
 const maxVolumes = 64
 
+// EmptyDirs is the directory with the emptyDirs of a Pod.
+const EmptyDirs = "volumes/kubernetes.io~empty-dir/"
+
 // EmptyDir opens the directory of an emptyDir of a Pod.
 func (p *Pods) EmptyDir(pod, volume string) (*os.File, error) {
-	return p.open(pod, filepath.Join("volumes", "kubernetes.io~empty-dir", volume), unix.O_PATH|unix.O_DIRECTORY)
+	return p.open(pod, EmptyDirs+volume, unix.O_PATH|unix.O_DIRECTORY)
 }
 
 // ClaimDir opens the root directory of the one claim with a file system that an attachment Pod has, as a reference.
