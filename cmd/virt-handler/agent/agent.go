@@ -20,7 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -142,6 +144,8 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 
 // CacheOptions limit the cache to objects of the node.
 func CacheOptions(o *Options) cache.Options {
+	ours, err := labels.NewRequirement(v1.AppLabel, selection.In, []string{launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue})
+	utilruntime.Must(err) // the values are constants
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -152,7 +156,7 @@ func CacheOptions(o *Options) cache.Options {
 					fields.OneTermEqualSelector("spec.nodeName", o.Node),
 					podstate.NotTerminal,
 				),
-				Label:     labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}),
+				Label:     labels.NewSelector().Add(*ours),
 				Transform: slimPod,
 			},
 			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
@@ -191,7 +195,7 @@ func keepLabels(vmi *v1.VirtualMachineInstance) {
 // podLabels are the labels of launcher Pods that the agent reads.
 var podLabels = []string{v1.AppLabel, v1.CreatedByLabel, v1.MigrationJobLabel, podspec.SidecarLabel}
 
-// slimPod keeps of a launcher Pod's labels and spec what the agent reads. The Pod has the VMI's labels.
+// slimPod keeps of the labels and the spec of a launcher Pod or an attachment Pod what the agent reads. A launcher Pod has the VMI's labels.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return !slices.Contains(podLabels, key) })

@@ -27,6 +27,9 @@ func TestCacheIsLimitedToTheNode(t *testing.T) {
 			if got := by.Field.String(); got != "spec.nodeName=blue,status.phase!=Succeeded,status.phase!=Failed" {
 				t.Errorf("Pods: %q", got)
 			}
+			if got := by.Label.String(); got != "kubevirt.io in (hotplug-disk,virt-launcher)" {
+				t.Errorf("Pods: %q", got)
+			}
 		case *v1.KubeVirt:
 			found++
 			if _, here := by.Namespaces["kubevirt"]; !here || len(by.Namespaces) != 1 {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -64,7 +65,7 @@ const (
 
 // Options are the dependencies and settings of a Reconciler.
 type Options struct {
-	// Client reads the node's VMIs and launcher Pods from a cache and writes status.
+	// Client reads the node's VMIs, launcher Pods and attachment Pods from a cache and writes status.
 	Client client.Client
 	// APIReader reads from the API server. The cache contains only VMIs that are assigned to the node.
 	APIReader client.Reader
@@ -159,6 +160,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment), builder.WithPredicates(becomesReady)).
 		WatchesRawSource(incoming).
 		WatchesRawSource(triggers).
 		WithOptions(controller.Options{

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,14 +23,13 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // A hotplugged volume is in an attachment Pod, which virt-controller creates. Its state is described in package vmistatus. The agent's
-// part is to mount it in the launcher Pod, to attach its disk to the guest, and the reverse. All of it follows from the spec, the status
-// and the running domain, so a new agent continues where an earlier one has stopped.
+// part is to mount it in the launcher Pod, to attach its disk to the guest, and the reverse. All of it follows from the spec, the status,
+// the attachment Pods and the running domain, so a new agent continues where an earlier one has stopped.
 
 // Reasons of the status of a hotplugged volume, and of the events about it. KubeVirt's.
 const (
@@ -52,8 +52,6 @@ const (
 	mountTimeout = 10 * time.Second
 	// plugRetry is the delay before a volume that could not be mounted, attached or detached is tried again.
 	plugRetry = 15 * time.Second
-	// attachmentPoll is the delay before the agent of a migration's target reads an attachment Pod again.
-	attachmentPoll = time.Second
 	// releasePatience is how long a guest may take to release a disk before the status reports that it has not.
 	releasePatience = 5 * time.Second
 )
@@ -156,9 +154,12 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" || isUtility(s.incoming, v.Name) {
 			continue
 		}
-		pod, err := r.attachmentOnTarget(ctx, s, v.Name)
+		pod, err := r.readyAttachment(ctx, s, s.incoming, v.Name)
 		if err != nil {
 			return err
+		}
+		if pod == nil {
+			return &Wait{Reason: fmt.Sprintf("the attachment Pod of volume %s", v.Name)}
 		}
 		if err := r.mountVolume(ctx, s, v, pod.UID); err != nil {
 			return notMounted(err)
@@ -168,17 +169,19 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// attachmentOnTarget returns the attachment Pod of a volume for the target's Pod, once it is ready. The agent watches launcher Pods only.
-func (r *Reconciler) attachmentOnTarget(ctx context.Context, s *scope, volume string) (*corev1.Pod, error) {
+// readyAttachment returns the attachment Pod of a volume for the launcher Pod, or nil unless it is ready. An event follows when it is.
+func (r *Reconciler) readyAttachment(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance, volume string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.key.Namespace, Name: launcherpod.AttachmentPod(string(s.pod.UID), volume)}
-	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.APIReader.Get(ctx, key, pod) })
-	if client.IgnoreNotFound(err) != nil {
+	switch err := r.Client.Get(ctx, key, pod); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("read attachment Pod %s: %w", key, err)
+	case !podspec.IsAttachmentOf(pod, vmi) || pod.Spec.NodeName != r.Node || !isReady(pod):
+		return nil, nil
+	default:
+		return pod, nil
 	}
-	if err != nil || !podspec.IsAttachmentOf(pod, s.incoming) || pod.Spec.NodeName != r.Node || !podstate.Ready(pod) {
-		return nil, &Requeue{After: attachmentPoll}
-	}
-	return pod, nil
 }
 
 // plugVolumes plugs the hotplugged volumes of a running guest's spec, and unplugs the others.
@@ -187,6 +190,7 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 		vmistatus.Migrating(&s.vmi.Status) || !s.hotplugs() {
 		return nil
 	}
+	r.mountEarly(ctx, s)
 	mounting := r.mountVolumes(ctx, s)
 	invalid, err := r.changeDisks(ctx, s, guest)
 	if err != nil {
@@ -216,6 +220,32 @@ func (s *scope) hotplugs() bool {
 		}
 	}
 	return false
+}
+
+// mountEarly mounts the block devices whose attachment Pods are ready, which virt-controller has yet to write to the status: the guest need
+// not wait for that write. The status stays as it is until then, so that neither writer is in the other's way, and then has the outcome.
+// A claim with a file system does wait, because its Pod creates the disk image after it has started.
+func (r *Reconciler) mountEarly(ctx context.Context, s *scope) {
+	for i := range s.vmi.Status.VolumeStatus {
+		v := &s.vmi.Status.VolumeStatus[i]
+		if !isAttaching(v) || v.HotplugVolume.AttachPodName != launcherpod.AttachmentPod(string(s.pod.UID), v.Name) ||
+			!vmistatus.IsWanted(s.vmi, v) || isUtility(s.vmi, v.Name) || s.plugging(v.Name).mounted != "" ||
+			!vmistatus.IsBlock(v.PersistentVolumeClaimInfo) || media.DiskBytes(v.PersistentVolumeClaimInfo) == 0 {
+			continue
+		}
+		pod, err := r.readyAttachment(ctx, s, s.vmi, v.Name)
+		if err == nil && pod != nil && podspec.HasClaim(pod, v.PersistentVolumeClaimInfo.ClaimName) {
+			err = r.mountVolume(ctx, s, v, pod.UID)
+		}
+		if err != nil {
+			log.FromContext(ctx).V(2).Info("A volume cannot be mounted early", "volume", v.Name, "error", err.Error())
+		}
+	}
+}
+
+// isAttaching reports whether virt-controller has yet to write to a volume's status that the attachment Pod is ready.
+func isAttaching(v *v1.VolumeStatus) bool {
+	return vmistatus.IsHotplugged(v) && v.Phase == v1.HotplugVolumeAttachedToNode && !vmistatus.IsAttachedToNode(v)
 }
 
 // mountVolumes mounts in the launcher Pod the volumes that are wanted and on the node.
@@ -397,8 +427,12 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 		default:
 			continue
 		}
+		attachment := v.HotplugVolume.AttachPodUID
+		if attachment == "" {
+			attachment = s.plugging(v.Name).mounted
+		}
 		bounded, cancel := context.WithTimeout(ctx, mountTimeout)
-		err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, v.HotplugVolume.AttachPodUID, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+		err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
 		cancel()
 		if err != nil {
 			err = fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)

@@ -192,6 +192,62 @@ func setAttached(s *v1.VirtualMachineInstanceStatus, name string, uid types.UID,
 	vmistatus.SortVolumes(s.VolumeStatus)
 }
 
+// attachmentPod creates the attachment Pod of a volume for a launcher Pod. It is not ready.
+func (g *guest) attachmentPod(launcher *corev1.Pod, volume string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.vmi.Namespace, Name: launcherpod.AttachmentPod(string(launcher.UID), volume),
+			Labels:      map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue},
+			Annotations: map[string]string{launcherpod.AttachmentUserAnnotation: string(g.vmi.UID)},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Pod", Name: launcher.Name, UID: launcher.UID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: corev1.PodSpec{
+			NodeName:   launcher.Spec.NodeName,
+			Containers: []corev1.Container{{Name: launcherpod.AttachmentContainer, Image: "launcher"}},
+			Volumes: []corev1.Volume{{Name: volume, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim-" + volume},
+			}}},
+		},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	Expect(api.Create(ctx, pod)).To(Succeed())
+	DeferCleanup(func() {
+		Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+	})
+	return pod
+}
+
+// setReady does what the kubelet does when the container of an attachment Pod runs.
+func setReady(pod *corev1.Pod) {
+	GinkgoHelper()
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	Expect(api.Status().Update(ctx, pod)).To(Succeed())
+}
+
+// attaching does what virt-controller does when it has created the attachment Pod of a volume.
+func (g *guest) attaching(name string, pod *corev1.Pod, mode corev1.PersistentVolumeMode) {
+	GinkgoHelper()
+	g.controller(func(s *v1.VirtualMachineInstanceStatus) {
+		setAttached(s, name, "", mode)
+		v := vmistatus.FindVolume(s, name)
+		v.HotplugVolume.AttachPodName = pod.Name
+		v.PersistentVolumeClaimInfo.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	})
+}
+
+// ready does what virt-controller does next, when it has seen that the Pod is ready.
+func (g *guest) ready(name string, pod *corev1.Pod) {
+	GinkgoHelper()
+	g.controller(func(s *v1.VirtualMachineInstanceStatus) {
+		vmistatus.FindVolume(s, name).HotplugVolume.AttachPodUID = pod.UID
+	})
+}
+
 // removed does what virt-controller does when the attachment Pod of a volume is gone.
 func (g *guest) removed(name string) {
 	GinkgoHelper()
@@ -319,6 +375,99 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 			g.settle()
 			Expect(g.volume(name)()).To(Equal("none"))
 		}
+	})
+
+	It("does not wait for the write that the attachment Pod of a block device is ready, and writes once", func() {
+		g := started()
+		for name, mode := range map[string]corev1.PersistentVolumeMode{"file": asFile, "block": asBlock} {
+			By(name)
+			g.settle()
+			writes := a.writes.Load()
+			g.change(hotplug(name, onSCSI))
+			g.settle()
+			pod := g.attachmentPod(g.pod, name)
+			g.attaching(name, pod, mode)
+			g.settle()
+			Expect(g.has(name)()).To(Equal("none"))
+			Expect(a.mounts.list()).To(BeEmpty())
+
+			setReady(pod)
+			if mode == asBlock {
+				Eventually(g.has(name)).Should(Equal(launcherpod.HotplugDisk(name, true)))
+				Expect(a.mounts.list()).To(HaveSuffix("=" + string(pod.UID)))
+			}
+			g.settle()
+			Expect(g.volume(name)()).To(Equal("AttachedToNode  :"), "the phase is virt-controller's until it has written the UID")
+			Expect(a.writes.Load()).To(Equal(writes))
+			if mode == asFile {
+				Expect(a.mounts.list()).To(BeEmpty(), "the Pod may still be creating the image")
+			}
+
+			g.ready(name, pod)
+			Eventually(g.volume(name)).Should(HavePrefix("Ready VolumeReady sda"))
+			g.settle()
+			Expect(a.writes.Load()-writes).To(BeEquivalentTo(1), "writes of the agent for a plug")
+
+			g.change(unplug(name))
+			Eventually(g.volume(name)).Should(HavePrefix("UnMountedFromPod"))
+			Expect(a.mounts.list()).To(BeEmpty())
+			g.removed(name)
+		}
+	})
+
+	It("takes away what it has mounted before the status said so, and goes on after its own restart", func() {
+		g := started()
+		g.change(hotplug("data", onSCSI))
+		pod := g.attachmentPod(g.pod, "data")
+		g.attaching("data", pod, asBlock)
+		setReady(pod)
+		Eventually(g.has("data")).Should(Equal(launcherpod.HotplugDisk("data", true)))
+		a.stop()
+		a = startAgent(launchers)
+		Eventually(a.mounts.list).Should(Equal("data=" + string(pod.UID)))
+		g.change(unplug("data"))
+		Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+		Expect(g.has("data")()).To(Equal("none"))
+		Expect(a.mounts.list()).To(BeEmpty())
+	})
+
+	It("reports what fails before the status said that the Pod is ready", func() {
+		g := started()
+		a.mounts.refuse("data", errors.New("the claim is no block device"))
+		g.launcher.Fail("attach more", errors.New("internal error: refused"))
+		g.change(hotplug("data", onSCSI), hotplug("more", onSCSI))
+		pods := map[string]*corev1.Pod{}
+		for _, name := range []string{"data", "more"} {
+			pods[name] = g.attachmentPod(g.pod, name)
+			g.attaching(name, pods[name], asBlock)
+			setReady(pods[name])
+		}
+		Eventually(a.mounts.list).Should(Equal("more=" + string(pods["more"].UID)))
+		g.settle()
+		Expect(g.volume("data")()).To(Equal("AttachedToNode  :"))
+		for name, pod := range pods {
+			g.ready(name, pod)
+		}
+		Eventually(g.volume("data")).Should(HavePrefix("AttachedToNode HotplugFailed"))
+		Eventually(g.volume("more")).Should(HavePrefix("MountedToPod HotplugFailed"))
+	})
+
+	It("mounts early only what virt-controller attaches", func() {
+		g := started()
+		for name, change := range map[string]func(*corev1.Pod){
+			"label": func(pod *corev1.Pod) { pod.Labels = nil },
+			"user":  func(pod *corev1.Pod) { pod.Annotations[launcherpod.AttachmentUserAnnotation] = "another" },
+			"claim": func(pod *corev1.Pod) { pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "another" },
+		} {
+			g.change(hotplug(name, onSCSI))
+			pod := g.attachmentPod(g.pod, name, change)
+			g.attaching(name, pod, asBlock)
+			setReady(pod)
+		}
+		g.settle()
+		g.settle()
+		Expect(a.mounts.count()).To(BeZero())
+		Expect(g.volume("label")()).To(Equal("AttachedToNode  :"))
 	})
 
 	It("grows a disk to the size of its claim, and again when the claim grows", func() {
@@ -522,19 +671,9 @@ var _ = Describe("A guest with a hotplugged volume that is migrated", func() {
 		target := c.targetPod.Load()
 		Consistently(func() string { return c.state().TargetNodeAddress }).WithTimeout(2 * time.Second).Should(BeEmpty())
 
-		attachment := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: c.vmi.Namespace, Name: launcherpod.AttachmentPod(string(target.UID), "data"),
-				Labels:      map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue},
-				Annotations: map[string]string{launcherpod.AttachmentUserAnnotation: string(c.vmi.UID)},
-			},
-			Spec: corev1.PodSpec{NodeName: c.target.node, Containers: []corev1.Container{{Name: launcherpod.AttachmentContainer, Image: "launcher"}}},
-		}
-		Expect(api.Create(ctx, attachment)).To(Succeed())
+		attachment := c.attachmentPod(target, "data")
 		c.targetA.mounts.accept(attachment.UID)
-		DeferCleanup(func() { Expect(api.Delete(ctx, attachment, client.GracePeriodSeconds(0))).To(Succeed()) })
-		attachment.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		Expect(api.Status().Update(ctx, attachment)).To(Succeed())
+		setReady(attachment)
 		c.expectMigrated()
 		Expect(c.targetA.mounts.list()).To(Equal("data.img=" + string(attachment.UID)))
 		Expect(c.volume("data")()).To(HavePrefix("Ready"))

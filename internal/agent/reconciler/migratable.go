@@ -68,6 +68,7 @@ func volumeObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 	}
 	for i := range vmi.Spec.Volumes {
 		switch v := &vmi.Spec.Volumes[i]; {
+		case isYetToBePlugged(vmi, v):
 		case v.PersistentVolumeClaim != nil, v.DataVolume != nil:
 			if claim, shared := sharedClaim(vmi, v.Name); !shared && vmistatus.Migrated(&vmi.Status, v.Name) == nil {
 				add("claim %s of volume %s is not shared, it needs access mode ReadWriteMany", claim, v.Name)
@@ -82,6 +83,16 @@ func volumeObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 		})
 	}
 	return found
+}
+
+// isYetToBePlugged reports whether a volume is to be plugged and virt-controller has not written yet what its claim is like. The guest
+// does not have it, and a migration would go without it. What is written about the claim decides.
+func isYetToBePlugged(vmi *v1.VirtualMachineInstance, volume *v1.Volume) bool {
+	status := vmistatus.FindVolume(&vmi.Status, volume.Name)
+	if status == nil {
+		return volume.IsHotpluggable()
+	}
+	return vmistatus.IsHotplugged(status) && status.PersistentVolumeClaimInfo == nil
 }
 
 func sharedClaim(vmi *v1.VirtualMachineInstance, volume string) (claim string, shared bool) {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -48,6 +50,41 @@ func requestOfPod(_ context.Context, obj client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: owner.Name}}}
 	}
 	return nil
+}
+
+// isReady reports whether an attachment Pod is ready and is to stay.
+func isReady(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && podstate.Ready(pod) }
+
+// becomesReady passes the event that an attachment Pod is ready. virt-controller handles all else that happens to one.
+var becomesReady = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return isReadyAttachment(e.Object) },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !isReadyAttachment(e.ObjectOld) && isReadyAttachment(e.ObjectNew)
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
+
+func isReadyAttachment(obj client.Object) bool {
+	pod, ok := obj.(*corev1.Pod)
+	return ok && podspec.AttachmentUser(pod) != "" && isReady(pod)
+}
+
+// requestOfAttachment returns the VMI whose launcher Pod an attachment Pod is for. That Pod was in the cache first: the other one is
+// created when it has its node.
+func (r *Reconciler) requestOfAttachment(ctx context.Context, obj client.Object) []reconcile.Request {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	of := podspec.AttachmentLauncher(pod)
+	if of == nil {
+		return nil
+	}
+	launcher := &corev1.Pod{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: of.Name}, launcher); err != nil || launcher.UID != of.UID {
+		return nil // Its own events trigger a reconciliation.
+	}
+	return requestOfPod(ctx, launcher)
 }
 
 // read reads the VMI and its Pod on this node. It returns nil if there is nothing to do: there is no Pod, or it has finished,

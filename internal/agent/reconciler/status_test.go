@@ -192,6 +192,12 @@ func TestMigratable(t *testing.T) {
 			}}
 		}
 	}
+	plugged := func(status ...v1.VolumeStatus) func(*v1.VirtualMachineInstance) {
+		return func(vmi *v1.VirtualMachineInstance) {
+			volume(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{Hotpluggable: true}})(vmi)
+			vmi.Status.VolumeStatus = status
+		}
+	}
 	state := func(mode corev1.PersistentVolumeAccessMode) func(*v1.VirtualMachineInstance) {
 		return func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: new(true)}
@@ -240,6 +246,17 @@ func TestMigratable(t *testing.T) {
 		{"a shared claim", []mutate{claim(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a ReadWriteOnce claim", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
 		{"a ReadWriteOnce claim that is migrated", []mutate{claim(corev1.ReadWriteOnce), migrated}, "True ", "True ", v1.BlockMigration},
+		{"a volume that is to be plugged", []mutate{plugged()}, "True ", "True ", v1.LiveMigration},
+		{
+			"a volume that is to be plugged without a claim", []mutate{plugged(v1.VolumeStatus{Name: "v", HotplugVolume: &v1.HotplugVolumeStatus{}})},
+			"True ", "True ", v1.LiveMigration,
+		},
+		{
+			"a plugged ReadWriteOnce claim", []mutate{plugged(v1.VolumeStatus{
+				Name: "v", HotplugVolume: &v1.HotplugVolumeStatus{}, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "c"},
+			})}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration,
+		},
+		{"a hotpluggable claim of the Pod that is not known", []mutate{plugged(v1.VolumeStatus{Name: "v"})}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
 		// The state is migrated too, to a claim of the target.
 		{"state on one node", []mutate{state(corev1.ReadWriteOnce)}, "True ", "True ", v1.LiveMigration},
 		{"state that is shared", []mutate{state(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},

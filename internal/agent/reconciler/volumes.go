@@ -28,6 +28,10 @@ func setVolumes(s *scope) {
 	for i := range s.vmi.Status.VolumeStatus {
 		// virt-controller adds hotplugged volumes, and removes them once the launcher Pod does not have them.
 		if v := &s.vmi.Status.VolumeStatus[i]; vmistatus.IsHotplugged(v) {
+			if isAttaching(v) {
+				list = append(list, *v) // The guest may have it already, see mountEarly.
+				continue
+			}
 			v.Target = diskTarget(s.domain.XML, domain.DiskAlias(v.Name))
 			if size := s.cache.sizes[v.Target]; size > 0 && size <= math.MaxInt64 {
 				v.Size = int64(size)
