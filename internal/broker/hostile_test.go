@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -20,7 +21,9 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/kubelet"
@@ -444,6 +447,41 @@ func TestFlood(t *testing.T) {
 	cancel()
 	flood.Wait()
 	w.expectAlive()
+}
+
+// Few volumes are read at a time. Pods whose processes cannot be found because their files hang take no part of that from others.
+func TestPodsThatHangDelayNoVolumeOfOthers(t *testing.T) {
+	hang, hanging := make(chan struct{}), make(chan struct{}, largeInAll)
+	var w *world
+	w = newWorld(t, func(_ *net.UnixConn, pod string) (*os.File, error) {
+		if pod != podUID {
+			hanging <- struct{}{}
+			<-hang
+		}
+		return os.Open(w.process)
+	})
+	t.Cleanup(func() { close(hang) })
+	w.addPod(podUID)
+	volume := launcherpod.UserDataVolume("disk")
+	if err := kubelet.WriteVolume(w.pods, podUID, string(media.SecretVolume), volume, map[string]string{"userdata": "#cloud-config"}); err != nil {
+		t.Fatal(err)
+	}
+	perPod := w.server.volumes.perPod
+	for i := range largeInAll / perPod {
+		pod := fmt.Sprintf("%08d-hangs", i)
+		w.addPod(pod)
+		for range perPod {
+			go func() { _, _ = w.client().Content(types.UID(pod)).Secret(volume, "userdata") }()
+		}
+	}
+	for range largeInAll {
+		<-hanging
+	}
+	start := time.Now()
+	data, err := w.client().Content(podUID).Secret(volume, "userdata")
+	if err != nil || string(data) != "#cloud-config" || time.Since(start) > brokerapi.VerbTimeout/2 {
+		t.Errorf("got %q, %v after %s", data, err, time.Since(start))
+	}
 }
 
 // Connections that send nothing do not keep others out for longer than the time limit, and their number is limited.

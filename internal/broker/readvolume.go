@@ -33,13 +33,15 @@ func (s *Server) readVolume(pod string, a brokerapi.ReadVolumeArguments) (task, 
 	if !slices.Contains(filesKinds, a.Kind) || !layout.HasGuestFiles(a.Volume) {
 		return task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
 	}
-	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found.
-	return s.ofLibvirtd(s.volumes, pod, func(context.Context, *os.File) (answer, error) {
-		files, err := readFiles(filepath.Join(s.pods.Dir(), pod, "volumes", a.Kind, a.Volume))
-		if err != nil {
-			err = fmt.Errorf("read volume %q of kind %s of the launcher Pod: %w", a.Volume, a.Kind, err)
-		}
-		return answer{result: brokerapi.ReadVolumeResult{Files: files}}, err
+	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found. That may hang, while few volumes are read at a time.
+	return s.ofLibvirtd(s.quick, pod, func(ctx context.Context, _ *os.File) (answer, error) {
+		return s.run(ctx, pod, task{limit: s.volumes, run: func(context.Context) (answer, error) {
+			files, err := readFiles(filepath.Join(s.pods.Dir(), pod, "volumes", a.Kind, a.Volume))
+			if err != nil {
+				err = fmt.Errorf("read volume %q of kind %s of the launcher Pod: %w", a.Volume, a.Kind, err)
+			}
+			return answer{result: brokerapi.ReadVolumeResult{Files: files}}, err
+		}})
 	}), nil
 }
 

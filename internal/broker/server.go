@@ -305,7 +305,7 @@ func (s *Server) run(ctx context.Context, pod string, t task) (answer, error) {
 	done := make(chan outcome)
 	go func() {
 		got, err := t.run(ctx)
-		got.release = release
+		got.releases = append(got.releases, release)
 		select {
 		case done <- outcome{got, err}:
 		case <-ctx.Done():

@@ -16,17 +16,17 @@ import (
 
 // answer is the outcome of a task: a result and a descriptor, both of which may be nil, and what ends the request in flight.
 type answer struct {
-	result  any
-	file    *os.File
-	release func()
+	result   any
+	file     *os.File
+	releases []func()
 }
 
 func (a answer) close() {
 	if a.file != nil {
 		_ = a.file.Close()
 	}
-	if a.release != nil {
-		a.release()
+	for _, release := range a.releases {
+		release()
 	}
 }
 
