@@ -91,10 +91,19 @@ func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) e
 			return err
 		}
 		defer func() { _ = procfs.Close() }()
+		room, err := roomForLinks()
+		if err != nil {
+			return err
+		}
 		for i := range steps {
 			s := &steps[i]
 			if err := ctx.Err(); err != nil {
 				return err
+			}
+			if s.Do == brokerapi.AddBridge || s.Do == brokerapi.AddTap {
+				if room--; room < 0 {
+					return brokerapi.Invalid("the Pod would have more than %d links", maxLinks)
+				}
 			}
 			if err := makeStep(s, procfs); err != nil {
 				return fmt.Errorf("%s %s %s: %w", s.Do, s.Link, s.Other, err)
@@ -208,6 +217,12 @@ func addTap(name string, multiQueue bool) error {
 
 // maxLinks is the limit for the links of a namespace. A guest has at most 32 interfaces, and each of them four links.
 const maxLinks = 512
+
+// roomForLinks returns how many links may be added to the namespace of the thread.
+func roomForLinks() (int, error) {
+	found, err := netlink.LinkList()
+	return maxLinks - len(found), err
+}
 
 // Links describes the links of a namespace.
 func Links(namespace *Namespace) (links []brokerapi.Link, err error) {

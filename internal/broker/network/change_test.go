@@ -5,6 +5,7 @@ package network
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -130,6 +131,23 @@ func TestChangesStayInTheNamespace(t *testing.T) {
 	}
 	if now := dump(t, w.peer); now != peer {
 		t.Errorf("the peer had\n%s\nand has\n%s", peer, now)
+	}
+}
+
+// The attacker of this test owns virt-handler. Links cost memory of the kernel, and time of all that change links on the node.
+func TestLinksAreLimited(t *testing.T) {
+	w := newWorld(t)
+	for round := range 2 {
+		var steps []brokerapi.Step
+		for i := range maxLinks {
+			steps = append(steps, brokerapi.Step{Do: brokerapi.AddTap, Link: fmt.Sprintf("tap%d-%d", round, i)})
+		}
+		if err := Change(t.Context(), w.pod, steps); brokerapi.CodeOf(err) != brokerapi.CodeInvalid {
+			t.Errorf("got %v, want a refusal", err)
+		}
+	}
+	if links, err := Links(w.pod); err != nil || len(links) != maxLinks {
+		t.Errorf("the Pod has %d links, %v", len(links), err)
 	}
 }
 
