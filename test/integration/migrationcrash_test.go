@@ -242,7 +242,7 @@ var _ = Describe("A source's libvirtd that hangs during a transfer", Label("libv
 		m := newPodPair()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
 		slow := m.request()
-		slow.Bandwidth = 1 << 20
+		slow.Bandwidth, slow.Silence = 1<<20, 15*time.Second
 		done := make(chan error, 1)
 		go func() { done <- m.sourceConn.Transfer(GinkgoT().Context(), slow) }()
 		Eventually(m.targetState).WithTimeout(time.Minute).Should(Equal(protocol.TargetReceiving))

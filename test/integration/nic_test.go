@@ -5,6 +5,7 @@ package integration_test
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -59,6 +60,9 @@ func (n *pluggedNIC) device() *libvirtxml.DomainInterface {
 	return nic
 }
 
+// nearMAC is that of the neighbor in both Pods. With another one after a migration, the guest would use the old one for most of a minute.
+var nearMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0xfe}
+
 // prepareTap makes the tap in a Pod. Its address is that of a neighbor of the guest.
 func (n *pluggedNIC) prepareTap(p *pod) {
 	GinkgoHelper()
@@ -67,6 +71,9 @@ func (n *pluggedNIC) prepareTap(p *pod) {
 	Expect(inNamespace(p.daemon.NetNS(), func() error {
 		tap, err := netlink.LinkByName(nic.Target.Dev)
 		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetHardwareAddr(tap, nearMAC); err != nil {
 			return err
 		}
 		address, err := netlink.ParseAddr(nearAddress + "/24")

@@ -51,6 +51,8 @@ type TransferRequest struct {
 	Address string
 	// MemoryPort and DisksPort are the target's ports; 0 means the constants of this package.
 	MemoryPort, DisksPort uint16
+	// Silence is how long a libvirtd may not respond, more than ten seconds; 0 means a minute.
+	Silence time.Duration
 	// TLSName is the name in the certificate of the target's QEMU. Empty means no encryption.
 	TLSName string
 	// CopyDisks are the disks to copy, by their target's name.

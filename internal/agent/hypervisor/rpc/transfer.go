@@ -4,6 +4,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,8 +79,9 @@ func (c *Conn) Transfer(ctx context.Context, r hypervisor.TransferRequest) error
 	}
 	defer target.Close()
 	defer c.notify()
-	source.KeepAlive(keepAliveInterval, keepAliveTimeout)
-	target.KeepAlive(keepAliveInterval, keepAliveTimeout)
+	silence := cmp.Or(r.Silence, keepAliveTimeout)
+	source.KeepAlive(keepAliveInterval, silence)
+	target.KeepAlive(keepAliveInterval, silence)
 	exit := c.watchGuest(ctx)
 	defer exit.Close()
 	c.postCopy.Store(false)
