@@ -31,24 +31,23 @@ func SetDefaults(disk *v1.Disk) {
 // Problem returns why a disk cannot be plugged into a running guest, or "". KubeVirt's messages. Source: kubevirt/kubevirt
 // pkg/storage/admitters.
 func Problem(disk *v1.Disk) string {
-	var kind string
 	var bus v1.DiskBus
 	switch {
 	case disk.Disk != nil:
-		kind, bus = "disk", disk.Disk.Bus
+		if bus = disk.Disk.Bus; bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio {
+			return fmt.Sprintf("Hotplug configuration for disk [%s] requires bus to be 'scsi' or 'virtio'. [%s] is not permitted.", disk.Name, bus)
+		}
 	case disk.LUN != nil:
-		kind, bus = "lun", disk.LUN.Bus
+		if bus = disk.LUN.Bus; bus != v1.DiskBusSCSI {
+			return fmt.Sprintf("Hotplug configuration for LUN [%s] requires bus to be 'scsi'. [%s] is not permitted.", disk.Name, bus)
+		}
 	default:
 		return fmt.Sprintf("Hotplug configuration for [%s] requires diskDevice of type 'disk' or 'lun' to be used.", disk.Name)
 	}
-	switch {
-	case bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio:
-		return fmt.Sprintf("Hotplug configuration for %s [%s] requires bus to be 'scsi' or 'virtio'. [%s] is not permitted.", kind, disk.Name, bus)
-	case disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != v1.DiskBusVirtio:
+	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != v1.DiskBusVirtio {
 		return fmt.Sprintf("Hotplug configuration for [%s] requires virtio bus for IOThreads.", disk.Name)
-	default:
-		return ""
 	}
+	return ""
 }
 
 // FindVolume returns a volume of a spec, or nil.

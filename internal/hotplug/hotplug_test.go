@@ -135,6 +135,14 @@ func TestFollow(t *testing.T) {
 			"Hotplug configuration for disk [more] requires bus to be 'scsi' or 'virtio'. [sata] is not permitted.", true,
 		},
 		{
+			"a LUN on virtio", func(s *spec) {
+				add(s, "more", "c")
+				s.Domain.Devices.Disks[0].DiskDevice = v1.DiskDevice{LUN: &v1.LunTarget{Bus: v1.DiskBusVirtio}}
+			}, nil,
+			"data=data-claim, root, disk data, disk root, disk tray", false,
+			"Hotplug configuration for LUN [more] requires bus to be 'scsi'. [virtio] is not permitted.", true,
+		},
+		{
 			"a CD-ROM drive with its medium", func(s *spec) {
 				insert(s, "dvd", "c")
 				s.Domain.Devices.Disks = append(s.Domain.Devices.Disks, cdrom("dvd"))

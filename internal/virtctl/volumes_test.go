@@ -23,8 +23,8 @@ func TestVolumes(t *testing.T) {
 	for _, tt := range []struct{ command, body, out string }{
 		{"addvolume demo --volume-name=data", `{"name":"data","disk":{"name":"data","disk":{"bus":"scsi"},"serial":"data"},` + claim + `}`, added},
 		{
-			"addvolume demo --volume-name=data --serial=S1 --cache=none --disk-type=lun --bus=virtio --dry-run",
-			`{"name":"data","disk":{"name":"data","lun":{"bus":"virtio"},"serial":"S1","cache":"none"},` + claim + `,"dryRun":["All"]}`, "Dry Run execution\n" + added,
+			"addvolume demo --volume-name=data --serial=S1 --cache=none --disk-type=lun --dry-run",
+			`{"name":"data","disk":{"name":"data","lun":{"bus":"scsi"},"serial":"S1","cache":"none"},` + claim + `,"dryRun":["All"]}`, "Dry Run execution\n" + added,
 		},
 		{"removevolume demo --volume-name=data", `{"name":"data"}`, removed},
 		{"removevolume demo --volume-name=data --dry-run", `{"name":"data","dryRun":["All"]}`, "Dry Run execution\n" + removed},
@@ -62,12 +62,13 @@ func TestVolumesOfADataVolumeAndAnInstance(t *testing.T) {
 
 func TestVolumesThatAreWrong(t *testing.T) {
 	for command, want := range map[string]string{
-		"addvolume demo":                                      `required flag(s) "volume-name" not set`,
-		"addvolume demo --volume-name=none":                   "volume none is not a DataVolume or PersistentVolumeClaim of the namespace",
-		"addvolume demo --volume-name=data --bus=sata":        "--bus=sata is not supported: use scsi or virtio",
-		"addvolume demo --volume-name=data --disk-type=cdrom": "--disk-type=cdrom is not supported: use disk or lun",
-		"addvolume demo --volume-name=data --cache=fast":      "--cache=fast is not supported",
-		"removevolume demo":                                   `required flag(s) "volume-name" not set`,
+		"addvolume demo":                                                 `required flag(s) "volume-name" not set`,
+		"addvolume demo --volume-name=none":                              "volume none is not a DataVolume or PersistentVolumeClaim of the namespace",
+		"addvolume demo --volume-name=data --bus=sata":                   "--bus=sata is not supported: use scsi or virtio",
+		"addvolume demo --volume-name=data --disk-type=lun --bus=virtio": "--bus=virtio is not supported with --disk-type=lun: use scsi",
+		"addvolume demo --volume-name=data --disk-type=cdrom":            "--disk-type=cdrom is not supported: use disk or lun",
+		"addvolume demo --volume-name=data --cache=fast":                 "--cache=fast is not supported",
+		"removevolume demo":                                              `required flag(s) "volume-name" not set`,
 	} {
 		s := virtctltest.NewServer(t)
 		if got := s.Run(virtctl.Execute, strings.Fields(command)...); got.Code == 0 || !strings.Contains(got.ErrOut, want) {

@@ -144,6 +144,8 @@ func TestRequestsForVolumes(t *testing.T) {
 	}
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", strings.Replace(addData, "scsi", "sata", 1), 400,
 		"Hotplug configuration for disk [data] requires bus to be 'scsi' or 'virtio'. [sata] is not permitted.")
+	w.expect(http.MethodPut, vmPath+"vm/addvolume", strings.Replace(addData, `"disk":{"bus":"scsi"}`, `"lun":{"bus":"virtio"}`, 1), 400,
+		"Hotplug configuration for LUN [data] requires bus to be 'scsi'. [virtio] is not permitted.")
 
 	w.config.HotplugVolumes = false
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData, 400, "Enable DeclarativeHotplugVolumes or HotplugVolumes feature gate to use this API.")

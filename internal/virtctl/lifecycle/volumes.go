@@ -74,7 +74,7 @@ virtctl addvolume myvm --volume-name=data --disk-type=lun`),
 	flags.StringVar(&p.serial, "serial", "", "Serial number of the disk. Default: the name of the volume.")
 	flags.StringVar(&p.cache, "cache", "", "Cache mode of the disk: none, writethrough or writeback.")
 	flags.StringVar(&p.kind, "disk-type", typeDisk, "Type of the disk: disk or lun.")
-	flags.StringVar(&p.bus, "bus", string(v1.DiskBusSCSI), "Bus of the disk: scsi or virtio.")
+	flags.StringVar(&p.bus, "bus", string(v1.DiskBusSCSI), "Bus of the disk: scsi or virtio. That of a lun is scsi.")
 	p.dry.addTo(cmd)
 	persist(cmd)
 	_ = cmd.MarkFlagRequired("volume-name")
@@ -119,10 +119,14 @@ func (p *plugged) check() error {
 	if p.kind != typeDisk && p.kind != typeLUN {
 		return fmt.Errorf("--disk-type=%s is not supported: use disk or lun", p.kind)
 	}
-	if bus := v1.DiskBus(p.bus); bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio {
+	switch bus := v1.DiskBus(p.bus); {
+	case bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio:
 		return fmt.Errorf("--bus=%s is not supported: use scsi or virtio", p.bus)
+	case bus != v1.DiskBusSCSI && p.kind == typeLUN:
+		return fmt.Errorf("--bus=%s is not supported with --disk-type=lun: use scsi", p.bus)
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (p *plugged) disk() *v1.Disk {

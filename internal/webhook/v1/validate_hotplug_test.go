@@ -61,8 +61,8 @@ func TestHotplugRules(t *testing.T) {
 			[]string{"Hotplug configuration for disk [more] requires bus to be 'scsi' or 'virtio'. [sata] is not permitted."},
 		},
 		{
-			"LUN on sata", nil, plug("more", v1.DiskDevice{LUN: &v1.LunTarget{Bus: v1.DiskBusSATA}}),
-			[]string{"Hotplug configuration for lun [more] requires bus to be 'scsi' or 'virtio'. [sata] is not permitted."},
+			"LUN on virtio", nil, plug("more", v1.DiskDevice{LUN: &v1.LunTarget{Bus: v1.DiskBusVirtio}}),
+			[]string{"Hotplug configuration for LUN [more] requires bus to be 'scsi'. [virtio] is not permitted."},
 		},
 		{
 			"new CD-ROM drive", nil, plug("more", v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSCSI}}),
