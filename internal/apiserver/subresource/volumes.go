@@ -241,7 +241,7 @@ func (c volumeChange) operations(
 		case at < 0:
 			return refuse(volumeIsMissing, c.remove)
 		case !spec.Volumes[at].IsHotpluggable():
-			return refuse(volumeIsFixed, c.remove)
+			return refuse(volumeIsFixed, spec.Volumes[at].Name)
 		}
 		operations := []jsonpatch.Operation{jsonpatch.NewOperation("remove", fmt.Sprintf("%s/%d", volumes, at), nil)}
 		disk := slices.IndexFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == spec.Volumes[at].Name && d.CDRom == nil })
@@ -274,11 +274,17 @@ func appendTo(path string, length int, value any) jsonpatch.Operation {
 	return jsonpatch.NewOperation("add", path+"/-", value)
 }
 
-// findToRemove returns the index of the volume that a request names, or -1. As in KubeVirt, that may be the name of a hotpluggable claim
-// or DataVolume instead.
+// findToRemove returns the index of the volume that a request names, or -1. As in KubeVirt, that may be the name of its claim or DataVolume
+// instead; of two volumes of one claim, it is the hotpluggable one.
 func findToRemove(spec *v1.VirtualMachineInstanceSpec, name string) int {
-	if at := slices.IndexFunc(spec.Volumes, func(v v1.Volume) bool { return v.Name == name }); at >= 0 {
-		return at
+	for _, matches := range []func(v v1.Volume) bool{
+		func(v v1.Volume) bool { return v.Name == name },
+		func(v v1.Volume) bool { return v.IsHotpluggable() && v.WrittenClaim() == name },
+		func(v v1.Volume) bool { return v.WrittenClaim() == name },
+	} {
+		if at := slices.IndexFunc(spec.Volumes, matches); at >= 0 {
+			return at
+		}
 	}
-	return slices.IndexFunc(spec.Volumes, func(v v1.Volume) bool { return v.IsHotpluggable() && v.WrittenClaim() == name })
+	return -1
 }

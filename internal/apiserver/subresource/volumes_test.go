@@ -79,6 +79,7 @@ func TestVolumesOfAVM(t *testing.T) {
 		"Unable to add volume [tray] because disk with that name already exists")
 	w.expect(http.MethodPut, vmPath+"vm/removevolume", `{"name":"none"}`, 409, "Unable to remove volume [none] because it does not exist")
 	w.expect(http.MethodPut, vmPath+"vm/removevolume", `{"name":"root"}`, 409, "Unable to remove volume [root] because it is not hotpluggable")
+	w.expect(http.MethodPut, vmPath+"vm/removevolume", `{"name":"root-claim"}`, 409, "Unable to remove volume [root] because it is not hotpluggable")
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData[:len(addData)-1]+`,"dryRun":["All"]}`, 202, "")
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData[:len(addData)-1]+`,"dryRun":["Some"]}`, 400, `"Some" is not supported`)
 	expect("vm", before)
