@@ -9,10 +9,13 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -147,6 +150,21 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+	})
+
+	It("reports what the admission of its VMI refuses", func() {
+		vm, _ := runs()
+		m.writes.Fail = func(request string) error {
+			if request == "patch VirtualMachineInstance" {
+				return apierrors.NewInvalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), "vm",
+					field.ErrorList{field.Required(field.NewPath("spec", "volumes"), "refused")})
+			}
+			return nil
+		}
+		insert(vm, "more", "more-claim")
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, virtualmachine.ReasonHotPlugVolume,
+			"Error encountered while handling declarative hotplug volumes: "))
 	})
 
 	It("waits for a guest that migrates", func() {

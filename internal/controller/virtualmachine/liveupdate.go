@@ -158,7 +158,9 @@ func (s *Scope) replaceVMI(ctx context.Context, desired *v1.VirtualMachineInstan
 	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) { *vmi = *desired })
 	if apierrors.IsInvalid(err) && !equality.Semantic.DeepEqual(before.Spec.Volumes, desired.Spec.Volumes) {
 		// A retry does not help, only another change of the VM.
-		s.Failure = &Failure{Reason: ReasonHotPlugVolume, Message: fmt.Sprintf("Error encountered while handling volume hotplug requests: %v", err)}
+		s.Failure = &Failure{
+			Reason: ReasonHotPlugVolume, Message: fmt.Sprintf("Error encountered while handling declarative hotplug volumes: %v", err),
+		}
 		s.diff = templateDiff{}
 		return nil
 	}
