@@ -210,6 +210,43 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		m.expectQuiet(vm)
 	})
 
+	It("plugs and unplugs them whatever else needs a restart", func() {
+		vm, vmi := runs()
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.Hostname = "other"
+			withBlue(&t.Spec)
+		})
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: hostname"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+
+		setStatus(vmi, v1.Running, inGuest("default", "blue"))
+		changeTemplate(vm, absent)
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
+	})
+
+	DescribeTable("plugs none while its interfaces or hotplug need a restart", func(before, now func(*v1.VirtualMachineInstanceSpec), field string) {
+		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			before(&vmi.Spec)
+		})))
+		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			withBlue(&t.Spec)
+			now(&t.Spec)
+		})
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(state(vm)).To(Equal([]string{"default"}))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+field))
+	},
+		Entry("an interface", func(*v1.VirtualMachineInstanceSpec) {}, func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces[0].Model = "e1000"
+		}, "domain.devices.interfaces[default].model"),
+		Entry("hotplug", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DisableHotplug = true }, func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.DisableHotplug = false
+		}, "domain.devices.disableHotplug"))
+
 	It("waits for the end of a migration", func() {
 		vm, vmi := runs()
 		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {

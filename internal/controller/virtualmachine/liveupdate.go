@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -88,7 +89,8 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	if !known {
 		return s.replaceVMI(ctx, desired)
 	}
-	if len(s.diff.changed) == 0 {
+	// As in KubeVirt, interfaces are plugged and unplugged whatever else needs a restart.
+	if !slices.ContainsFunc(s.diff.changed, keepsInterfaces) {
 		if err := s.followInterfaces(ctx, desired, &base.Spec, &template.Spec); err != nil {
 			return err
 		}

@@ -17,6 +17,15 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
+// keepsInterfaces reports whether a running guest keeps its interfaces and networks as they are because of a change that needs a restart:
+// one of them is changed, or what a guest needs for plugging some.
+func keepsInterfaces(changed string) bool {
+	changed = liveupdate.Generic(changed)
+	return slices.ContainsFunc([]string{"domain.devices.interfaces", "networks", "domain.devices.disableHotplug"}, func(field string) bool {
+		return liveupdate.Covers(field, changed)
+	})
+}
+
 // followInterfaces copies to the instance the interfaces of the template that can be plugged into a running guest, the state absent of those
 // that can be unplugged, and the networks of the others. An interface that the template does not have is removed from the instance once the
 // guest has released it. Unlike in KubeVirt, the VM's spec does not change. During a migration nothing changes: the target Pod was made for
