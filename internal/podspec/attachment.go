@@ -164,21 +164,11 @@ func attachmentContainer(vmi *v1.VirtualMachineInstance, cfg Config, a Attachmen
 	}
 	dir, readOnly := launcherpod.AttachmentDir(a.Volume.Name), attachmentClaim(a).ReadOnly
 	container.VolumeMounts = []corev1.VolumeMount{{Name: a.Volume.Name, MountPath: dir, ReadOnly: readOnly}}
-	if size := diskBytes(a.Claim); !a.Files && !a.Trigger && !readOnly && size > 0 {
+	if size := vmistatus.ClaimBytes(a.Claim.Status.Capacity, a.Claim.Spec.Resources.Requests); !a.Files && !a.Trigger && !readOnly && size > 0 {
 		container.Command = append(container.Command, path.Join(dir, launcherpod.DiskImage), strconv.FormatInt(size, 10),
 			strconv.FormatUint(cfg.ImageReserveBytes, 10), strconv.Itoa(cfg.ImageTolerateLessPercent))
 	}
 	return container
-}
-
-// diskBytes returns the size of the disk that an empty claim gets: the smaller of request and capacity, of which the latter is not known
-// before the claim is bound.
-func diskBytes(claim *corev1.PersistentVolumeClaim) int64 {
-	size := claim.Spec.Resources.Requests.Storage().Value()
-	if capacity := claim.Status.Capacity.Storage().Value(); capacity > 0 && (size == 0 || capacity < size) {
-		return capacity
-	}
-	return size
 }
 
 func attachmentClaim(a Attachment) *corev1.PersistentVolumeClaimVolumeSource {

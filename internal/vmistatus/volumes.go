@@ -29,6 +29,16 @@ func IsBlock(claim *v1.PersistentVolumeClaimInfo) bool {
 	return claim != nil && claim.VolumeMode != nil && *claim.VolumeMode == corev1.PersistentVolumeBlock
 }
 
+// ClaimBytes returns the size of the disk on a claim: the smaller of capacity and request, as in KubeVirt, so that the disk can be restored
+// to another volume of the requested size. A claim that is not bound has no capacity yet. 0 means that the claim has neither.
+func ClaimBytes(capacity, requests corev1.ResourceList) int64 {
+	size := capacity.Storage().Value()
+	if request := requests.Storage().Value(); request > 0 && (size == 0 || request < size) {
+		return request
+	}
+	return size
+}
+
 // MovesVolumes reports whether volumes of the guest are to migrate to other claims and have not done so.
 func MovesVolumes(status *v1.VirtualMachineInstanceStatus) bool {
 	return len(status.MigratedVolumes) > 0

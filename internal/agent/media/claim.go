@@ -29,10 +29,10 @@ func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, e
 	if vmistatus.IsBlock(info) {
 		return &domain.DiskFact{
 			Path: launcherpod.BlockDevice(v.Name), Block: true, Format: hypervisor.FormatRaw, DirectIO: true,
-			CapacityBytes: claimBytes(info), KeepsSpace: info.Preallocated,
+			CapacityBytes: vmistatus.ClaimBytes(info.Capacity, info.Requests), KeepsSpace: info.Preallocated,
 		}, nil
 	}
-	fact, err := p.rawImage(ctx, v, launcherpod.DiskImage, uint64(claimBytes(info)))
+	fact, err := p.rawImage(ctx, v, launcherpod.DiskImage, uint64(vmistatus.ClaimBytes(info.Capacity, info.Requests)))
 	if err != nil {
 		return nil, err
 	}
@@ -162,14 +162,4 @@ func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, erro
 		return status.PersistentVolumeClaimInfo, nil
 	}
 	return nil, fmt.Errorf("description of its claim in status.volumeStatus: %w", ErrWait)
-}
-
-// claimBytes returns the size of the disk on a claim: the smaller of capacity and request, as in KubeVirt, so that the disk can be
-// restored to another volume of the requested size.
-func claimBytes(info *v1.PersistentVolumeClaimInfo) int64 {
-	capacity := info.Capacity.Storage().Value()
-	if request := info.Requests.Storage().Value(); request > 0 && (capacity == 0 || request < capacity) {
-		return request
-	}
-	return capacity
 }

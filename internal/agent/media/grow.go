@@ -18,7 +18,7 @@ import (
 // DiskBytes returns the largest size of a disk on a claim: the claim's size without the file system's overhead. 0 means that it
 // is not known. It is rounded as in KubeVirt (pkg/virt-launcher/virtwrap, possibleGuestSize).
 func DiskBytes(info *v1.PersistentVolumeClaimInfo) uint64 {
-	size := claimBytes(info)
+	size := vmistatus.ClaimBytes(info.Capacity, info.Requests)
 	if size <= 0 || vmistatus.IsBlock(info) {
 		return uint64(max(size, 0))
 	}
