@@ -19,7 +19,7 @@ const (
 	aggregationLabel = "rbac.authorization.k8s.io/aggregate-to-"
 )
 
-// controllerImage is an image of config/default.
+// image matches a reference to an image in config/default.
 var image = regexp.MustCompile(`localhost/vireo/([a-z-]+):dev`)
 
 // templates replace fields of an object. Each has a token in the object, and a template that replaces the token's line in its YAML.

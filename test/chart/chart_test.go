@@ -208,7 +208,7 @@ func TestValuesHaveEffects(t *testing.T) {
 	want := object{
 		"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": object{"name": "mine", "namespace": namespace},
 		"spec": object{
-			"imageTag": "v9", "imagePullSecrets": []any{object{"name": "registry"}},
+			"imageTag": "v9", "imagePullPolicy": "Always", "imagePullSecrets": []any{object{"name": "registry"}},
 			"configuration": object{"developerConfiguration": object{"useEmulation": true, "cpuAllocationRatio": float64(5)}},
 		},
 	}

@@ -17,6 +17,9 @@
 {{- with .Values.image.pullSecrets -}}
 {{- $_ := set $added "imagePullSecrets" . -}}
 {{- end -}}
+{{- if ne .Values.image.pullPolicy "IfNotPresent" -}}
+{{- $_ := set $added "imagePullPolicy" .Values.image.pullPolicy -}}
+{{- end -}}
 {{- $monitoring := .Values.monitoring | default dict -}}
 {{- range $field, $value := dict "monitorNamespace" $monitoring.namespace "monitorAccount" $monitoring.account
   "serviceMonitorNamespace" $monitoring.serviceMonitorNamespace -}}

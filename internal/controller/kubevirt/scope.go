@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package kubevirt has the phases of the KubeVirt reconciler. Install and Uninstall change the cluster and put
+// Package kubevirt has the phases of the KubeVirt reconciler. Install and Remove change the cluster and put
 // what they observed into the Scope; Status turns it into the object's status and is pure.
 package kubevirt
 
@@ -53,7 +53,7 @@ type Scope struct {
 	DeploymentID string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
-	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller and virt-api, and Crash why a Pod of it
+	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller, virt-exportproxy and virt-api, and Crash why a Pod of it
 	// cannot run.
 	Rollout operator.Rollout
 	Crash   string
