@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"time"
 
@@ -88,10 +89,15 @@ func (o *Options) config(verbs []subresource.Verb) (*apiserver.Config, error) {
 
 // withOpenPaths serves what needs no authentication and authorization.
 func (o *Options) withOpenPaths(handler http.Handler, config *apiserver.Config) http.Handler {
-	chain := apiserver.DefaultBuildHandlerChain(handler, config)
+	return o.openPaths(handler, apiserver.DefaultBuildHandlerChain(handler, config))
+}
+
+// openPaths sends requests that need neither to handler, and the others to chain.
+func (o *Options) openPaths(handler, chain http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case r.URL.Path == health.Path && o.Health != nil:
+		case o.Health != nil && path.Clean(r.URL.Path) == health.Path:
+			// Some clients request //healthz. The other components' ServeMux redirects them.
 			o.Health.ServeHTTP(w, r)
 		case o.Profiles != nil && slices.Contains(profiler.Paths(), r.URL.Path):
 			o.Profiles.ServeHTTP(w, r)
