@@ -45,6 +45,18 @@ func (c *controllerDeployment) refusedPatch() error {
 	return c.refused
 }
 
+// image returns the image that the Deployment should have, or nothing.
+func (c *controllerDeployment) image() string {
+	if c == nil {
+		return ""
+	}
+	container := containerOf(&c.desired.Spec)
+	if container == nil {
+		return ""
+	}
+	return container.Image
+}
+
 // shape is what the KubeVirt object can change of a Deployment.
 type shape struct {
 	Labels      map[string]string     `json:"labels,omitempty"`

@@ -60,6 +60,9 @@ func TestControllerFollowsTheObjectAndCanBeTakenBack(t *testing.T) {
 	if !same.matches() {
 		t.Error("a second reconciliation changes it again")
 	}
+	if same.image() != "e.org/v/virt-controller:v2" || (*controllerDeployment)(nil).image() != "" {
+		t.Errorf("image %q", same.image())
+	}
 	back := &controllerDeployment{live: shippedController(), desired: customized(t, changed, v1.KubeVirtSpec{})}
 	if !back.matches() {
 		t.Errorf("taken back, it is not what was installed: %+v", back.desired)

@@ -51,7 +51,7 @@ func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 	if objects == nil {
 		return refused
 	}
-	s.DeploymentID = identifierOf(objects)
+	s.DeploymentID, s.ControllerImage = identifierOf(objects), observed.controller.image()
 	components, others := split(objects)
 	if s.Generations, err = s.installer().Apply(ctx, others...); err != nil {
 		return errors.Join(refused, err)

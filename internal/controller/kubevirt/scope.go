@@ -51,6 +51,8 @@ type Scope struct {
 	InstallErr error
 	// DeploymentID identifies what is to be installed.
 	DeploymentID string
+	// ControllerImage is the image that virt-controller's own Deployment should have. It is empty if virt-controller runs without one.
+	ControllerImage string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
 	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller, virt-exportproxy and virt-api, and Crash why a Pod of it

@@ -113,12 +113,16 @@ func deployment(s *Scope, status *v1.KubeVirtStatus) {
 // deploymentConfig returns what is installed as JSON, with KubeVirt's names.
 func deploymentConfig(s *Scope, registry, tag string) string {
 	images := s.Config.Images
-	raw, err := json.Marshal(map[string]any{
+	config := map[string]any{
 		"id": s.DeploymentID, "namespace": s.Namespace, "registry": registry, "imagePrefix": "", "kubeVirtVersion": tag,
 		"virtHandlerImage": images.Handler, "virtBrokerImage": images.Broker, "virtApiImage": images.API, "virtLauncherImage": images.Launcher,
 		"virtExportProxyImage": images.ExportProxy, "virtExportServerImage": images.Exporter,
 		"additionalProperties": map[string]string{"ImagePullPolicy": string(s.Config.ImagePullPolicy)},
-	})
+	}
+	if s.ControllerImage != "" {
+		config["virtControllerImage"] = s.ControllerImage
+	}
+	raw, err := json.Marshal(config)
 	if err != nil {
 		return ""
 	}

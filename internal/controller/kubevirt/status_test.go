@@ -134,6 +134,14 @@ func TestObservedFollowsTargetAfterRollout(t *testing.T) {
 	if st.ObservedDeploymentConfig != st.TargetDeploymentConfig || !strings.Contains(st.ObservedDeploymentConfig, `"kubeVirtVersion":"v2"`) {
 		t.Errorf("deployment config %s", st.ObservedDeploymentConfig)
 	}
+	if strings.Contains(st.ObservedDeploymentConfig, "virtControllerImage") {
+		t.Errorf("virt-controller has no Deployment: %s", st.ObservedDeploymentConfig)
+	}
+	s.ControllerImage = "example.org/v/virt-controller:v2"
+	Status(s, now)
+	if config := s.KubeVirt.Status.ObservedDeploymentConfig; !strings.Contains(config, `"virtControllerImage":"example.org/v/virt-controller:v2"`) {
+		t.Errorf("deployment config %s", config)
+	}
 	if st.ObservedKubeVirtVersion != "v2" || st.ObservedKubeVirtRegistry != "example.org/v" || st.ObservedDeploymentID != "new" {
 		t.Errorf("when done: %+v", st)
 	}
