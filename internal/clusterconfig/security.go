@@ -109,11 +109,18 @@ func (p *parser) seccomp(s *v1.SeccompConfiguration, at *field.Path) {
 	}
 }
 
-// localhostProfile uses a file of the nodes. The API server would refuse each launcher Pod with a path that leaves the kubelet's
-// directory of profiles.
+// KubeVirtSeccompProfile is a file that KubeVirt creates on every node, and Vireo does not. It permits what the container runtime's profile
+// does, and userfaultfd, for which launcher Pods have a device. Source: kubevirt/kubevirt pkg/virt-handler/seccomp.
+const KubeVirtSeccompProfile = "kubevirt/kubevirt.json"
+
+// localhostProfile uses a file of the nodes, but not KubeVirt's, without which no launcher could start. The API server would refuse each
+// launcher Pod with a path that leaves the kubelet's directory of profiles.
 func (p *parser) localhostProfile(file string, at *field.Path) {
 	if file == "" || path.IsAbs(file) || strings.Contains("/"+file+"/", "/../") {
 		p.errs = append(p.errs, field.Invalid(at, file, "must be a path below the kubelet's directory of seccomp profiles, without '..'"))
+		return
+	}
+	if file == KubeVirtSeccompProfile {
 		return
 	}
 	p.config.LauncherSeccomp = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &file}

@@ -92,8 +92,9 @@ func TestSeccompProfileOfLaunchers(t *testing.T) {
 		profile *v1.CustomProfile
 		file    *string
 	}{
-		"runtime's": {&v1.CustomProfile{RuntimeDefaultProfile: true}, nil},
-		"file":      {&v1.CustomProfile{LocalhostProfile: ptr.To("kubevirt/vm.json")}, ptr.To("kubevirt/vm.json")},
+		"runtime's":  {&v1.CustomProfile{RuntimeDefaultProfile: true}, nil},
+		"KubeVirt's": {&v1.CustomProfile{LocalhostProfile: ptr.To("kubevirt/kubevirt.json")}, nil},
+		"file":       {&v1.CustomProfile{LocalhostProfile: ptr.To("kubevirt/vm.json")}, ptr.To("kubevirt/vm.json")},
 	} {
 		got, err := FromKubeVirt(kubeVirt(seccomp(tc.profile)))
 		if err != nil {

@@ -24,6 +24,10 @@ var KubeVirtFields = []Field{
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
 	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
 	{"configuration.supportContainerResources[].type", []string{"container-disk", "virtiofs", "sidecar"}, Warn, "launcher Pods have no such container"},
+	{
+		"configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile",
+		[]string{"kubevirt/kubevirt.json"}, Warn, "nodes do not get KubeVirt's profile, and the container runtime's is used",
+	},
 	{"configuration.permittedHostDevices", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.mediatedDevicesConfiguration", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},

@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -228,17 +229,27 @@ func TestIgnoredFieldsAreNamed(t *testing.T) {
 	}
 	s := scope("new", func(s *Scope) {
 		s.KubeVirt.Spec.Configuration.OVMFPath = "/usr/share/edk2"
+		s.KubeVirt.Spec.Configuration.SeccompConfiguration = &v1.SeccompConfiguration{VirtualMachineInstanceProfile: &v1.VirtualMachineInstanceProfile{
+			CustomProfile: &v1.CustomProfile{LocalhostProfile: ptr.To(clusterconfig.KubeVirtSeccompProfile)},
+		}}
+		s.KubeVirt.Spec.Configuration.SupportContainerResources = []v1.SupportContainerResources{
+			{Type: v1.VMExport}, {Type: v1.ContainerDisk}, {Type: v1.VirtioFS}, {Type: v1.HotplugAttachment}, {Type: v1.SideCar},
+		}
 		s.KubeVirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Sidecar", "Sidecars"}}
 	})
 	Status(s, now)
 	got := ignored(s)
-	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ", "feature gate Sidecar has no effect: ", "feature gate Sidecars has no effect: it is not known"} {
+	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ", "feature gate Sidecar has no effect: ", "feature gate Sidecars has no effect: it is not known",
+		"customProfile.localhostProfile has no effect: nodes do not get KubeVirt's profile", "supportContainerResources[1].type has no effect",
+		"supportContainerResources[2].type has no effect", "supportContainerResources[4].type has no effect"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not contain %q", got, part)
 		}
 	}
-	if strings.Contains(got, "HostDisk") {
-		t.Errorf("%q names a gate that works", got)
+	for _, works := range []string{"HostDisk", "supportContainerResources[0]", "supportContainerResources[3]"} {
+		if strings.Contains(got, works) {
+			t.Errorf("%q names %s, which works", got, works)
+		}
 	}
 	s.KubeVirt.Spec = v1.KubeVirtSpec{}
 	if Status(s, now); ignored(s) != "" {
