@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -224,6 +225,41 @@ func works(t *testing.T, l leaf) bool {
 		t.Errorf("has no effect: %v", err)
 	}
 	return noticed || isConsumed
+}
+
+// TestEachTypeOfSupportContainer checks that each type of configuration.supportContainerResources has an effect, or is named as one that has
+// none. What a field of the list does depends on the type.
+func TestEachTypeOfSupportContainer(t *testing.T) {
+	without, err := configurationOutcome(&v1.KubeVirt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, by := range map[v1.SupportContainerType]consumer{
+		v1.GuestConsoleLog:   {},
+		v1.VMExport:          {"internal/controller/virtualmachineexport", "ExporterResources"},
+		v1.HotplugAttachment: {"internal/podspec", "HotplugResources"},
+		v1.ContainerDisk:     {},
+		v1.VirtioFS:          {},
+		v1.SideCar:           {},
+	} {
+		kv := &v1.KubeVirt{}
+		text := fmt.Sprintf(`{configuration: {supportContainerResources: [{type: %s, resources: {limits: {cpu: 70m}, requests: {cpu: 7m}}}]}}`, kind)
+		if err := yaml.UnmarshalStrict([]byte(text), &kv.Spec); err != nil {
+			t.Fatal(err)
+		}
+		with, err := configurationOutcome(kv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		works := with.made != without.made
+		if by.dir != "" {
+			works = !reflect.DeepEqual(with.resolved, without.resolved) && reads(t, by)
+		}
+		ignored := len(specsupport.UnimplementedInKubeVirt(field.NewPath("spec"), &kv.Spec)) > 0
+		if works == ignored {
+			t.Errorf("%s has an effect: %t, and is named as one without: %t", kind, works, ignored)
+		}
+	}
 }
 
 func consumerOf(path string) (consumer, bool) {
