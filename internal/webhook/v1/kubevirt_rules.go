@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -30,14 +33,57 @@ func validateKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
 	return append(errs, validateSelectors(p.Child("configuration"), &spec.Configuration)...)
 }
 
-// validatePlacement applies the rules for the affinity of VMIs.
+// validatePlacement applies the rules for the affinity of VMIs, and those of Kubernetes for Pods.
 func validatePlacement(p *field.Path, component *v1.ComponentConfig) field.ErrorList {
 	if component == nil || component.NodePlacement == nil {
 		return nil
 	}
 	c := &check{path: p, spec: &v1.VirtualMachineInstanceSpec{Affinity: component.NodePlacement.Affinity}}
 	checkAffinity(c)
-	return append(c.errs, metav1validation.ValidateLabels(component.NodePlacement.NodeSelector, p.Child("nodeSelector"))...)
+	errs := slices.Concat(c.errs, metav1validation.ValidateLabels(component.NodePlacement.NodeSelector, p.Child("nodeSelector")))
+	for i := range component.NodePlacement.Tolerations {
+		errs = append(errs, validateToleration(p.Child("tolerations"), i, &component.NodePlacement.Tolerations[i])...)
+	}
+	return errs
+}
+
+// Values that Kubernetes permits in tolerations.
+var (
+	tolerationOperators = []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}
+	taintEffects        = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+)
+
+// validateToleration applies Kubernetes' rules to the i-th toleration of the list at p. Pods with an invalid one could not be created.
+// The messages are those of Kubernetes (pkg/apis/core/validation), but KubeVirt's for the operator, which its CRD checks.
+func validateToleration(p *field.Path, i int, t *corev1.Toleration) field.ErrorList {
+	var errs field.ErrorList
+	at := p.Index(i)
+	if t.Key != "" {
+		errs = append(errs, metav1validation.ValidateLabelName(t.Key, at.Child("key"))...)
+	} else if t.Operator != corev1.TolerationOpExists {
+		errs = append(errs, field.Invalid(at.Child("operator"), t.Operator,
+			"operator must be Exists when `key` is empty, which means \"match all values and all keys\""))
+	}
+	if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
+		errs = append(errs, field.Invalid(at.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
+	}
+	switch t.Operator {
+	case "", corev1.TolerationOpEqual:
+		if faults := validation.IsValidLabelValue(t.Value); len(faults) > 0 {
+			errs = append(errs, field.Invalid(at.Child("operator"), t.Value, strings.Join(faults, ";")))
+		}
+	case corev1.TolerationOpExists:
+		if t.Value != "" {
+			errs = append(errs, field.Invalid(at.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
+		}
+	default:
+		errs = append(errs, field.Invalid(at.Child("operator"), t.Operator,
+			fmt.Sprintf("%s in body should be one of %v", p.Child("operator"), tolerationOperators)))
+	}
+	if t.Effect != "" && !slices.Contains(taintEffects, t.Effect) {
+		errs = append(errs, field.NotSupported(at.Child("effect"), t.Effect, taintEffects))
+	}
+	return errs
 }
 
 func validatePatches(p *field.Path, patches []v1.CustomizeComponentsPatch) field.ErrorList {

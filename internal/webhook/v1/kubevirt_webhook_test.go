@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -61,5 +62,42 @@ func TestValidateKubeVirt(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tc.fault)
 			}
 		})
+	}
+}
+
+func TestTolerationsOfTheComponents(t *testing.T) {
+	for name, tc := range map[string]struct {
+		toleration corev1.Toleration
+		field      string
+		fault      string
+	}{
+		"everything":     {corev1.Toleration{Operator: corev1.TolerationOpExists}, "", ""},
+		"no operator":    {corev1.Toleration{Key: "a", Value: "b"}, "", ""},
+		"equal":          {corev1.Toleration{Key: "a", Operator: corev1.TolerationOpEqual, Value: "b", Effect: corev1.TaintEffectNoSchedule}, "", ""},
+		"for some time":  {corev1.Toleration{Key: "a", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To(int64(9))}, "", ""},
+		"other operator": {corev1.Toleration{Key: "a", Operator: "foo", Value: "b"}, "operator", `"foo": %s.operator in body should be one of [Equal Exists]`},
+		"no key":         {corev1.Toleration{Operator: corev1.TolerationOpEqual}, "operator", "operator must be Exists when `key` is empty"},
+		"invalid key":    {corev1.Toleration{Key: "a b"}, "key", "name part must consist of"},
+		"invalid value":  {corev1.Toleration{Key: "a", Value: "b c"}, "operator", "a valid label must be"},
+		"value of any":   {corev1.Toleration{Key: "a", Operator: corev1.TolerationOpExists, Value: "b"}, "operator", "value must be empty when `operator` is 'Exists'"},
+		"other effect":   {corev1.Toleration{Key: "a", Effect: "Evict"}, "effect", `supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"`},
+		"time without eviction": {corev1.Toleration{Key: "a", Effect: corev1.TaintEffectNoSchedule, TolerationSeconds: ptr.To(int64(9))}, "effect",
+			"effect must be 'NoExecute' when `tolerationSeconds` is set"},
+	} {
+		placed := &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}, tc.toleration}}}
+		for part, spec := range map[string]v1.KubeVirtSpec{"infra": {Infra: placed}, "workloads": {Workloads: placed}} {
+			list := "spec." + part + ".nodePlacement.tolerations"
+			_, err := validateWithConfig(&v1.KubeVirt{Spec: spec})
+			if tc.fault == "" {
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				continue
+			}
+			fault := strings.ReplaceAll(tc.fault, "%s", list)
+			if err == nil || !strings.Contains(err.Error(), list+"[1]."+tc.field+":") || !strings.Contains(err.Error(), fault) {
+				t.Errorf("%s: %v, want %q", name, err, fault)
+			}
+		}
 	}
 }
