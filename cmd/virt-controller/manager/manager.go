@@ -12,7 +12,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -52,14 +51,6 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
-)
-
-// Timeouts of the leader election, as in KubeVirt's virt-controller.
-const (
-	leaderElectionID = componentName
-	leaseDuration    = 15 * time.Second
-	renewDeadline    = 10 * time.Second
-	retryPeriod      = 2 * time.Second
 )
 
 // componentName is the name of this process in events, of its Lease and as a field manager.
@@ -156,22 +147,24 @@ func setupWebhooks(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) err
 func newManager(
 	config *rest.Config, limiter *requestlimit.Limiter, o *Options, certificates *Certificates, store *clusterconfig.Store,
 ) (ctrl.Manager, error) {
+	lease, err := newLease(config, o)
+	if err != nil {
+		return nil, err
+	}
 	limited := limiter.Config(config)
 	metrics.CountRequests(limited)
 	mgr, err := ctrl.NewManager(limited, ctrl.Options{
-		Scheme:                        NewScheme(),
-		Controller:                    ctrlconfig.Controller{SkipNameValidation: &o.SkipNameValidation},
-		Cache:                         cacheOptions(o.Namespace),
-		LeaderElection:                o.LeaderElection,
-		LeaderElectionID:              leaderElectionID,
-		LeaderElectionNamespace:       o.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		// The renewal of the lease must not wait for other requests.
-		LeaderElectionConfig: config,
-		LeaseDuration:        ptr.To(leaseDuration),
-		RenewDeadline:        ptr.To(renewDeadline),
-		RetryPeriod:          ptr.To(retryPeriod),
-		Metrics:              metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
+		Scheme:                              NewScheme(),
+		Controller:                          ctrlconfig.Controller{SkipNameValidation: &o.SkipNameValidation},
+		Cache:                               cacheOptions(o.Namespace),
+		LeaderElection:                      o.LeaderElection,
+		LeaderElectionID:                    leaderElectionID, // in the library's metrics
+		LeaderElectionResourceLockInterface: lease,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       ptr.To(leaseDuration),
+		RenewDeadline:                       ptr.To(renewDeadline),
+		RetryPeriod:                         ptr.To(retryPeriod),
+		Metrics:                             metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
 		WebhookServer: webhook.NewServer(webhook.Options{
 			Port: o.WebhookPort, TLSOpts: []func(*tls.Config){certificates.serve, store.RestrictTLS},
 		}),
@@ -179,6 +172,7 @@ func newManager(
 	if err != nil {
 		return nil, err
 	}
+	lease.LockConfig.EventRecorder = mgr.GetEventRecorderFor(lease.Identity()) //nolint:staticcheck // SA1019: the lock accepts no other recorder
 	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
 }
 

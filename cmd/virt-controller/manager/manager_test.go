@@ -21,6 +21,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,7 +88,7 @@ func TestRun(t *testing.T) {
 		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
 		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
-		LeaderElection: true, MetricsAuthorization: true,
+		LeaderElection: true, PodName: "virt-controller-1", MetricsAuthorization: true,
 	}
 	_, err = rights.Ship(t.Context(), root, c)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -104,6 +105,17 @@ func TestRun(t *testing.T) {
 	first := servedChain(g, c, options.WebhookPort)
 	g.Expect(servedChain(g, c, options.Port).Raw).To(Equal(first.Raw), "metrics serve the same certificate")
 	g.Expect(time.Until(first.NotAfter)).To(BeNumerically("<", 25*time.Hour))
+
+	// Its Pod is the leader, and an event says so.
+	g.Eventually(func(g Gomega) {
+		lease, events := &coordinationv1.Lease{}, &corev1.EventList{}
+		g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-controller"}, lease)).To(Succeed())
+		g.Expect(lease.Spec.HolderIdentity).To(HaveValue(Equal(options.PodName)))
+		g.Expect(lease.Spec.LeaseDurationSeconds).To(HaveValue(BeNumerically("==", leaseDuration/time.Second)))
+		g.Expect(c.List(t.Context(), events, client.InNamespace("kubevirt"))).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", "LeaderElection"), HaveField("InvolvedObject.Name", "virt-controller"),
+			HaveField("Message", options.PodName+" became leader"))))
+	}, timeout).Should(Succeed())
 
 	// Metrics need authorization with that option.
 	g.Expect(rights.Scrape(t.Context(), options.Port, "")).To(MatchError(ContainSubstring("401")))

@@ -34,7 +34,9 @@ type Options struct {
 	ExporterImage    string
 	ExportProxyImage string
 	// Namespace is the install namespace.
-	Namespace   string
+	Namespace string
+	// PodName is the name of the Pod in which the process runs, which must be unique; empty outside of one.
+	PodName     string
 	KubeletRoot string
 	// BindAddress and Port are where the metrics are served.
 	BindAddress string
@@ -73,6 +75,7 @@ const (
 	exporterImageEnv = "VIRT_EXPORTSERVER_IMAGE"
 	proxyImageEnv    = "VIRT_EXPORTPROXY_IMAGE"
 	namespaceEnv     = "POD_NAMESPACE"
+	podNameEnv       = "POD_NAME"
 	// runbookEnv is KubeVirt's variable.
 	runbookEnv = "RUNBOOK_URL_TEMPLATE"
 )
@@ -98,6 +101,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 			"the default is the environment variable "+proxyImageEnv)
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
 		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+", or "+defaultNamespace)
+	// Not a flag: the KubeVirt object's flags are the same for all Pods, each of which would be the leader.
+	o.PodName = os.Getenv(podNameEnv)
 	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
 	fs.StringVar(&o.BindAddress, "listen", "", "IP address on which the metrics are served, all addresses if empty")
 	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
