@@ -282,6 +282,35 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 	}
 }
 
+// TestNotes checks what Helm prints after an installation: it waits for no object that the chart does not create.
+func TestNotes(t *testing.T) {
+	chart, err := loader.Load(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		create      bool
+		want, wrong string
+	}{
+		{true, "\n\nWait until it is available:\n\n  kubectl -n vms wait kubevirt/kubevirt --for ", "Create a KubeVirt object"},
+		{false, "\n\nCreate a KubeVirt object in this namespace", "kubectl -n vms wait"},
+	} {
+		values, err := util.ToRenderValues(chart, map[string]any{"kubevirt": map[string]any{"create": tc.create}},
+			common.ReleaseOptions{Name: "vireo", Namespace: "vms", IsInstall: true}, common.DefaultCapabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := engine.Render(chart, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := files["vireo/templates/NOTES.txt"]
+		if !strings.Contains(notes, tc.want) || strings.Contains(notes, tc.wrong) {
+			t.Errorf("kubevirt.create=%t:\n%s", tc.create, notes)
+		}
+	}
+}
+
 func TestTheSchemaRejectsMistakes(t *testing.T) {
 	for name, values := range map[string]map[string]any{
 		"a misspelled value":      {"emulaton": true},
