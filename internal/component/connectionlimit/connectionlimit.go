@@ -12,9 +12,10 @@ import (
 	"sync"
 )
 
-// listener is a listener that limits the number of open connections. A new connection beyond the limit closes the oldest that is not
-// protected. If it waited instead, a client that opens connections and sends nothing could keep out all others: the kubelet's probes would
-// fail, and the kubelet would kill the process.
+// listener is a listener that limits the number of open connections. A new connection beyond the limit closes the oldest one that is not
+// protected, of the client that has most. If it waited instead, a client that opens connections and sends nothing could keep out all
+// others: the kubelet's probes would fail, and the kubelet would kill the process. And if it closed the oldest one of all, such a client
+// would close the connections of all others.
 type listener struct {
 	net.Listener
 	limit int
@@ -22,12 +23,21 @@ type listener struct {
 	mu sync.Mutex
 	// open contains the open connections, the oldest first.
 	open []*conn
+	// clients contains the clients that have open connections, by their addresses.
+	clients map[string]*client
+}
+
+// client is an address from which there are connections: in a cluster, a Pod or a node.
+type client struct {
+	address string
+	// connections is how many of its connections are open. The listener's mutex guards it.
+	connections int
 }
 
 // New returns a listener that limits the number of open connections of another one. A new connection beyond the limit closes the oldest
-// that is not protected.
+// one that is not protected, of the address that has most connections.
 func New(l net.Listener, limit int) net.Listener {
-	return &listener{Listener: l, limit: limit}
+	return &listener{Listener: l, limit: limit, clients: map[string]*client{}}
 }
 
 // Accept implements net.Listener.
@@ -37,24 +47,56 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: accepted, listener: l}
-	if oldest := l.add(c); oldest != nil {
-		_ = oldest.Close()
+	if closed := l.add(c, addressOf(accepted)); closed != nil {
+		_ = closed.Close()
 	}
 	return c, nil
 }
 
-// add adds a connection and returns the one to close in exchange, or nil. This is the new one itself if all others are protected.
-func (l *listener) add(c *conn) *conn {
+// addressOf returns the address of a connection's client, without the port.
+func addressOf(c net.Conn) string {
+	remote := c.RemoteAddr().String()
+	if host, _, err := net.SplitHostPort(remote); err == nil {
+		return host
+	}
+	return remote
+}
+
+// add adds a connection and returns the one to close in exchange, or nil. This may be the new one itself.
+func (l *listener) add(c *conn, address string) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open = append(l.open, c)
+	from, known := l.clients[address]
+	if !known {
+		from = &client{address: address}
+		l.clients[address] = from
+	}
+	from.connections++
+	c.from, l.open = from, append(l.open, c)
 	if len(l.open) <= l.limit {
 		return nil
 	}
-	i := slices.IndexFunc(l.open, func(other *conn) bool { return other.protected == 0 })
-	oldest := l.open[i]
+	// The new connection is not protected yet, so there is one to close.
+	var closed *conn
+	for _, other := range l.open {
+		if other.protected == 0 && (closed == nil || other.from.connections > closed.from.connections) {
+			closed = other
+		}
+	}
+	l.remove(closed)
+	return closed
+}
+
+// remove removes a connection, unless it was removed before. The caller holds the mutex.
+func (l *listener) remove(c *conn) {
+	i := slices.Index(l.open, c)
+	if i < 0 {
+		return
+	}
 	l.open = slices.Delete(l.open, i, i+1)
-	return oldest
+	if c.from.connections--; c.from.connections == 0 {
+		delete(l.clients, c.from.address)
+	}
 }
 
 // protect changes the number of protections of a connection.
@@ -67,6 +109,7 @@ func (l *listener) protect(c *conn, change int) {
 type conn struct {
 	net.Conn
 	listener *listener
+	from     *client
 	// protected is how many callers protect the connection. The listener's mutex guards it.
 	protected int
 }
@@ -74,7 +117,7 @@ type conn struct {
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	c.listener.mu.Lock()
-	c.listener.open = slices.DeleteFunc(c.listener.open, func(other *conn) bool { return other == c })
+	c.listener.remove(c)
 	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }

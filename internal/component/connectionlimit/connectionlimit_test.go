@@ -30,13 +30,24 @@ func start(t *testing.T, limit int) *world {
 // connect returns the server's side of a new connection.
 func (w *world) connect() net.Conn {
 	w.t.Helper()
-	client, err := (&net.Dialer{}).DialContext(w.t.Context(), "tcp", w.listener.Addr().String())
+	return w.connectFrom("127.0.0.1")
+}
+
+// connectFrom returns the server's side of a new connection from an address.
+func (w *world) connectFrom(address string) net.Conn {
+	w.t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	client, err := dialer.DialContext(w.t.Context(), "tcp", w.listener.Addr().String())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	accepted, err := w.listener.Accept()
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if !isOpen(accepted) {
+		_ = client.Close()
+		return accepted
 	}
 	w.t.Cleanup(func() {
 		_ = client.Close()
@@ -98,6 +109,46 @@ func TestTheLimitAppliesToProtectedConnections(t *testing.T) {
 		defer Protect(Context(t.Context(), c))()
 	}
 	w.expect("oo-", a, b, w.connect())
+}
+
+// A Pod that opens connections in a loop closes its own, and not those of Prometheus or the kubelet.
+func TestOneClientCannotCloseTheConnectionsOfOthers(t *testing.T) {
+	w := start(t, 6)
+	first, other := w.connect(), w.connectFrom("127.0.0.3")
+	for range 10_000 {
+		_ = w.connectFrom("127.0.0.2")
+	}
+	w.expect("oo", first, other)
+	// Who connects later gets a place, too.
+	last := w.connect()
+	w.expect("ooo", first, other, last)
+	if limited := w.listener.(*listener); len(limited.open) != 6 || len(limited.clients) != 3 {
+		t.Errorf("%d connections of %d clients are known", len(limited.open), len(limited.clients))
+	}
+}
+
+// A client whose connections are all protected does not keep the others from being closed.
+func TestOfClientsWithProtectedConnectionsOthersAreClosed(t *testing.T) {
+	w := start(t, 3)
+	a, b := w.connect(), w.connect()
+	for _, c := range []net.Conn{a, b} {
+		defer Protect(Context(t.Context(), c))()
+	}
+	c, d := w.connectFrom("127.0.0.2"), w.connectFrom("127.0.0.3")
+	w.expect("oo-o", a, b, c, d)
+}
+
+func TestClosedConnectionsAreForgotten(t *testing.T) {
+	w := start(t, 2)
+	for range 10 {
+		c := w.connect()
+		for range 2 {
+			_ = c.Close()
+		}
+	}
+	if limited := w.listener.(*listener); len(limited.open) != 0 || len(limited.clients) != 0 {
+		t.Errorf("%d connections of %d clients are known", len(limited.open), len(limited.clients))
+	}
 }
 
 // Without a listener's connection in the context, Protect does nothing, and does not panic.

@@ -30,6 +30,9 @@ const (
 	// maxConnections limits the open connections of the server, to which every Pod of the cluster can connect unless a network
 	// policy forbids it. Each Prometheus keeps one open.
 	maxConnections = 64
+	// maxProtected is how many requests in service keep their connections when there are too many. Half of the connections stay free
+	// for new ones, so that slow clients cannot keep out others.
+	maxProtected = maxConnections / 2
 	// requestTimeout bounds a request with its response. Prometheus waits 10 seconds by default.
 	requestTimeout = 30 * time.Second
 	// idleTimeout is longer than the usual interval of scrapes, so that Prometheus keeps its connection.
@@ -130,7 +133,22 @@ func Handler(o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &page{from: &shared{from: gatherer, clock: clock.RealClock{}}}, nil
+	return protected(&page{from: &shared{from: gatherer, clock: clock.RealClock{}}}), nil
+}
+
+// protected returns a handler that protects the connections of the first maxProtected requests that it serves at a time. Where clients
+// must authorize, only those that may read the metrics come so far.
+func protected(handler http.Handler) http.Handler {
+	free := make(chan struct{}, maxProtected)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case free <- struct{}{}:
+			defer func() { <-free }()
+			defer connectionlimit.Protect(r.Context())()
+		default:
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // Gatherer returns the metrics of a component: its own, those of all components, and those of its library.
@@ -173,6 +191,6 @@ func (o *Options) tls() (*tls.Config, error) {
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadTimeout: requestTimeout, ReadHeaderTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnContext: connectionlimit.Context,
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 )
 
 // broken is a collector with a good metric and one that cannot be collected.
@@ -97,5 +99,65 @@ func TestStatus(t *testing.T) {
 	close(leading)
 	if !isClosed() {
 		t.Error("does not lead after it was elected")
+	}
+}
+
+// A request in service keeps its connection while others connect, as long as there are at most maxProtected.
+func TestRequestsInServiceKeepTheirConnections(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newServer(protected(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		entered <- struct{}{}
+		<-leave
+		_, _ = io.WriteString(w, "metrics")
+	})))
+	go func() { _ = server.Serve(connectionlimit.New(listener, maxConnections)) }()
+	t.Cleanup(func() { _ = server.Close() })
+
+	failed := make(chan error, 2*maxProtected)
+	for range 2 * maxProtected {
+		go func() {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), nil)
+			if err != nil {
+				failed <- err
+				return
+			}
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			response, err := client.Do(request)
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			failed <- err
+		}()
+		<-entered
+	}
+	var later []net.Conn
+	for range 10 * maxConnections {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		later = append(later, conn)
+	}
+	// Each of them but the last ones was closed for a later one, so the server has accepted all.
+	for _, conn := range later[:len(later)-maxProtected] {
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("a connection without a request got a response")
+		}
+	}
+	for range maxProtected {
+		if err := <-failed; err == nil {
+			t.Error("a request was answered before the handler has returned")
+		}
+	}
+	close(leave)
+	for range maxProtected {
+		if err := <-failed; err != nil {
+			t.Errorf("a protected request has failed: %v", err)
+		}
 	}
 }
