@@ -94,6 +94,9 @@ func guestScenarios() []scenario {
 	}
 	onDisk := maps.Clone(named)
 	onDisk["disk_name"], onDisk["mount_point"], onDisk["file_system_type"] = "vda1", "/", "ext4"
+	hostile := maps.Clone(named)
+	hostile["disk_name"], hostile["mount_point"], hostile["file_system_type"] = "](https://x.y)", `C:\Dåta-1 <a href="x">`+"\n", "ext4"
+	inHostile := `, disk_name='](https://x.y)', mount_point='C:\\Dåta-1 <a href="x">\n', file_system_type='ext4'`
 	pressed := map[string]string{"namespace": "ns", "name": "demo", "vm": "demo"}
 	const full = "GuestFilesystemAlmostOutOfSpace"
 	return []scenario{
@@ -117,6 +120,11 @@ func guestScenarios() []scenario {
 		{alert: full, severity: "critical", silent: []string{"3m", "25m"}, firing: "6m", labels: onDisk, series: space("ext4", "20x4 192x14 20x20"),
 			description: "In VMI ns/demo, 96 % of file system / is used (disk vda1)."},
 		{alert: full, severity: "critical", silent: []string{"11m"}, series: space("squashfs", "200x20")},
+		{alert: full, severity: "critical", firing: "6m", labels: hostile,
+			series: map[string]string{
+				demo("kubevirt_vmi_filesystem_used_bytes", inHostile): "196x20", demo("kubevirt_vmi_filesystem_capacity_bytes", inHostile): "200x20",
+			},
+			description: `In VMI ns/demo, 98 % of file system C:\Dåta-1 ?a href??x??? is used (disk ??https://x.y?).`},
 	}
 }
 
@@ -132,6 +140,13 @@ func recordings() map[string]any {
 		"kube_pod_container_resource_requests{namespace='ns', pod='virt-launcher-demo-x', container='compute', resource='memory'}": "1000x40",
 		"container_memory_working_set_bytes{namespace='ns', pod='virt-launcher-demo-x', container='compute', id='1'}":              "900x40",
 		"container_memory_rss{namespace='ns', pod='virt-launcher-demo-x', container='compute', id='1'}":                            "800x40",
+		"kube_pod_container_resource_requests{namespace='kubevirt', pod='virt-api-1', container='virt-api', resource='memory'}":    "1000x40",
+		"container_memory_working_set_bytes{namespace='kubevirt', pod='virt-api-1', container='virt-api', id='2'}":                 "1010x40",
+		"container_memory_rss{namespace='kubevirt', pod='virt-api-1', container='virt-api', id='2'}":                               "1020x40",
+		// A tenant's Pod with the name of a component.
+		"kube_pod_container_resource_requests{namespace='ns', pod='virt-api-x', container='virt-api', resource='memory'}": "1x40",
+		"container_memory_working_set_bytes{namespace='ns', pod='virt-api-x', container='virt-api', id='3'}":              "9000x40",
+		"container_memory_rss{namespace='ns', pod='virt-api-x', container='virt-api', id='3'}":                            "9000x40",
 
 		"kube_persistentvolumeclaim_labels{namespace='ns', persistentvolumeclaim='c', label_restore_kubevirt_io_source_vm_name='demo', " +
 			"label_restore_kubevirt_io_source_vm_namespace='ns'}": "1x40",
@@ -173,10 +188,11 @@ func recordings() map[string]any {
 		"vmi:kubevirt_vmi_swap_traffic_bytes:rate5m":           3,
 		"vmi:kubevirt_vmi_swap_traffic_bytes:rate30m":          3,
 
-		"kubevirt_vm_container_memory_request_margin_based_on_rss_bytes":                       200,
-		"kubevirt_vm_container_memory_request_margin_based_on_working_set_bytes":               100,
-		"kubevirt_memory_delta_from_requested_bytes{reason='memory_rss_delta_from_request'}":   -200,
-		"container:kubevirt_memory_delta_from_requested_bytes:max{reason=~'memory_working.*'}": -100,
+		"kubevirt_vm_container_memory_request_margin_based_on_rss_bytes":                                            200,
+		"kubevirt_vm_container_memory_request_margin_based_on_working_set_bytes":                                    100,
+		"kubevirt_memory_delta_from_requested_bytes{reason='memory_rss_delta_from_request', container='compute'}":   -200,
+		"container:kubevirt_memory_delta_from_requested_bytes:max{reason=~'memory_working.*', container='compute'}": -100,
+		"kubevirt_memory_delta_from_requested_bytes{reason='memory_rss_delta_from_request', container!='compute'}":  20,
 	}
 	var series, expected []map[string]any
 	for name, samples := range world {

@@ -8,20 +8,10 @@ import "fmt"
 // componentAlerts are about the Pods of the components and their requests to the API server.
 func componentAlerts(namespace string) []alert {
 	var alerts []alert
-	for _, c := range []struct {
-		// title and burst name the component in the names of alerts, and name does in those of recording rules.
-		title, burst, name string
-		// lowReady and low are names of alerts. low fires when deployment has had too few Pods for the time after; empty means no such alert.
-		lowReady, low, deployment, after string
-	}{
-		{"VirtAPI", "VirtApi", "api", "LowReadyVirtAPICount", "LowVirtAPICount", "virt-api", "60m"},
-		{"VirtController", "VirtController", "controller", "LowReadyVirtControllersCount", "LowVirtControllersCount", "virt-controller", "10m"},
-		{"VirtHandler", "VirtHandler", "handler", "LowReadyVirtHandlerCount", "", "", ""},
-		{"VirtOperator", "VirtOperator", "operator", "LowReadyVirtOperatorsCount", "LowVirtOperatorCount", "virt-controller", "60m"},
-	} {
-		process, who := "virt-"+c.name, "virt-"+c.name
+	for _, c := range all {
+		who := c.process
 		if c.name == "operator" {
-			process, who = "virt-controller", "virt-controller, which has the role of virt-operator,"
+			who += ", which has the role of virt-operator,"
 		}
 		count := "cluster:kubevirt_virt_" + c.name
 		alerts = append(alerts,
@@ -34,13 +24,13 @@ func componentAlerts(namespace string) []alert {
 				"Some Pods of " + who + " run, but are not ready.", "",
 			},
 			alert{
-				c.burst + "RESTErrorsBurst", failures(namespace, process) + " >= 0.8", "5m", critical, critical,
+				c.burst + "RESTErrorsBurst", failures(namespace, c.process) + " >= 0.8", "5m", critical, critical,
 				"At least 80 % of the API requests of " + who + " failed in the last five minutes.", "",
 			},
 		)
 		if c.low != "" {
 			alerts = append(alerts, alert{
-				c.low, fmt.Sprintf("%s_up:sum < on() 0.75 * sum(kube_deployment_spec_replicas{namespace='%s', deployment='%s'})", count, namespace, c.deployment),
+				c.low, fmt.Sprintf("%s_up:sum < on() 0.75 * sum(kube_deployment_spec_replicas{namespace='%s', deployment='%s'})", count, namespace, c.process),
 				c.after, warning, warning, "Fewer than three quarters of the Pods of " + who + " can be scraped.", "",
 			})
 		}
@@ -94,12 +84,15 @@ func clusterAlerts(namespace string) []alert {
 		},
 		{
 			"VirtLauncherPodsStuckFailed", "sum(kube_pod_status_phase{phase='Failed', pod=~'virt-launcher-.*'}) >= 200", "10m", critical, critical,
-			"{{ $value }} launcher Pods have failed and are not deleted.", "",
+			"{{ $value }} launcher Pods have failed and are not deleted.",
+			"{{ range query \"topk(1, sum by(namespace) (kube_pod_status_phase{phase='Failed', pod=~'virt-launcher-.*'}))\" }}" +
+				"Most of them, {{ .Value }}, are in namespace {{ .Labels.namespace }}.{{ end }}",
 		},
 		{
 			"OrphanedVirtualMachineInstances",
-			"((max by(node) (kube_pod_status_ready{condition='true', pod=~'virt-handler-.*'}" +
-				" * on(pod, namespace) group_left(node) max by(namespace, pod, node) (kube_pod_info{pod=~'virt-handler-.*', node!=''})) == 1)" +
+			fill("((max by(node) (kube_pod_status_ready{condition='true', {agents}}"+
+				" * on(pod, namespace) group_left(node) max by(namespace, pod, node) (kube_pod_info{{agents}, node!=''})) == 1)",
+				map[string]string{"agents": "namespace='" + namespace + "', pod=~'virt-handler-.*'"}) +
 				" or (count by(node) (kube_pod_info{pod=~'virt-launcher-.*', node!=''}) * 0)) == 0",
 			"10m", warning, warning, "Guests run on node {{ $labels.node }}, and no virt-handler is ready there.",
 			"The guests keep running, but their state is not reported, and they can be neither changed nor migrated.",

@@ -86,14 +86,19 @@ func memoryAlerts() []alert {
 	}
 }
 
+// foreign are the characters of a text of a guest that alerts do not show. Who receives alerts may see them as HTML, as Markdown or in a
+// terminal, where others could make a text look like one of ours.
+const foreign = "`[^\\p{L}\\p{N} ._:/\\\\-]`"
+
 func spaceAlerts() []alert {
+	ofGuest := func(label string) string { return "{{ $labels." + label + " | reReplaceAll " + foreign + " `?` }}" }
 	which := "{file_system_type!~'" + noSpace + "', mount_point!='System Reserved'}"
 	used := "(kubevirt_vmi_filesystem_used_bytes" + which + " / kubevirt_vmi_filesystem_capacity_bytes" + which + ") * 100 "
 	row := func(limits, duration, severity, summary string) alert {
 		return alert{
 			"GuestFilesystemAlmostOutOfSpace", used + limits, duration, severity, none, summary,
-			"In VMI {{ $labels.namespace }}/{{ $labels.name }}, {{ $value | printf \"%.0f\" }} % of file system {{ $labels.mount_point }} is used" +
-				" (disk {{ $labels.disk_name }}).",
+			"In VMI {{ $labels.namespace }}/{{ $labels.name }}, {{ $value | printf \"%.0f\" }} % of file system " + ofGuest("mount_point") + " is used" +
+				" (disk " + ofGuest("disk_name") + ").",
 		}
 	}
 	return []alert{

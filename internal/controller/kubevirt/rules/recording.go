@@ -5,18 +5,24 @@ package rules
 
 // component is a process for which there are rules.
 type component struct {
-	// name is part of the names of rules.
-	name string
+	// name is part of the names of recording rules. title and burst are parts of the names of alerts.
+	name, title, burst string
 	// process is the process that has the role, and metric the name of it in the metrics of its state.
 	process, metric string
+	// lowReady and low are names of alerts. low fires when the process' Deployment has had too few Pods for the time after; empty means
+	// no such alert.
+	lowReady, low, after string
 }
 
 // all are KubeVirt's components. Here virt-controller has the role of virt-operator, so the rules with that name follow virt-controller.
 var all = []component{
-	{"api", "virt-api", "api"},
-	{"controller", "virt-controller", "controller"},
-	{"operator", "virt-controller", "controller"},
-	{"handler", "virt-handler", "handler"},
+	{"api", "VirtAPI", "VirtApi", "virt-api", "api", "LowReadyVirtAPICount", "LowVirtAPICount", "60m"},
+	{
+		"controller", "VirtController", "VirtController", "virt-controller", "controller",
+		"LowReadyVirtControllersCount", "LowVirtControllersCount", "10m",
+	},
+	{"operator", "VirtOperator", "VirtOperator", "virt-controller", "controller", "LowReadyVirtOperatorsCount", "LowVirtOperatorCount", "60m"},
+	{"handler", "VirtHandler", "VirtHandler", "virt-handler", "handler", "LowReadyVirtHandlerCount", "", ""},
 }
 
 // components records how many Pods of each component are scraped, run and are ready. kube-state-metrics decides how many run; without
@@ -46,14 +52,17 @@ func components(namespace string) []Rule {
 	})
 }
 
-// memory are the containers whose use of memory is compared with their requests.
-const memory = "container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-exportproxy|virt-operator|compute', pod=~'virt-.*'"
-
-func cluster() []Rule {
+func cluster(namespace string) []Rule {
 	delta := func(usage string) string {
-		return "topk by(container) (1, max by(container, namespace, node, pod) (" + usage + "{" + memory + "}" +
-			" - on(pod, namespace, container) group_left(node) max by(pod, namespace, container, node) (kube_pod_container_resource_requests{" +
-			memory + ", resource='memory'})))"
+		of := func(containers string) string {
+			return fill("max by(container, namespace, node, pod) ({usage}{{containers}} - on(pod, namespace, container) group_left(node)"+
+				" max by(pod, namespace, container, node) (kube_pod_container_resource_requests{{containers}, resource='memory'}))",
+				map[string]string{"usage": usage, "containers": containers})
+		}
+		// Launchers run in all namespaces. A Pod of a tenant that has a component's name does not count as one.
+		return "topk by(container) (1, " +
+			of("namespace='"+namespace+"', container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-exportproxy|virt-operator', pod=~'virt-.*'") +
+			" or " + of("container='compute', pod=~'virt-launcher-.*'") + ")"
 	}
 	return []Rule{
 		{Record: "cluster:kubevirt_non_schedulable_nodes:sum", Expr: "count(count by(node) (kube_node_role{role='arbiter'})) or vector(0)"},

@@ -8,8 +8,6 @@ package rules
 import (
 	"fmt"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 )
 
 // DefaultRunbookURL is the template of the addresses of runbooks. It contains one %s, for the alert's name.
@@ -68,7 +66,7 @@ type Rule struct {
 
 // All returns all rules. Recording rules come first, because alerts use their values.
 func All(s Settings) File {
-	recording := append(components(s.Namespace), cluster()...)
+	recording := append(components(s.Namespace), cluster(s.Namespace)...)
 	recording = append(append(recording, guests()...), snapshots()...)
 	recording = append(recording, deprecated()...)
 	alerting := append(componentAlerts(s.Namespace), clusterAlerts(s.Namespace)...)
@@ -78,9 +76,6 @@ func All(s Settings) File {
 		{Name: AlertGroup, Rules: complete(alerting, s.RunbookURL)},
 	}}
 }
-
-// YAML returns the file's text.
-func (f File) YAML() ([]byte, error) { return yaml.Marshal(f) }
 
 // Alerts returns the rules that alert.
 func (f File) Alerts() []Rule { return f.Groups[1].Rules }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 )
 
 // names are KubeVirt 1.9's alerts.
@@ -49,7 +50,7 @@ func TestAlertsHaveKubeVirtsNamesAndLabels(t *testing.T) {
 
 func TestRulesFollowTheSettings(t *testing.T) {
 	file := All(Settings{Namespace: "elsewhere", RunbookURL: "https://e.org/%s?from=alert"})
-	text, err := file.YAML()
+	text, err := yaml.Marshal(file)
 	if err != nil {
 		t.Fatal(err)
 	}
