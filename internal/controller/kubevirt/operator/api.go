@@ -67,7 +67,7 @@ func apiObjects(s Settings) ([]client.Object, error) {
 func configureAPI(d *appsv1.Deployment, s Settings) {
 	pod := &d.Spec.Template.Spec
 	container := &pod.Containers[0]
-	d.Spec.Replicas = ptr.To(s.apiReplicas())
+	d.Spec.Replicas = ptr.To(s.replicas(apiReplicas(s.Nodes)))
 	container.Image, container.ImagePullPolicy = s.Config.Images.API, s.Config.ImagePullPolicy
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	container.Args = []string{"--port", "8443", "--console-server-port", fmt.Sprint(agentapi.ConsolePort)}
@@ -81,15 +81,21 @@ func configureAPI(d *appsv1.Deployment, s Settings) {
 	placeInfra(pod, s.Infra)
 }
 
-// apiReplicas returns the number of virt-api's Pods, which grows with the cluster. KubeVirt's numbers.
-func (s Settings) apiReplicas() int32 {
+// apiReplicas returns the number of virt-api's Pods in a cluster with several nodes, with which it grows. KubeVirt's numbers.
+func apiReplicas(nodes int) int32 {
+	return max(DefaultReplicas, int32(min(nodes, 10*math.MaxUint8)/nodesPerAPI))
+}
+
+// replicas returns the number of a component's Pods: as many as the KubeVirt object says, one on a single node, otherwise the default.
+func (s Settings) replicas(byDefault int32) int32 {
 	switch {
 	case s.Replicas != nil:
 		return int32(max(*s.Replicas, 1))
 	case s.Nodes == 1:
 		return 1
+	default:
+		return byDefault
 	}
-	return max(DefaultReplicas, int32(min(s.Nodes, 10*math.MaxUint8)/nodesPerAPI))
 }
 
 // budget keeps all but one of a component's Pods running while nodes are drained. KubeVirt's name and number.

@@ -13,9 +13,6 @@ import (
 // ExportProxyName is the name of virt-exportproxy's Deployment.
 const ExportProxyName = "virt-exportproxy"
 
-// scrapeLabel makes Prometheus scrape a Pod. It is prometheus.ScrapeLabel.
-const scrapeLabel = "prometheus.kubevirt.io"
-
 // exportProxyObjects renders virt-exportproxy, if the installation has its image.
 func exportProxyObjects(s Settings) ([]client.Object, error) {
 	if s.Config.Images.ExportProxy == "" {
@@ -31,6 +28,13 @@ func exportProxyObjects(s Settings) ([]client.Object, error) {
 	}
 	configureExportProxy(deployment, s)
 	objects := []client.Object{service, deployment}
+	if !s.MetricsAuthorization {
+		metrics, err := decode[corev1.Service]("virt-exportproxy-metrics-service.yaml")
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, metrics)
+	}
 	if replicas := *deployment.Spec.Replicas; replicas > 1 {
 		objects = append(objects, budget(ExportProxyName, replicas))
 	}
@@ -41,26 +45,13 @@ func exportProxyObjects(s Settings) ([]client.Object, error) {
 func configureExportProxy(d *appsv1.Deployment, s Settings) {
 	pod := &d.Spec.Template.Spec
 	container := &pod.Containers[0]
-	d.Spec.Replicas = ptr.To(s.exportProxyReplicas())
+	d.Spec.Replicas = ptr.To(s.replicas(DefaultReplicas))
 	container.Image, container.ImagePullPolicy = s.Config.Images.ExportProxy, s.Config.ImagePullPolicy
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	container.Args = []string{"--port", "8443", "--metrics-port", "8444"}
 	if s.MetricsAuthorization {
 		// Clients from outside send it requests, so it has no right to review tokens. Without it, it cannot authorize Prometheus.
 		container.Args, container.Ports = container.Args[:2], container.Ports[:1]
-		delete(d.Spec.Template.Labels, scrapeLabel)
 	}
 	placeInfra(pod, s.Infra)
-}
-
-// exportProxyReplicas returns the number of virt-exportproxy's Pods.
-func (s Settings) exportProxyReplicas() int32 {
-	switch {
-	case s.Replicas != nil:
-		return int32(max(*s.Replicas, 1))
-	case s.Nodes == 1:
-		return 1
-	default:
-		return DefaultReplicas
-	}
 }

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -13,7 +14,7 @@ import (
 )
 
 func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
-	for image, want := range map[string]int{"": 0, "p:1": 3} {
+	for image, want := range map[string]int{"": 0, "p:1": 4} {
 		s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default(), Nodes: 3}
 		s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", Broker: "b:1", API: "a:1", ExportProxy: image}
 		objects, err := Render(s)
@@ -21,7 +22,7 @@ func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
-			return o.GetName() != ExportProxyName && o.GetName() != ExportProxyName+"-pdb"
+			return !strings.HasPrefix(o.GetName(), ExportProxyName)
 		})
 		if len(objects) != want {
 			t.Errorf("image %q: got %d objects", image, len(objects))
@@ -55,7 +56,14 @@ func TestMetricsOfExportProxy(t *testing.T) {
 		container, _ := containers[0].(map[string]any)
 		ports, _ := container["ports"].([]any)
 		args, _ := container["args"].([]any)
-		_, scraped, _ := unstructured.NestedString(objects[at].Object, "spec", "template", "metadata", "labels", scrapeLabel)
+		// The Service of all components' metrics must not select it: its port would split the Endpoints.
+		if _, selected, _ := unstructured.NestedString(objects[at].Object, "spec", "template", "metadata", "labels", ScrapeLabel); selected {
+			t.Error("the Service of the other components selects the Pods")
+		}
+		scraped := slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+			selector, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector")
+			return o.GetKind() == "Service" && o.GetLabels()[ScrapeLabel] == "true" && selector["kubevirt.io"] == ExportProxyName
+		})
 		if len(ports) != want || len(args) != 2*want || scraped == authorization {
 			t.Errorf("authorization %t: got ports %v, arguments %v, scraped: %t", authorization, ports, args, scraped)
 		}

@@ -198,7 +198,7 @@ func TestBroker(t *testing.T) {
 	if !pod.HostPID || pod.HostNetwork || pod.HostIPC || len(pod.Containers[0].Ports) > 0 {
 		t.Errorf("the broker has hostPID %t, hostNetwork %t, hostIPC %t, ports %v", pod.HostPID, pod.HostNetwork, pod.HostIPC, pod.Containers[0].Ports)
 	}
-	if _, scraped := ds.Spec.Template.Labels[scrapeLabel]; scraped {
+	if _, scraped := ds.Spec.Template.Labels[ScrapeLabel]; scraped {
 		t.Error("Prometheus scrapes the broker, which serves no metrics")
 	}
 }

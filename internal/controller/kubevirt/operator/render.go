@@ -34,6 +34,9 @@ const (
 	// IdentifierAnnotation identifies what was installed. On an object it is the DeploymentID. On a Pod it is the digest of its template,
 	// so that only those Pods are replaced whose template has changed; KubeVirt replaces all. KubeVirt's name.
 	IdentifierAnnotation = "kubevirt.io/install-strategy-identifier"
+	// ScrapeLabel is on everything that belongs to the metrics of the components: Prometheus scrapes the Services that have it, and the
+	// Service of the metrics selects the Pods that have it. KubeVirt's name.
+	ScrapeLabel = "prometheus.kubevirt.io"
 )
 
 // Names of the DaemonSets of the node agent: BrokerName is that of its privileged half.
@@ -156,7 +159,12 @@ func DeploymentID(s Settings) (string, error) {
 	if objects == nil {
 		return "", err
 	}
-	return objects[0].GetAnnotations()[IdentifierAnnotation], nil
+	return IdentifierOf(objects), nil
+}
+
+// IdentifierOf returns the DeploymentID of rendered objects.
+func IdentifierOf(objects []*unstructured.Unstructured) string {
+	return objects[0].GetAnnotations()[IdentifierAnnotation]
 }
 
 // identify returns the DeploymentID of rendered objects.

@@ -31,9 +31,6 @@ const (
 // values.
 var DefaultNamespaces = []string{"openshift-monitoring", "monitoring"}
 
-// ScrapeLabel is on everything that belongs to the metrics of the components.
-const ScrapeLabel = "prometheus.kubevirt.io"
-
 const group = "monitoring.coreos.com"
 
 // kind is a kind of which there is at most one object.
@@ -107,11 +104,11 @@ func newObject(kind string, spec map[string]any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
 	u.SetName(Name)
-	u.SetLabels(map[string]string{ScrapeLabel: "true", "k8s-app": "kubevirt", "openshift.io/cluster-monitoring": ""})
+	u.SetLabels(map[string]string{operator.ScrapeLabel: "true", "k8s-app": "kubevirt", "openshift.io/cluster-monitoring": ""})
 	return u
 }
 
-// serviceMonitor makes Prometheus scrape every Pod of the Service for metrics. The components sign their certificates by different
+// serviceMonitor makes Prometheus scrape every Pod of the Services for metrics. The components sign their certificates by different
 // authorities, none of which Prometheus knows. honorLabels keeps a VM's namespace.
 func serviceMonitor(install string, authorize bool) *unstructured.Unstructured {
 	endpoint := map[string]any{
@@ -121,7 +118,7 @@ func serviceMonitor(install string, authorize bool) *unstructured.Unstructured {
 		endpoint["bearerTokenFile"] = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	}
 	return newObject("ServiceMonitor", map[string]any{
-		"selector":          map[string]any{"matchLabels": map[string]any{ScrapeLabel: "true"}},
+		"selector":          map[string]any{"matchLabels": map[string]any{operator.ScrapeLabel: "true"}},
 		"namespaceSelector": map[string]any{"matchNames": []any{install}},
 		"endpoints":         []any{endpoint},
 	})
@@ -135,9 +132,9 @@ func prometheusRule(s rules.Settings) (*unstructured.Unstructured, error) {
 	return newObject("PrometheusRule", spec), nil
 }
 
-// access lets Prometheus find the Pods of the Service.
+// access lets Prometheus find the Pods of the Services.
 func access(s Settings) []client.Object {
-	labels := map[string]string{ScrapeLabel: "true"}
+	labels := map[string]string{operator.ScrapeLabel: "true"}
 	read := []string{"get", "list", "watch"}
 	return []client.Object{
 		&rbacv1.Role{
