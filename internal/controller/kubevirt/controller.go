@@ -54,7 +54,7 @@ type Reconciler struct {
 	MetricsAuthorization bool
 	// Options of the configuration: the images of this build.
 	Options []clusterconfig.Option
-	// Recorder records the warning about certificates that are not renewed in time.
+	// Recorder records the warnings about certificates that are not renewed in time, and about an update that has failed.
 	Recorder events.EventRecorder
 	// Clock replaces the time in tests.
 	Clock clock.PassiveClock

@@ -51,7 +51,7 @@ func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 	if objects == nil {
 		return refused
 	}
-	s.DeploymentID, s.ControllerImage = identifierOf(objects), observed.controller.image()
+	s.DeploymentID, s.ControllerImage = operator.IdentifierOf(objects), observed.controller.image()
 	components, others := split(objects)
 	if s.Generations, err = s.installer().Apply(ctx, others...); err != nil {
 		return errors.Join(refused, err)
@@ -63,11 +63,6 @@ func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 		return errors.Join(refused, err)
 	}
 	return refused
-}
-
-// identifierOf returns the DeploymentID of rendered objects.
-func identifierOf(objects []*unstructured.Unstructured) string {
-	return objects[0].GetAnnotations()[operator.IdentifierAnnotation]
 }
 
 // split separates the objects with Pods from the others, which need no order.

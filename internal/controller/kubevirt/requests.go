@@ -45,9 +45,7 @@ func checkPendingRequests(ctx context.Context, s *Scope) error {
 		}
 		late := csr.CreationTimestamp.Add(certificate.PendingLimit(s.Config.Certificates))
 		if s.Now.Before(late) {
-			if s.RecheckAt.IsZero() || late.Before(s.RecheckAt) {
-				s.RecheckAt = late
-			}
+			s.recheck(late)
 			continue
 		}
 		s.overdue("CertificateSigningRequest %q of %s (%s) is pending since %s: see the log of virt-controller, and whether it may sign for that signer",
@@ -103,9 +101,7 @@ func (s *Scope) reportMissing(pod *corev1.Pod, role certificate.Role, requests [
 	}
 	late := since.Add(requestLimit)
 	if s.Now.Before(late) {
-		if s.RecheckAt.IsZero() || late.Before(s.RecheckAt) {
-			s.RecheckAt = late
-		}
+		s.recheck(late)
 		return false
 	}
 	s.overdue("Pod %q is not ready since %s, and there is no CertificateSigningRequest of it for %s: see its log, and whether %s may create CertificateSigningRequests",

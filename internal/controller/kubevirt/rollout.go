@@ -50,7 +50,7 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 	plan := operator.Next(world)
 	s.Rollout, s.Crash = plan.Rollout, plan.Crash
 	if !plan.Rollout.Done && installed.ObservedDeploymentID != s.DeploymentID {
-		s.recheck(podInterval)
+		s.recheck(s.Now.Add(podInterval))
 	}
 	if err := errors.Join(setMaxUnavailable(brokers, plan.BrokersUnavailable), setMaxUnavailable(agents, plan.AgentsUnavailable)); err != nil {
 		return err
@@ -109,13 +109,6 @@ func (s *Scope) applyComponent(ctx context.Context, desired *unstructured.Unstru
 func (s *Scope) targetVersion() string {
 	_, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
 	return tag
-}
-
-// recheck makes the next reconciliation start after a duration at the latest.
-func (s *Scope) recheck(after time.Duration) {
-	if at := s.Now.Add(after); s.RecheckAt.IsZero() || at.Before(s.RecheckAt) {
-		s.RecheckAt = at
-	}
 }
 
 // liveDaemons returns no object, and not an object that is nil, if a DaemonSet does not exist.

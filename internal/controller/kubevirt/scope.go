@@ -68,7 +68,7 @@ type Scope struct {
 	// is why the common ones could not be applied or removed.
 	CommonForeign []string
 	CommonErr     error
-	// RecheckAt is when authorities and pending requests have to be checked again. Zero means never.
+	// RecheckAt is when authorities, pending and missing requests, and the Pods of a rollout have to be checked again. Zero means never.
 	RecheckAt time.Time
 	// Overdue are the certificates whose renewal is late, and what to do about each.
 	Overdue []string
@@ -107,6 +107,13 @@ func (s *Scope) installer() operator.Installer {
 
 func (s *Scope) overdue(format string, args ...any) {
 	s.Overdue = append(s.Overdue, fmt.Sprintf(format, args...))
+}
+
+// recheck makes the next reconciliation start at a time at the latest.
+func (s *Scope) recheck(at time.Time) {
+	if s.RecheckAt.IsZero() || at.Before(s.RecheckAt) {
+		s.RecheckAt = at
+	}
 }
 
 // UntilRecheck returns the time until RecheckAt, at least a second, or zero if that is not set.
