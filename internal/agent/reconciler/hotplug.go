@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"time"
 
@@ -52,6 +53,10 @@ const (
 	mountTimeout = 10 * time.Second
 	// plugRetry is the delay before a volume that could not be mounted, attached or detached is tried again.
 	plugRetry = 15 * time.Second
+	// imageRetry is that delay for a disk image that does not exist, for as long as the attachment Pod may be about to create it. The Pod is
+	// ready as soon as its container runs.
+	imageRetry    = time.Second
+	imagePatience = 10 * time.Second
 	// releasePatience is how long a guest may take to release a disk before the status reports that it has not.
 	releasePatience = 5 * time.Second
 )
@@ -72,6 +77,8 @@ type plugging struct {
 	directIO *bool
 	// failure is why the guest does not have it, or still has it.
 	failure string
+	// noImage is since when its disk image does not exist, or zero.
+	noImage time.Time
 	// detached is when the guest was first requested to release it.
 	detached time.Time
 	// next is when the next attempt is due.
@@ -121,11 +128,14 @@ func (r *Reconciler) plugBeforeStart(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if err := errors.Join(r.mountVolumes(ctx, s), r.unmountVolumes(ctx, s)); err != nil {
-		return notMounted(err)
+		return s.notMounted(err)
 	}
 	for i := range s.vmi.Spec.Volumes {
 		v := &s.vmi.Spec.Volumes[i]
 		if isHotplugged(s.vmi, s.pod, v) && s.plugging(v.Name).mounted == "" {
+			if s.requeue > 0 {
+				return &Requeue{After: s.requeue}
+			}
 			return &Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
 		}
 	}
@@ -161,8 +171,12 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 		if pod == nil {
 			return &Wait{Reason: fmt.Sprintf("the attachment Pod of volume %s", v.Name)}
 		}
-		if err := r.mountVolume(ctx, s, v, pod.UID); err != nil {
-			return notMounted(err)
+		err = r.mountVolume(ctx, s, v, pod.UID)
+		if s.plugging(v.Name).awaitsImage(err, s.now) {
+			return &Requeue{After: imageRetry}
+		}
+		if err != nil {
+			return s.notMounted(err)
 		}
 	}
 	s.addPlugged(s.incoming)
@@ -204,7 +218,7 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 	if invalid != nil {
 		return &Terminal{Reason: ReasonHotplugVolume, Err: invalid}
 	}
-	return notMounted(errors.Join(mounting, unmounting))
+	return s.notMounted(errors.Join(mounting, unmounting))
 }
 
 // hotplugs reports whether the guest has hotplugged volumes, or is to have some.
@@ -263,6 +277,10 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 			s.requeueAfter(plugRetry)
 			continue
 		}
+		if s.plugging(v.Name).awaitsImage(err, s.now) {
+			s.requeueAfter(imageRetry)
+			continue
+		}
 		if err != nil {
 			reportFailure(v, err)
 			errs = append(errs, err)
@@ -303,16 +321,30 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 	return nil
 }
 
+// awaitsImage reports whether a volume could not be mounted because its attachment Pod has not created the disk image yet. After some time,
+// that is a failure like any other.
+func (p *plugging) awaitsImage(err error, now time.Time) bool {
+	if !errors.Is(err, fs.ErrNotExist) {
+		p.noImage = time.Time{}
+		return false
+	}
+	if p.noImage.IsZero() {
+		p.noImage = now
+	}
+	return now.Sub(p.noImage) < imagePatience
+}
+
 func mountedMessage(volume string) string {
 	return fmt.Sprintf("Volume %s has been mounted in virt-launcher pod", volume)
 }
 
-// notMounted makes an error about the mounts of volumes a condition, and retries.
-func notMounted(err error) error {
+// notMounted makes an error about the mounts of volumes a condition, and retries, together with what is due earlier.
+func (s *scope) notMounted(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: err}
+	s.requeueAfter(plugRetry)
+	return &Retry{Reason: ReasonHotplugVolume, After: s.requeue, Err: err}
 }
 
 // pluggedFacts returns the facts about the volumes that are wanted and in the launcher Pod.

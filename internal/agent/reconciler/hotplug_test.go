@@ -26,6 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -642,6 +643,29 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		g.settle()
 		Eventually(g.volume("data")).Should(HavePrefix("Ready VolumeReady sdb"))
 		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+	})
+
+	It("waits for a moment until the attachment Pod has created the image", func() {
+		missing := &brokerapi.Error{Code: brokerapi.CodeNotFound, Message: "open the image of the claim: no such file or directory"}
+		g := started()
+		recorded := a.recorded()
+		a.mounts.refuse("data", missing)
+		g.change(hotplug("data", onSCSI))
+		g.attached("data", "uid-1", asFile)
+		Eventually(a.mounts.count).Should(BeNumerically(">", 1), "it is tried again")
+		Expect(g.volume("data")()).To(Equal("AttachedToNode  :"))
+		a.mounts.refuse("data", nil)
+		Eventually(g.volume("data")).WithTimeout(5 * time.Second).Should(HavePrefix("Ready VolumeReady sda"))
+		Expect(recorded()).NotTo(ContainSubstring("Failed"))
+
+		By("reporting an image that is not created")
+		a.mounts.refuse("more", missing)
+		g.change(hotplug("more", onSCSI))
+		g.attached("more", "uid-2", asFile)
+		calls := a.mounts.count()
+		Eventually(a.mounts.count).Should(BeNumerically(">", calls))
+		a.ahead.Store(int64(time.Minute))
+		Eventually(g.volume("more")).Should(HavePrefix("AttachedToNode HotplugFailed : Cannot mount volume more in the launcher Pod: open the image"))
 	})
 
 	It("leaves alone what it has not made", func() {
