@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ const sweepInterval = 30 * time.Second
 // attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
 // directory for hotplugged disks, for a block device there is a device file that it may open.
 func (s *Server) attachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
-	return s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
+	t := s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
 		if err := s.expectAttachment(pod, a); err != nil {
 			return answer{}, err
 		}
@@ -52,12 +53,37 @@ func (s *Server) attachVolume(pod string, a brokerapi.VolumeArguments) (task, er
 			return answer{}, err
 		}
 		return answer{}, s.setDevices(h, "", &device)
-	}), errors.Join(checkVolume(a), pods.CheckUID(a.Attachment))
+	})
+	if a.Wait {
+		t.wait = func(ctx context.Context) error { return s.awaitContainer(ctx, pod, a) }
+	}
+	return t, errors.Join(checkVolume(a), pods.CheckUID(a.Attachment))
+}
+
+// awaitContainer returns when the container of an attachment Pod is started: the container runtime makes the file of its log then, in a
+// directory that the kubelet makes. The kubelet has made the claim available to the Pod before.
+// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildContainerLogsDirectory); containerd opens the file when it starts a container.
+func (s *Server) awaitContainer(ctx context.Context, pod string, a brokerapi.VolumeArguments) error {
+	namespace, _, err := podName(s.PodLogsDir, pod)
+	if err != nil {
+		return err
+	}
+	logs := strings.Join([]string{namespace, layout.AttachmentPod(pod, a.Volume), a.Attachment}, "_")
+	return pods.Until(ctx, func() error {
+		files, err := os.ReadDir(filepath.Join(s.PodLogsDir, logs, layout.AttachmentContainer))
+		if err == nil && len(files) == 0 {
+			err = fs.ErrNotExist
+		}
+		return err
+	})
 }
 
 // detachVolume takes from a launcher Pod what attachVolume has given it. The attachment Pod need not exist any more.
 func (s *Server) detachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
 	err := checkVolume(a)
+	if a.Wait {
+		err = brokerapi.Invalid("there is nothing to wait for")
+	}
 	if a.Attachment != "" {
 		err = errors.Join(err, pods.CheckUID(a.Attachment))
 	}

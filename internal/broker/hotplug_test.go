@@ -192,6 +192,44 @@ func TestImageIsMountedInTheLauncherOnly(t *testing.T) {
 	}
 }
 
+func TestWaitForTheContainerOfTheAttachmentPod(t *testing.T) {
+	h := newHotplugWorld(t)
+	arguments := brokerapi.VolumeArguments{Volume: "data", Attachment: attachmentUID, Wait: true}
+	request, done := requestOf(t, brokerapi.AttachVolume, podUID, arguments), make(chan error, 1)
+	go func() { done <- h.ask(request) }()
+	waits := func(when string) {
+		t.Helper()
+		select {
+		case err := <-done:
+			t.Fatalf("%s: got %v", when, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		h.expectEntries()
+	}
+	waits("the kubelet has not begun to start the container")
+	logs := filepath.Join(h.logs, "ns_"+layout.AttachmentPod(podUID, "data")+"_"+attachmentUID, layout.AttachmentContainer)
+	if err := os.Mkdir(logs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	waits("the container has no log yet")
+	if err := os.WriteFile(filepath.Join(logs, "0.log"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := h.use("data.img"); got != "image" {
+		t.Errorf("the launcher reads %q", got)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := h.client().Files(podUID).AttachDevice(ctx, "other", attachmentUID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without the attachment Pod: %v", err)
+	}
+	expectCode(t, h.ask(requestOf(t, brokerapi.DetachVolume, podUID, arguments)), brokerapi.CodeInvalid)
+}
+
 // attachDir attaches all of the claim.
 func (h *hotplugWorld) attachDir(volume string) error {
 	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: attachmentUID, Directory: true}

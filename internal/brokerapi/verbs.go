@@ -197,6 +197,8 @@ type VolumeArguments struct {
 	Block bool `json:"block,omitempty"`
 	// Directory means to mount all of the claim's file system and not its image. DetachVolume finds either.
 	Directory bool `json:"directory,omitempty"`
+	// Wait means that AttachVolume waits until the container of the attachment Pod is started, until the client closes its connection.
+	Wait bool `json:"wait,omitempty"`
 }
 
 // DevicesResult is a result of WatchDevices.

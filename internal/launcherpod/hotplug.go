@@ -3,7 +3,11 @@
 
 package launcherpod
 
-import "path"
+import (
+	"path"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+)
 
 // An attachment Pod has the claim of one hotplugged volume, so that the kubelet attaches it to the node of the launcher Pod.
 const (
@@ -13,7 +17,7 @@ const (
 	// label kubevirt.io/created-by is for launcher Pods, which others find by it.
 	AttachmentUserAnnotation = "kubevirt.io/hotplug-vmi-uid"
 	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
-	AttachmentContainer = "hotplug-disk"
+	AttachmentContainer = layout.AttachmentContainer
 	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.
 	AttachmentPrefix = "hp-volume-"
 	// HoldArgument makes TailBinary wait until it is stopped. If the path of a disk image follows, with the size of the disk, the bytes

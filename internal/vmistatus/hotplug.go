@@ -18,7 +18,7 @@ import (
 //  1. virt-controller adds the volume to status.volumeStatus, with hotplugVolume: Pending until its claim is bound, then Bound.
 //  2. It creates the attachment Pod: AttachedToNode. hotplugVolume.attachPodUID is set once that Pod is ready.
 //  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and the message. With
-//     a block device, it begins when it sees that the Pod is ready, but reports this and the next step after attachPodUID is set.
+//     a block device, it begins when the Pod's container is started, but reports this and the next step after attachPodUID is set.
 //  4. The agent attaches the disk to the guest: Ready. A utility volume is for no disk, and stays MountedToPod.
 //     If it is for a memory dump, the agent has the guest's memory written to it: MemoryDumpInProgress, then MemoryDumpCompleted or
 //     MemoryDumpFailed.

@@ -280,6 +280,8 @@ func (noFiles) SetRealtime(context.Context, []uint) error { return nil }
 
 func (noFiles) AttachVolume(context.Context, string, types.UID, bool) error { return nil }
 
+func (noFiles) AttachDevice(context.Context, string, types.UID) error { return nil }
+
 func (noFiles) AttachDirectory(context.Context, string, types.UID) error { return nil }
 
 func (noFiles) DetachVolume(context.Context, string, types.UID, bool) error { return nil }

@@ -89,6 +89,14 @@ func (f Files) AttachVolume(ctx context.Context, volume string, attachment types
 	return err
 }
 
+// AttachDevice gives the launcher Pod the block device of an attachment Pod as soon as the container of that Pod is started. It waits for
+// that until the context is done.
+func (f Files) AttachDevice(ctx context.Context, volume string, attachment types.UID) error {
+	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: true, Wait: true}
+	_, err := f.client.callPatiently(ctx, brokerapi.AttachVolume, f.pod, arguments, nil)
+	return err
+}
+
 // AttachDirectory gives the launcher Pod all files of the claim of an attachment Pod.
 func (f Files) AttachDirectory(ctx context.Context, volume string, attachment types.UID) error {
 	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Directory: true}

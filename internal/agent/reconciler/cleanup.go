@@ -71,6 +71,9 @@ func (r *Reconciler) forget(uid types.UID, cache *podCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pods, uid)
+	for _, mount := range cache.starting {
+		mount.stop()
+	}
 	r.Targets.Forget(uid, cache.incoming)
 	r.transfers.Forget(cache.outgoing)
 	r.Connections.Forget(uid)

@@ -83,6 +83,8 @@ type Files interface {
 	SetRealtime(ctx context.Context, vcpus []uint) error
 	// AttachVolume gives the Pod the claim of an attachment Pod. block reports whether it is a block device.
 	AttachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error
+	// AttachDevice waits until the container of an attachment Pod is started, and gives the Pod its block device.
+	AttachDevice(ctx context.Context, volume string, attachment types.UID) error
 	// AttachDirectory gives the Pod all files of the claim of an attachment Pod.
 	AttachDirectory(ctx context.Context, volume string, attachment types.UID) error
 	// DetachVolume takes either away again, once what was written to a directory is on its disk. The attachment Pod may be gone, and its UID unknown.

@@ -160,7 +160,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment), builder.WithPredicates(becomesReady)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment), builder.WithPredicates(startsOrIsReady)).
 		WatchesRawSource(incoming).
 		WatchesRawSource(triggers).
 		WithOptions(controller.Options{

@@ -164,11 +164,11 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" || isUtility(s.incoming, v.Name) {
 			continue
 		}
-		pod, err := r.readyAttachment(ctx, s, s.incoming, v.Name)
+		pod, err := r.attachmentPod(ctx, s, s.incoming, v.Name)
 		if err != nil {
 			return err
 		}
-		if pod == nil {
+		if pod == nil || !isReady(pod) {
 			return &Wait{Reason: fmt.Sprintf("the attachment Pod of volume %s", v.Name)}
 		}
 		err = r.mountVolume(ctx, s, v, pod.UID)
@@ -183,15 +183,16 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// readyAttachment returns the attachment Pod of a volume for the launcher Pod, or nil unless it is ready. An event follows when it is.
-func (r *Reconciler) readyAttachment(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance, volume string) (*corev1.Pod, error) {
+// attachmentPod returns the attachment Pod of a volume for the launcher Pod, or nil unless it is on this node and is to stay. An event follows
+// when it is there, and when it is ready.
+func (r *Reconciler) attachmentPod(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance, volume string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.key.Namespace, Name: launcherpod.AttachmentPod(string(s.pod.UID), volume)}
 	switch err := r.Client.Get(ctx, key, pod); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read attachment Pod %s: %w", key, err)
-	case !podspec.IsAttachmentOf(pod, vmi) || pod.Spec.NodeName != r.Node || !isReady(pod):
+	case !podspec.IsAttachmentOf(pod, vmi) || pod.Spec.NodeName != r.Node || pod.DeletionTimestamp != nil:
 		return nil, nil
 	default:
 		return pod, nil
@@ -234,32 +235,6 @@ func (s *scope) hotplugs() bool {
 		}
 	}
 	return false
-}
-
-// mountEarly mounts the block devices whose attachment Pods are ready, which virt-controller has yet to write to the status: the guest need
-// not wait for that write. The status stays as it is until then, so that neither writer is in the other's way, and then has the outcome.
-// A claim with a file system does wait, because its Pod creates the disk image after it has started.
-func (r *Reconciler) mountEarly(ctx context.Context, s *scope) {
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
-		if !isAttaching(v) || v.HotplugVolume.AttachPodName != launcherpod.AttachmentPod(string(s.pod.UID), v.Name) ||
-			!vmistatus.IsWanted(s.vmi, v) || isUtility(s.vmi, v.Name) || s.plugging(v.Name).mounted != "" ||
-			!vmistatus.IsBlock(v.PersistentVolumeClaimInfo) || media.DiskBytes(v.PersistentVolumeClaimInfo) == 0 {
-			continue
-		}
-		pod, err := r.readyAttachment(ctx, s, s.vmi, v.Name)
-		if err == nil && pod != nil && podspec.HasClaim(pod, v.PersistentVolumeClaimInfo.ClaimName) {
-			err = r.mountVolume(ctx, s, v, pod.UID)
-		}
-		if err != nil {
-			log.FromContext(ctx).V(2).Info("A volume cannot be mounted early", "volume", v.Name, "error", err.Error())
-		}
-	}
-}
-
-// isAttaching reports whether virt-controller has yet to write to a volume's status that the attachment Pod is ready.
-func isAttaching(v *v1.VolumeStatus) bool {
-	return vmistatus.IsHotplugged(v) && v.Phase == v1.HotplugVolumeAttachedToNode && !vmistatus.IsAttachedToNode(v)
 }
 
 // mountVolumes mounts in the launcher Pod the volumes that are wanted and on the node.

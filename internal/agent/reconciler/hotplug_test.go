@@ -4,6 +4,7 @@
 package reconciler_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path"
@@ -42,6 +43,47 @@ type mounts struct {
 	failure error
 	// refused are the failures of single volumes.
 	refused map[string]error
+	// started are closed when the container of an attachment Pod is started, for which waiting requests wait.
+	started map[types.UID]chan struct{}
+	waiting int
+}
+
+func (m *mounts) startOf(attachment types.UID) chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.started == nil {
+		m.started = map[types.UID]chan struct{}{}
+	}
+	if m.started[attachment] == nil {
+		m.started[attachment] = make(chan struct{})
+	}
+	return m.started[attachment]
+}
+
+// start starts the container of an attachment Pod.
+func (m *mounts) start(attachment types.UID) { close(m.startOf(attachment)) }
+
+func (m *mounts) await(ctx context.Context, attachment types.UID) error {
+	add := func(n int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.waiting += n
+	}
+	add(1)
+	defer add(-1)
+	select {
+	case <-m.startOf(attachment):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaited returns how many requests wait.
+func (m *mounts) awaited() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.waiting
 }
 
 func (m *mounts) attach(volume string, attachment types.UID, block bool) error {
@@ -414,6 +456,63 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 			Expect(a.mounts.list()).To(BeEmpty())
 			g.removed(name)
 		}
+	})
+
+	It("does not wait for the kubelet's report that the attachment Pod of a block device is ready", func() {
+		g := started()
+		g.change(hotplug("data", onSCSI), hotplug("more", onSCSI), hotplug("last", onSCSI))
+		pods := map[string]*corev1.Pod{}
+		for _, name := range []string{"data", "more", "last"} {
+			pods[name] = g.attachmentPod(g.pod, name)
+			g.attaching(name, pods[name], asBlock)
+		}
+		Eventually(a.mounts.awaited).Should(Equal(2), "not all of them")
+		g.settle()
+		Expect(a.mounts.count()).To(BeZero())
+		writes := a.writes.Load()
+		a.mounts.refuse("more", errors.New("the claim is no block device"))
+		for name, pod := range pods {
+			a.mounts.start(pod.UID)
+			if name == "more" {
+				continue
+			}
+			Eventually(g.has(name)).Should(Equal(launcherpod.HotplugDisk(name, true)))
+			g.settle()
+			Expect(g.volume(name)()).To(Equal("AttachedToNode  :"))
+		}
+		Expect(a.mounts.list()).To(Equal(fmt.Sprintf("data=%s last=%s", pods["data"].UID, pods["last"].UID)))
+		Expect(a.writes.Load()).To(Equal(writes))
+		Eventually(a.mounts.count).Should(Equal(3))
+
+		By("trying again what failed, when the Pod is ready")
+		g.settle()
+		a.mounts.refuse("more", nil)
+		for _, pod := range pods {
+			setReady(pod)
+		}
+		Eventually(g.has("more")).Should(Equal(launcherpod.HotplugDisk("more", true)))
+		for name, pod := range pods {
+			g.ready(name, pod)
+			Eventually(g.volume(name)).Should(HavePrefix("Ready VolumeReady"))
+		}
+		g.settle()
+		Expect(a.mounts.count()).To(Equal(4), "each is mounted once")
+		Expect(a.mounts.awaited()).To(BeZero())
+	})
+
+	It("does not mount what is unplugged before the attachment Pod is started", func() {
+		g := started()
+		g.change(hotplug("data", onSCSI))
+		pod := g.attachmentPod(g.pod, "data")
+		g.attaching("data", pod, asBlock)
+		Eventually(a.mounts.awaited).Should(Equal(1))
+		g.change(unplug("data"))
+		Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+		Eventually(a.mounts.awaited).Should(BeZero())
+		a.mounts.start(pod.UID)
+		g.settle()
+		Expect(a.mounts.list()).To(BeEmpty())
+		Expect(g.has("data")()).To(Equal("none"))
 	})
 
 	It("takes away what it has mounted before the status said so, and goes on after its own restart", func() {

@@ -55,18 +55,20 @@ func requestOfPod(_ context.Context, obj client.Object) []reconcile.Request {
 // isReady reports whether an attachment Pod is ready and is to stay.
 func isReady(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && podstate.Ready(pod) }
 
-// becomesReady passes the event that an attachment Pod is ready. virt-controller handles all else that happens to one.
-var becomesReady = predicate.Funcs{
-	CreateFunc: func(e event.CreateEvent) bool { return isReadyAttachment(e.Object) },
+// startsOrIsReady passes the events that an attachment Pod has this node, without which it is not in the cache, and that it is ready.
+// virt-controller handles all else that happens to one.
+var startsOrIsReady = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return isAttachment(e.Object, func(*corev1.Pod) bool { return true }) },
 	UpdateFunc: func(e event.UpdateEvent) bool {
-		return !isReadyAttachment(e.ObjectOld) && isReadyAttachment(e.ObjectNew)
+		return !isAttachment(e.ObjectOld, isReady) && isAttachment(e.ObjectNew, isReady)
 	},
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
-func isReadyAttachment(obj client.Object) bool {
+// isAttachment reports whether an object is an attachment Pod for which something is true.
+func isAttachment(obj client.Object, is func(*corev1.Pod) bool) bool {
 	pod, ok := obj.(*corev1.Pod)
-	return ok && podspec.AttachmentUser(pod) != "" && isReady(pod)
+	return ok && podspec.AttachmentUser(pod) != "" && is(pod)
 }
 
 // requestOfAttachment returns the VMI whose launcher Pod an attachment Pod is for. That Pod was in the cache first: the other one is

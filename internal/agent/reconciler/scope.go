@@ -117,6 +117,8 @@ type podCache struct {
 	grown map[string]growth
 	// plugged is what is known about the hotplugged volumes, by their name.
 	plugged map[string]*plugging
+	// starting are the requests about attachment Pods that are being started, by the name of their volume. See mountEarly.
+	starting map[string]*startingMount
 	// recovery is the state of the recovery from an I/O error.
 	recovery recovery
 	// realtime reports whether the guest's vCPUs have their priority.

@@ -400,6 +400,13 @@ func (f fakeFiles) AttachVolume(_ context.Context, volume string, attachment typ
 	return f.agent.mounts.attach(volume, attachment, block)
 }
 
+func (f fakeFiles) AttachDevice(ctx context.Context, volume string, attachment types.UID) error {
+	if err := f.agent.mounts.await(ctx, attachment); err != nil {
+		return err
+	}
+	return f.agent.mounts.attach(volume, attachment, true)
+}
+
 func (f fakeFiles) AttachDirectory(_ context.Context, volume string, attachment types.UID) error {
 	return f.agent.mounts.attachAt(volume, volume, attachment)
 }

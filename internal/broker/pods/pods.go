@@ -56,12 +56,19 @@ func (p *Pods) Dir() string { return p.dir }
 
 // Wait returns when one of the sockets of a Pod exists. The kubelet may not have created the Pod's directories yet.
 func (p *Pods) Wait(ctx context.Context, pod, name string) error {
-	for start := time.Now(); ; {
+	return Until(ctx, func() error {
 		socket, err := p.openSocket(pod, name)
-		if err == nil {
-			return socket.Close()
+		if err != nil {
+			return err
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		return socket.Close()
+	})
+}
+
+// Until returns when a check of a Pod finds what it looks for, or fails otherwise.
+func Until(ctx context.Context, check func() error) error {
+	for start := time.Now(); ; {
+		if err := check(); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		select {
@@ -72,8 +79,8 @@ func (p *Pods) Wait(ctx context.Context, pod, name string) error {
 	}
 }
 
-// The interval between checks for a socket grows with the time that its Pod takes, of which it delays the guest by half a percent at most. A
-// check takes a few microseconds. Notifications of the kernel would need an instance of inotify, of which all of a node's processes of root
+// The interval between checks grows with the time that the Pod takes, of which it delays the guest by half a percent at most. A check of a
+// socket takes a few microseconds. Notifications of the kernel would need an instance of inotify, of which all of a node's processes of root
 // share 128, and the watched directories do not exist before the Pod starts.
 const (
 	minInterval     = 5 * time.Millisecond

@@ -15,6 +15,8 @@ const (
 	HotplugDisksVolume = "hotplug-disks"
 	// HotplugDisksDir is where HotplugDisksVolume is mounted. KubeVirt's path.
 	HotplugDisksDir = "/var/run/kubevirt/hotplug-disks"
+	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
+	AttachmentContainer = "hotplug-disk"
 	// attachmentPrefix is how the names of attachment Pods begin. KubeVirt's.
 	attachmentPrefix = "hp-volume-"
 	// maxPodName is the limit for the name of a Pod, and nameHash the length of the hash at its end.

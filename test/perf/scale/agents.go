@@ -228,6 +228,8 @@ func (files) SetRealtime(context.Context, []uint) error { return nil }
 
 func (files) AttachVolume(context.Context, string, types.UID, bool) error { return nil }
 
+func (files) AttachDevice(context.Context, string, types.UID) error { return nil }
+
 func (files) AttachDirectory(context.Context, string, types.UID) error { return nil }
 
 func (files) DetachVolume(context.Context, string, types.UID, bool) error { return nil }
