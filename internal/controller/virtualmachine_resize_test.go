@@ -110,7 +110,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 			memory, message string
 		}{
 			{5, "1Gi", "CPU sockets updated in template spec to a value higher than what's available"},
-			{1, "5Gi", "memory updated in template spec to a value higher than what's available"},
+			{1, "5Gi", "memory hotplug not supported, Guest memory is greater than the configured maxGuest memory"},
 			{1, "1025Mi", "memory hotplug not supported, Guest memory must be 2Mi aligned"},
 			{1, "512Mi", "memory hotplug not supported, Memory hotplug is only available for VMs with at least 1Gi of guest memory"},
 		} {

@@ -154,7 +154,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		use(vm, "third")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
-			"Error encountered while handling volumes update requests: volumes cannot be updated: "+
+			"error encountered while handling volumes update requests: volumes cannot be updated: "+
 				"The volume can only be reverted to the previous version during the update"))
 		Expect(names(vm)).To(Equal("new"))
 	})
@@ -164,7 +164,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
-			"Error encountered while handling volumes update requests: volumes cannot be updated: PersistentVolumeClaim "+m.ns+
+			"error encountered while handling volumes update requests: volumes cannot be updated: PersistentVolumeClaim "+m.ns+
 				"/new of volume data does not exist, waiting for it"))
 		claim("new", "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachine/status")

@@ -174,7 +174,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
 		deleted := "Deleted hotplug attachment pod " + pod.Name + ", for volume data"
 		Expect(volume(vmi, "data")).To(Equal("Detaching SuccessfulDelete: " + deleted + " (ready)"))
-		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulDelete: " + deleted))
+		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulDelete: Deleted attachment pod "+pod.Name, "Normal SuccessfulDelete: "+deleted))
 		ExpectGone(pod)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "data")).To(Equal("none"))
@@ -207,7 +207,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Expect(volume(vmi, "to-device")).To(Equal("none"))
 		phase(vmi, "to-files", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files")))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files"),
+			HavePrefix("Normal SuccessfulDelete: Deleted attachment pod hp-volume-to-files")))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "to-files")).To(Equal("none"))
 		w.expectQuiet(vmi)
@@ -300,8 +301,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		launcher := ExpectExists(podOf(vmi))
 		trigger := ExpectExists(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: podspec.TriggerName(launcher.UID, "data")}})
 		Expect(trigger.Annotations).To(HaveKey(v1.EphemeralProvisioningObject))
-		Expect(w.events.take()).To(ContainElement(ContainSubstring("Created hotplug trigger pod")))
-		Expect(volume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase Pending, DataVolume data-claim is in phase WaitForFirstConsumer"))
+		Expect(w.events.take()).To(ContainElement("Normal SuccessfulCreate: Created hotplug trigger pod for volume data"))
+		Expect(volume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
 		w.expectQuiet(vmi)
 
 		fill(dv, cdi.DataVolumeSucceeded)

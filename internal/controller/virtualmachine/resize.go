@@ -32,7 +32,6 @@ const (
 
 	memoryFailed   = "memory updated in template spec. Memory-hotplug failed and is not available for this VM configuration"
 	memoryIsFixed  = "memory updated in template spec. Memory-hotplug is not available for this VM configuration"
-	tooMuchMemory  = "memory updated in template spec to a value higher than what's available"
 	lessThanAtBoot = "memory updated in template spec to a value lower than what the VM started with"
 	// memoryCannotChange has the problem.
 	memoryCannotChange = "memory hotplug not supported, %s"
@@ -120,9 +119,6 @@ func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.Vi
 	}
 	if memory.MaxGuest == nil {
 		return resizeResult{restart: memoryIsFixed}
-	}
-	if want.Cmp(*memory.MaxGuest) > 0 {
-		return resizeResult{restart: tooMuchMemory}
 	}
 	if problem := resize.CheckMemory(template, desired.Spec.Architecture, *want, *memory.MaxGuest); problem != nil {
 		return resizeResult{restart: fmt.Sprintf(memoryCannotChange, problem.Message)}

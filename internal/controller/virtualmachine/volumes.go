@@ -121,7 +121,7 @@ func (s *Scope) hasMigrationStrategy() bool {
 func (s *Scope) updateVolumes(ctx context.Context) (bool, error) {
 	moving, restart, err := s.syncVolumes(ctx)
 	if errors.Is(err, errVolumes) {
-		s.Failure = &Failure{Reason: ReasonVolumesUpdate, Message: fmt.Sprintf("Error encountered while handling volumes update requests: %v", err)}
+		s.Failure = &Failure{Reason: ReasonVolumesUpdate, Message: fmt.Sprintf("error encountered while handling volumes update requests: %v", err)}
 		err = nil
 	}
 	s.diff.movingVolumes = moving

@@ -166,14 +166,17 @@ func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.
 		return s.findAttachment(ctx, pod.Name)
 	}
 	if err == nil {
-		note := "Created attachment pod %s"
+		note := "Created attachment pod " + pod.Name
 		if trigger {
-			note = "Created hotplug trigger pod %s for volume " + p.name
+			note = "Created hotplug trigger pod for volume " + p.name
 		}
-		s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionAttach, note, pod.Name)
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionAttach, "%s", note)
 	}
 	if err != nil {
 		p.failure = fmt.Sprintf("Error creating attachment pod: %v", err)
+		if trigger {
+			p.failure = fmt.Sprintf("Error creating hotplug population trigger pod for volume %s: %v", p.name, err)
+		}
 		return nil, fmt.Errorf("create attachment Pod %s of volume %s: %w", pod.Name, p.name, err)
 	}
 	return pod, nil
@@ -196,8 +199,11 @@ func (s *scope) deleteAttachment(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	err := s.client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})
-	if client.IgnoreNotFound(err) != nil {
-		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionAttach, "Error deleting attachment pod %s: %v", pod.Name, err)
+	switch {
+	case err == nil:
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionAttach, "Deleted attachment pod %s", pod.Name)
+	case !apierrors.IsNotFound(err):
+		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionAttach, "Failed to delete attachment pod %s: %v", pod.Name, err)
 		return fmt.Errorf("delete attachment Pod %s: %w", client.ObjectKeyFromObject(pod), err)
 	}
 	return nil

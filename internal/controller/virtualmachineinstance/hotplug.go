@@ -263,12 +263,13 @@ func (p *plug) isBlocked() bool {
 	return reason != ""
 }
 
+// claimPhase describes a claim as KubeVirt does. It has another name for the phase Pending.
 func claimPhase(claim *corev1.PersistentVolumeClaim) string {
-	phase := claim.Status.Phase
-	if phase == "" {
-		phase = corev1.ClaimPending
+	phase := string(claim.Status.Phase)
+	if phase == "" || phase == string(corev1.ClaimPending) {
+		phase = "ClaimPending"
 	}
-	return fmt.Sprintf("PVC is in phase %s", phase)
+	return "PVC is in phase " + phase
 }
 
 // importState describes how far the DataVolume is, or is empty.
