@@ -89,6 +89,7 @@ func run(ctx context.Context, o options) error {
 	http1 := exporter.HTTP()
 	http1.TLSConfig = (&server.Certificate{Directory: o.certificate}).TLS()
 	log.Info("Serving the export", "port", o.port)
+	go exporter.Prepare(ctx)
 	return serve(ctx, http1, listener)
 }
 

@@ -45,6 +45,8 @@ const (
 	// GateDeclarativeHotplug and the deprecated GateHotplug enable that volumes are plugged into running guests.
 	GateDeclarativeHotplug = "DeclarativeHotplugVolumes"
 	GateHotplug            = "HotplugVolumes"
+	// GateOCIExport exports VMs also as OCI images.
+	GateOCIExport = "OCIExport"
 	// GateExternalNetResources leaves adding the resources of networks to launcher Pods to another component.
 	GateExternalNetResources = "ExternalNetResourceInjection"
 )

@@ -12,7 +12,7 @@ import (
 
 // implementedGates are gates whose features work, or are always on.
 var implementedGates = []string{
-	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "IncrementalBackup", "MigrationStallDetection", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
+	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "IncrementalBackup", "MigrationStallDetection", "NodeRestriction", "OCIExport", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
 	"PortRangesSpec", "RebootPolicy", "Snapshot", "UtilityVolumes", "VSOCK", "VmiMemoryOverheadReport",
 }
 

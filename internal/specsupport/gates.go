@@ -23,7 +23,6 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"LibvirtHooksServerAndClient":     "launchers run no hooks of libvirt",
 	"KubevirtSeccompProfile":          "nodes get no seccomp profile: use seccompConfiguration with one that they have",
 	"NetworkDevicesWithDRA":           "devices by resource claim are not implemented yet",
-	"OCIExport":                       "exports in OCI format are not implemented yet",
 	"OptOutRoleAggregation":           "roles are installed with the manager",
 	"PCINUMAAwareTopology":            "passing devices through is not implemented yet",
 	"PasstBinding":                    "passt is not implemented yet",

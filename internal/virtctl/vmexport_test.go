@@ -35,8 +35,11 @@ type exported struct {
 	disk []byte
 	// failures is how many requests fail before one is served.
 	failures int
-	address  string
-	ca       string
+	// image reports whether the export is also an OCI image, and source is the kind of its source.
+	image   bool
+	source  string
+	address string
+	ca      string
 }
 
 func newExported(t *testing.T) *exported {
@@ -72,6 +75,8 @@ func (e *exported) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "part")
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
+	case r.URL.Path == "/export.oci.tar":
+		_, _ = io.WriteString(w, "image")
 	case strings.Contains(r.URL.Path, "/manifests/"):
 		_, _ = io.WriteString(w, r.Header.Get("Accept")+" "+r.URL.Path+"\n")
 	default:
@@ -95,8 +100,12 @@ func (e *exported) add(volumes ...exportv1.VirtualMachineExportVolume) {
 		{Type: exportv1.AllManifests, Url: "https://" + exportHost + "/internal/manifests/all"},
 		{Type: exportv1.AuthHeader, Url: "https://" + exportHost + "/internal/manifests/secret"},
 	}}
+	if e.image {
+		link.Manifests = append(link.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: "https://" + exportHost + "/export.oci.tar"})
+	}
 	e.s.Add(&exportv1.VirtualMachineExport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "export"},
+		Spec:       exportv1.VirtualMachineExportSpec{Source: corev1.TypedLocalObjectReference{Kind: e.source}},
 		Status: &exportv1.VirtualMachineExportStatus{
 			Phase: exportv1.Ready, TokenSecretRef: ptr.To("token"), Links: &exportv1.VirtualMachineExportLinks{Internal: link},
 		},
@@ -148,7 +157,10 @@ func TestVMExportRefusesFlags(t *testing.T) {
 		"create export": "need to specify export kind", "create export --vm=a --output=x": "the '--output' flag is incompatible with 'create'",
 		"create export --vm=a --pvc=b": "none of the others can be", "delete export --vm=a": "should not specify export kind",
 		"delete export --ttl=1h": "the '--ttl' flag is incompatible with 'delete'", "download export": "Binary output can mess up your terminal",
-		"download export --output=x --format=qcow2":               "--format is not a valid value, acceptable values are gzip/raw",
+		"download export --output=x --format=qcow2":               "--format is not a valid value, acceptable values are gzip/raw/oci",
+		"download export --output=x --format=oci --volume=a":      "the '--volume' flag is incompatible with '--format=oci'",
+		"download export --output=x --format=oci --pvc=a":         "the '--pvc' flag is incompatible with '--format=oci'",
+		"download export --output=x --format=oci --manifest":      "the '--manifest' flag is incompatible with '--format=oci'",
 		"download export --manifest --volume=a":                   "the '--volume' flag is incompatible with '--manifest'",
 		"download export --manifest --pvc=a":                      "the '--pvc' flag is incompatible with '--manifest'",
 		"download export --manifest --manifest-output-format=xml": "json/yaml", "download export --output=x --retry=-1": "positive integers",
@@ -232,6 +244,24 @@ func TestVMExportWritesToAPipeOnce(t *testing.T) {
 	got := e.run("download export --service-url=ADDRESS --output=- --retry=3")
 	if got.Code == 0 || got.Out != "part" || strings.Contains(got.ErrOut, "Retrying") || !strings.Contains(got.ErrOut, "the download was cut off") {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestVMExportDownloadsAnImage(t *testing.T) {
+	e := newExported(t)
+	e.add(volumeLink("root", exportv1.KubeVirtRaw), volumeLink("data", exportv1.KubeVirtRaw))
+	got := e.run("download export --format=oci --service-url=ADDRESS --output=-")
+	if got.Code == 0 || !strings.Contains(got.ErrOut, `OCI export is not supported for "" sources`) {
+		t.Errorf("of a claim: %+v", got)
+	}
+	for image, want := range map[bool]string{false: "OCI export format not available for 'tenant/export'", true: "image"} {
+		e := newExported(t)
+		e.image, e.source = image, "VirtualMachine"
+		e.add(volumeLink("root", exportv1.KubeVirtRaw), volumeLink("data", exportv1.KubeVirtRaw))
+		got := e.run("download export --format=oci --service-url=ADDRESS --output=-")
+		if text := map[bool]string{false: got.ErrOut, true: got.Out}[image]; (got.Code == 0) != image || !strings.Contains(text, want) {
+			t.Errorf("%t: %+v", image, got)
+		}
 	}
 }
 

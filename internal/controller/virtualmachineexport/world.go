@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
@@ -215,6 +216,7 @@ func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 	config := s.Config.Current()
 	w.Config = plan.Config{
 		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Resources: config.ExporterResources, Verbosity: config.Verbosity.Controller,
+		OCI: config.IsEnabled(clusterconfig.GateOCIExport),
 	}
 	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.Exporter.AuthoritySecret()}
 	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)

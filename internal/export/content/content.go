@@ -65,6 +65,8 @@ type Content struct {
 	Volumes []Volume `json:"volumes"`
 	// Manifests are the manifests from which the VM can be created in another cluster, or nil if no VM is exported.
 	Manifests *Manifests `json:"manifests,omitempty"`
+	// OCI reports whether the VM and its disks are also served as an OCI image. It needs Manifests.
+	OCI bool `json:"oci,omitempty"`
 }
 
 // Volume is an exported claim.
@@ -121,6 +123,8 @@ const (
 	// AllPath and SecretPath follow the name of the side.
 	AllPath    = "/manifests/all"
 	SecretPath = "/manifests/secret" //nolint:gosec // a path
+	// OCIPath is the path of the OCI image, which is the same for both sides.
+	OCIPath = "/export.oci.tar"
 	// InternalSide and ExternalSide are the names of the sides.
 	InternalSide = "/internal"
 	ExternalSide = "/external"
@@ -169,6 +173,9 @@ func Parse(raw []byte) (*Content, error) {
 		if v.Block && !v.Disk {
 			errs = append(errs, fmt.Errorf("volume %q is a block device, which has no files", v.Name))
 		}
+	}
+	if c.OCI && c.Manifests == nil {
+		errs = append(errs, errors.New("an OCI image needs the manifest of a VM"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -28,6 +28,7 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 		if c.Manifests, err = w.manifests(s); err != nil {
 			return nil, "", err
 		}
+		c.OCI = w.Config.OCI
 	}
 	if raw, err = json.Marshal(c); err != nil {
 		return nil, "", fmt.Errorf("write the content of VirtualMachineExport %s: %w", w.Export.Name, err)
@@ -35,7 +36,7 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 	if len(raw) <= content.MaxSize || c.Manifests == nil {
 		return raw, w.Problem, nil
 	}
-	c.Manifests, s.vm = nil, nil
+	c.Manifests, c.OCI, s.vm = nil, false, nil
 	raw, err = json.Marshal(c)
 	return raw, fmt.Sprintf("The VM is too large for a manifest: at most %d bytes are possible", content.MaxSize), err
 }
@@ -44,6 +45,9 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 func (w *World) hasManifests(s *source) bool {
 	return s.vm != nil && s.vm.Spec.Template != nil && w.Problem == ""
 }
+
+// hasImage reports whether the export is also an OCI image.
+func (w *World) hasImage(s *source) bool { return w.Config.OCI && w.hasManifests(s) }
 
 // manifests returns the manifests of the exported VM. For a snapshot, this is the VM in the snapshot.
 func (w *World) manifests(s *source) (*content.Manifests, error) {
@@ -140,5 +144,8 @@ func (w *World) link(s *source, side content.Side, name string) *exportv1.Virtua
 		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AllManifests, Url: base + name + content.AllPath})
 	}
 	out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader, Url: base + name + content.SecretPath})
+	if w.hasImage(s) {
+		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: base + content.OCIPath})
+	}
 	return out
 }

@@ -14,6 +14,12 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
+// Reasons of the condition OCIReady. KubeVirt's.
+const (
+	reasonDigestsPending  = "DigestsPending"
+	reasonDigestsComputed = "DigestsComputed"
+)
+
 // status returns the status of an export.
 func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMachineExportStatus {
 	status := w.Export.Status.DeepCopy()
@@ -40,7 +46,27 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	if s.condition != nil {
 		w.set(status, *s.condition)
 	}
+	w.setImage(status, s)
 	return status
+}
+
+// setImage sets the condition OCIReady of an export that can be an OCI image. As in KubeVirt, the exporter is ready when the digests are
+// known.
+func (w *World) setImage(status *exportv1.VirtualMachineExportStatus, s *source) {
+	kind := SourceKind(w.Export)
+	if !w.Config.OCI || kind != KindVM && kind != KindSnapshot {
+		conditions.Remove(&status.Conditions, exportv1.ConditionOCIReady)
+		return
+	}
+	pending := condition(exportv1.ConditionOCIReady, corev1.ConditionFalse, reasonDigestsPending, "")
+	switch {
+	case status.Phase != exportv1.Ready:
+	case !w.hasImage(s):
+		pending.Message = "There is no manifest of the VM, which an OCI image needs"
+	default:
+		pending = condition(exportv1.ConditionOCIReady, corev1.ConditionTrue, reasonDigestsComputed, "")
+	}
+	w.set(status, *pending)
 }
 
 // set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so shows since when the export has been

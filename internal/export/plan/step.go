@@ -168,7 +168,7 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		return waiting("The former Pod of the exporter terminates")
 	case podstate.Terminal(w.Pod):
 		return w.ended(step)
-	case w.renews(step), w.hasOtherVolumes(s):
+	case w.renews(step), w.hasOtherVolumes(s), w.lacksImage(s):
 		step.Delete = true
 		return waiting("The exporter's Pod is replaced")
 	}
@@ -180,6 +180,9 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		problem := waiting(podProblem(w.Pod))
 		if w.Pod.Status.Phase != corev1.PodPending {
 			problem.Reason = export.UnknownReason
+		}
+		if w.Pod.Status.Phase == corev1.PodRunning && w.hasImage(s) {
+			problem.Message = "The exporter reads the disks, because an OCI image begins with their digests. The log of its Pod has the progress"
 		}
 		step.requeue(min(max(w.age(problem), restart), maxPoll))
 		return problem
@@ -238,6 +241,12 @@ func (w *World) hasOtherVolumes(s *source) bool {
 		}
 	}
 	return len(mounted) != len(s.volumes)
+}
+
+// lacksImage reports whether the Pod was created before the export became an OCI image. An exporter computes digests when it starts.
+func (w *World) lacksImage(s *source) bool {
+	served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation]))
+	return w.hasImage(s) && (err != nil || !served.OCI)
 }
 
 // maxText is how many characters of a Pod's status or of an error are used. A part of a Pod's status is written by the exporter.

@@ -72,6 +72,8 @@ type Config struct {
 	Resources corev1.ResourceRequirements
 	// Verbosity is the exporter's log verbosity.
 	Verbosity uint
+	// OCI reports whether VMs are also exported as OCI images: the feature gate OCIExport.
+	OCI bool
 	// CA contains the certificates by which exporters are verified, as PEM, and CAEnd is when the one that signs expires. CA is empty if
 	// there is none yet.
 	CA    string

@@ -48,6 +48,8 @@ type Server struct {
 	// redirects to other spellings of a path would contain the query, which may contain the token.
 	exact, below map[string]http.Handler
 	slots        chan struct{}
+	// image is the OCI image, or nil if there is none.
+	image *image
 	// version distinguishes the runs of the server in ETags, because a guest may have written to a device in between.
 	version string
 }
@@ -64,13 +66,20 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		options: o, exact: map[string]http.Handler{}, below: map[string]http.Handler{}, slots: make(chan struct{}, maxRequests), version: rand.Text(),
 	}
-	s.exact[content.ReadinessPath] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("OK")) })
+	s.exact[content.ReadinessPath] = http.HandlerFunc(s.ready)
+	if exported.OCI {
+		s.image = newImage()
+	}
+	s.handle(content.OCIPath, s.serveImage)
 	for _, v := range exported.Volumes {
 		mount := o.Mount(v)
 		if v.Disk {
 			disk := disk{mount: mount, block: v.Block, version: s.version}
 			s.handle(v.RawPath(), disk.raw)
 			s.handle(v.GzipPath(), disk.compressed)
+			if s.image != nil {
+				s.image.add(v.Name, disk)
+			}
 			continue
 		}
 		files := files{mount: mount, prefix: v.DirectoryPath()}

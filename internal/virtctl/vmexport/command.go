@@ -31,6 +31,7 @@ const (
 const (
 	formatGzip = "gzip"
 	formatRaw  = "raw"
+	formatOCI  = "oci"
 	outputJSON = "json"
 	outputYAML = "yaml"
 )
@@ -83,6 +84,9 @@ virtctl vmexport download vm1-export --volume=volume1 --output=disk.img.gz
 # Both in one step, by way of the API server, which needs no Ingress:
 virtctl vmexport download snap1-export --snapshot=snap1 --volume=volume1 --format=raw --output=disk.img --port-forward
 
+# A VM and its disks as an OCI image in a tar archive, if the cluster has the feature gate OCIExport:
+virtctl vmexport download vm1-export --vm=vm1 --format=oci --output=vm1.oci.tar --readiness-timeout=30m
+
 # The manifests of a VM, with which another cluster imports it:
 virtctl vmexport download vm1-export --vm=vm1 --manifest --include-secret
 
@@ -112,7 +116,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("vm", "snapshot", "pvc")
 	flags.StringVar(&o.output, "output", "", "The file to write; - is the standard output.")
 	flags.StringVar(&o.volume, "volume", "", "The volume to download; ignored if there is only one.")
-	flags.StringVar(&o.format, "format", "", "The format of the file: gzip (the default) or raw.")
+	flags.StringVar(&o.format, "format", "", "The format of the file: gzip (the default), raw, or oci for a VM with all its disks.")
 	flags.BoolVar(&o.insecure, "insecure", false, "Do not verify the certificate of the server.")
 	flags.BoolVar(&o.keep, "keep-vme", false, "Keep the export after the download.")
 	flags.BoolVar(&o.delete, "delete-vme", false, "Delete the export after the download, even if it fails or the export existed before; ignored with --manifest.")
@@ -128,7 +132,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringToStringVar(&o.labels, "labels", nil, "Labels of the export, its Pod and its Service, as key=value.")
 	flags.StringToStringVar(&o.annotations, "annotations", nil, "Annotations of the export, its Pod and its Service, as key=value.")
 	flags.DurationVar(&o.readiness, "readiness-timeout", defaultReadiness, "How long to wait until the export is ready.")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatGzip, formatRaw}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatGzip, formatRaw, formatOCI}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("manifest-output-format", cobra.FixedCompletions([]string{outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -188,10 +192,16 @@ func (e *export) check(cmd *cobra.Command, function string) error {
 		return errors.New("need to specify export kind when attempting to create a VirtualMachineExport [--pvc|--vm|--snapshot]")
 	case function != download:
 		return nil
-	case e.format != "" && e.format != formatGzip && e.format != formatRaw:
-		return fmt.Errorf(invalidValue, "--format", "gzip/raw")
+	case e.format != "" && e.format != formatGzip && e.format != formatRaw && e.format != formatOCI:
+		return fmt.Errorf(invalidValue, "--format", "gzip/raw/oci")
 	case e.retries < 0:
 		return fmt.Errorf(invalidValue, "--retry", "positive integers")
+	case e.format == formatOCI && e.volume != "":
+		return fmt.Errorf(incompatibleFlag, "--volume", "--format=oci")
+	case e.format == formatOCI && e.manifest:
+		return fmt.Errorf(incompatibleFlag, "--manifest", "--format=oci")
+	case e.format == formatOCI && e.pvc != "":
+		return fmt.Errorf(incompatibleFlag, "--pvc", "--format=oci")
 	case e.manifest:
 		return e.checkManifest()
 	case e.output == "":

@@ -82,7 +82,7 @@ func (e *export) attempt(ctx context.Context, vmExport *exportv1.VirtualMachineE
 	if e.manifest {
 		return e.manifests(ctx, server)
 	}
-	address, packed, err := e.volumeAddress(server.links)
+	address, packed, err := e.address(vmExport, server.links)
 	if err != nil {
 		return err
 	}
@@ -153,6 +153,22 @@ func readError(err error) error {
 		return err
 	}
 	return temporary{fmt.Errorf("the download was cut off: %w", err)}
+}
+
+// address returns the address of the image or the volume to download, and whether it is to be decompressed for the format raw.
+func (e *export) address(vmExport *exportv1.VirtualMachineExport, links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
+	if e.format != formatOCI {
+		return e.volumeAddress(links)
+	}
+	if kind := vmExport.Spec.Source.Kind; kind != "VirtualMachine" && kind != "VirtualMachineSnapshot" {
+		return "", false, fmt.Errorf("OCI export is not supported for %q sources", kind)
+	}
+	for _, m := range links.Manifests {
+		if m.Type == exportv1.OCI {
+			return m.Url, false, nil
+		}
+	}
+	return "", false, fmt.Errorf("OCI export format not available for '%s'", e.key)
 }
 
 // volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, if an export has only one

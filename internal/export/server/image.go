@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/vireo-project/vireo/internal/export/content"
+)
+
+// Media types and annotations of an image with a VM. KubeVirt's.
+const (
+	vmArtifact       = "application/vnd.kubevirt.virtualmachine.v1"
+	vmConfigType     = "application/vnd.kubevirt.virtualmachine.config.v1+json"
+	diskType         = "application/vnd.kubevirt.disk.raw+zstd"
+	diskNameLabel    = "io.kubevirt.disk.name"
+	diskSizeLabel    = "io.kubevirt.disk.size"
+	imageSystem      = "linux"
+	imageFile        = "export.oci.tar"
+	imageNotReady    = "OCI export not ready"
+	digestsNotReady  = "OCI digest computation in progress"
+	digestsNotKnown  = "the digests of the disks could not be computed: the log of the exporter's Pod has the reason"
+	diskHasChanged   = "the disk has changed since its digest was computed"
+	imageUnavailable = "the export is not available as an OCI image: it has no manifest of a VM, or the feature gate OCIExport is off"
+)
+
+// Names of the OCI image specification.
+const (
+	layoutFile    = "oci-layout"
+	layoutContent = `{"imageLayoutVersion":"1.0.0"}`
+	indexFile     = "index.json"
+	blobDirectory = "blobs/sha256/"
+	manifestType  = "application/vnd.oci.image.manifest.v1+json"
+	indexType     = "application/vnd.oci.image.index.v1+json"
+	titleLabel    = "org.opencontainers.image.title"
+	createdLabel  = "org.opencontainers.image.created"
+	schemaVersion = 2
+)
+
+// descriptor describes a blob of an image.
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int64             `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Platform    *platform         `json:"platform,omitempty"`
+}
+
+type platform struct {
+	Architecture string `json:"architecture"`
+	OS           string `json:"os"`
+}
+
+type imageManifest struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	ArtifactType  string       `json:"artifactType"`
+	Config        descriptor   `json:"config"`
+	Layers        []descriptor `json:"layers"`
+}
+
+type imageIndex struct {
+	SchemaVersion int               `json:"schemaVersion"`
+	MediaType     string            `json:"mediaType"`
+	ArtifactType  string            `json:"artifactType"`
+	Manifests     []descriptor      `json:"manifests"`
+	Annotations   map[string]string `json:"annotations,omitempty"`
+}
+
+// image serves a VM and its disks as the layout of an OCI image in a tar archive. A blob's name is its digest and precedes it in the
+// archive, so each disk is compressed once for its digest, and again for each download.
+type image struct {
+	names   []string
+	disks   []disk
+	created time.Time
+	// done is closed when layers, or why there are none, are known.
+	done   chan struct{}
+	layers []descriptor
+	err    error
+}
+
+func newImage() *image { return &image{created: time.Now().UTC(), done: make(chan struct{})} }
+
+func (i *image) add(name string, d disk) {
+	i.names, i.disks = append(i.names, name), append(i.disks, d)
+}
+
+// Prepare computes the digests for the OCI image, if there is to be one. It reads all disks. The server becomes ready when it has ended.
+func (s *Server) Prepare(ctx context.Context) {
+	if s.image == nil {
+		return
+	}
+	start := time.Now()
+	s.image.prepare(ctx)
+	log := s.options.Log.WithValues("duration", time.Since(start).String())
+	if s.image.err != nil {
+		log.Info("There is no OCI image", "error", s.image.err.Error())
+		return
+	}
+	log.Info("Computed the digests of the OCI image")
+}
+
+func (i *image) prepare(ctx context.Context) {
+	defer close(i.done)
+	layers := make([]descriptor, 0, len(i.disks))
+	for n, name := range i.names {
+		out := newSummed(io.Discard)
+		size, err := compress(ctx, out, i.disks[n])
+		if err != nil {
+			i.err = inVolume(name, err)
+			return
+		}
+		layers = append(layers, descriptor{
+			MediaType: diskType, Digest: out.digest(), Size: out.size,
+			Annotations: map[string]string{
+				diskNameLabel: name, diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(), titleLabel: name + ".raw.zst",
+			},
+		})
+	}
+	i.layers = layers
+}
+
+// prepared reports whether it is known what is in the image.
+func (i *image) prepared() bool {
+	select {
+	case <-i.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// inVolume adds the name of a volume to the error of reading it.
+func inVolume(name string, err error) error {
+	var known *problem
+	if errors.As(err, &known) {
+		return &problem{known.code, fmt.Sprintf("volume %s: %s", name, known.text)}
+	}
+	return fmt.Errorf("volume %s: %w", name, err)
+}
+
+// ready responds to the readiness probe. As in KubeVirt, an exporter is not ready before the digests are known.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if s.image != nil && !s.image.prepared() {
+		http.Error(w, digestsNotReady, http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte("OK"))
+}
+
+// serveImage serves the image. Its layers are those of the start, and the VM is that of now.
+func (s *Server) serveImage(w http.ResponseWriter, r *http.Request) error {
+	exported, err := s.options.Content()
+	if err != nil {
+		return err
+	}
+	var known *problem
+	switch {
+	case !exported.OCI || s.image == nil:
+		return &problem{http.StatusNotFound, imageUnavailable}
+	case !s.image.prepared():
+		return &problem{http.StatusServiceUnavailable, imageNotReady}
+	case errors.As(s.image.err, &known):
+		return known
+	case s.image.err != nil:
+		return &problem{http.StatusInternalServerError, digestsNotKnown}
+	}
+	blobs, err := s.image.blobs(exported)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-tar")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+imageFile+`"`)
+	w.Header().Set("Content-Length", strconv.FormatInt(s.image.size(blobs), 10))
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	return s.image.write(r.Context(), w, blobs)
+}
+
+// blob is a small file of the archive.
+type blob struct {
+	name string
+	data []byte
+}
+
+// blobs returns all files of the archive except the disks.
+func (i *image) blobs(exported *content.Content) ([]blob, error) {
+	config, architecture, err := exported.ImageConfig()
+	if err != nil {
+		return nil, err
+	}
+	manifest := imageManifest{
+		SchemaVersion: schemaVersion, MediaType: manifestType, ArtifactType: vmArtifact, Config: describe(vmConfigType, config), Layers: i.layers,
+	}
+	rawManifest, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("write the manifest of the image: %w", err)
+	}
+	described := describe(manifestType, rawManifest)
+	described.Platform = &platform{architecture, imageSystem}
+	rawIndex, err := json.Marshal(imageIndex{
+		SchemaVersion: schemaVersion, MediaType: indexType, ArtifactType: vmArtifact, Manifests: []descriptor{described},
+		Annotations: map[string]string{createdLabel: i.created.Format(time.RFC3339)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the index of the image: %w", err)
+	}
+	return []blob{
+		{layoutFile, []byte(layoutContent)}, {indexFile, rawIndex}, {blobName(described.Digest), rawManifest}, {blobName(manifest.Config.Digest), config},
+	}, nil
+}
+
+func describe(mediaType string, data []byte) descriptor {
+	sum := sha256.Sum256(data)
+	return descriptor{MediaType: mediaType, Digest: digestPrefix + hex.EncodeToString(sum[:]), Size: int64(len(data))}
+}
+
+// digestPrefix is the algorithm of a digest.
+const digestPrefix = "sha256:"
+
+func blobName(digest string) string { return blobDirectory + digest[len(digestPrefix):] }
+
+// size returns the size of the archive. In GNU's format, a file of any size has one block as header. Files are padded to whole blocks, and
+// two blocks are the end.
+func (i *image) size(blobs []blob) int64 {
+	const block = 512
+	total := int64(2 * block)
+	add := func(size int64) { total += block + (size+block-1)/block*block }
+	for _, b := range blobs {
+		add(int64(len(b.data)))
+	}
+	for n, layer := range i.layers {
+		if !i.repeats(n) {
+			add(layer.Size)
+		}
+	}
+	return total
+}
+
+// repeats reports whether a layer before this one has the same content, such as that of another empty disk. The archive has it once.
+func (i *image) repeats(n int) bool {
+	for _, before := range i.layers[:n] {
+		if before.Digest == i.layers[n].Digest {
+			return true
+		}
+	}
+	return false
+}
+
+func (i *image) write(ctx context.Context, to io.Writer, blobs []blob) error {
+	out := tar.NewWriter(to)
+	header := func(name string, size int64) error {
+		return out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, Format: tar.FormatGNU})
+	}
+	for _, b := range blobs {
+		if err := header(b.name, int64(len(b.data))); err != nil {
+			return err
+		}
+		if _, err := out.Write(b.data); err != nil {
+			return err
+		}
+	}
+	for n, layer := range i.layers {
+		if i.repeats(n) {
+			continue
+		}
+		if err := header(blobName(layer.Digest), layer.Size); err != nil {
+			return inVolume(i.names[n], err)
+		}
+		sum := newSummed(out)
+		_, err := compress(ctx, sum, i.disks[n])
+		if err == nil && sum.digest() != layer.Digest {
+			err = errors.New(diskHasChanged)
+		}
+		if err != nil {
+			return inVolume(i.names[n], err)
+		}
+	}
+	return out.Close()
+}
+
+// compress writes the compressed disk, and returns the size of the disk. The result depends on nothing but the disk.
+func compress(ctx context.Context, to io.Writer, d disk) (int64, error) {
+	file, size, _, _, err := d.open()
+	if err != nil {
+		return 0, err
+	}
+	defer closeAll(file)
+	// More goroutines would need more memory, and the exporter has one CPU.
+	out, err := zstd.NewWriter(to, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return 0, err
+	}
+	if err := copyExactly(out, contextReader{ctx, file}, size); err != nil {
+		_ = out.Close() // Otherwise its memory stays in use. What it writes is not complete.
+		return 0, err
+	}
+	return size, out.Close()
+}
+
+// contextReader fails when its context ends.
+type contextReader struct {
+	ctx context.Context //nolint:containedctx // it is that of one copy
+	io.Reader
+}
+
+// Read implements io.Reader.
+func (c contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.Reader.Read(p)
+}
+
+// summed counts what is written, and computes its digest.
+type summed struct {
+	to   io.Writer
+	sum  hash.Hash
+	size int64
+}
+
+func newSummed(to io.Writer) *summed { return &summed{to: to, sum: sha256.New()} }
+
+// Write implements io.Writer.
+func (s *summed) Write(p []byte) (int, error) {
+	n, err := s.to.Write(p)
+	_, _ = s.sum.Write(p[:n])
+	s.size += int64(n)
+	return n, err
+}
+
+func (s *summed) digest() string { return digestPrefix + hex.EncodeToString(s.sum.Sum(nil)) }
