@@ -23,8 +23,8 @@ const (
 	retryPeriod      = 2 * time.Second
 )
 
-// newLease returns the lock of the leader election. controller-runtime's own would have a holder that is no Pod's name. The caller sets
-// the recorder of its events.
+// newLease returns the lock of the leader election. controller-runtime's own would have a holder that is no Pod's name. The election records
+// no events, so that a restart writes nothing: the Lease names the leader and when it became that.
 func newLease(config *rest.Config, o *Options) (*resourcelock.LeaseLock, error) {
 	identity, err := leaderIdentity(o.PodName)
 	if err != nil {

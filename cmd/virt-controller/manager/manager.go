@@ -172,7 +172,6 @@ func newManager(
 	if err != nil {
 		return nil, err
 	}
-	lease.LockConfig.EventRecorder = mgr.GetEventRecorderFor(lease.Identity()) //nolint:staticcheck // SA1019: the lock accepts no other recorder
 	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
 }
 
