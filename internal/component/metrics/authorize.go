@@ -18,13 +18,19 @@ import (
 	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 const (
-	// reviewTTL is how long the decision about a token is used again, and maxReviews is how many are kept.
+	// reviewTTL is how long the decision about a token is used again, and maxReviews is how many of each kind are kept.
 	reviewTTL  = time.Minute
 	maxReviews = 256
+	// acceptedTTL is how long it is remembered that a token was accepted, and thus reviewed again with a limit of its own. It is longer
+	// than the usual interval of scrapes.
+	acceptedTTL = time.Hour
+	// reviewsPerSecond and reviewBurst limit the requests to the API server, for tokens that were accepted before and for others.
+	reviewsPerSecond, reviewBurst = 10, 20
 	// reviewTimeout bounds the requests to the API server for a decision.
 	reviewTimeout = 10 * time.Second
 )
@@ -34,26 +40,33 @@ const (
 // controller-runtime has such a filter, too. It is built from the API server's library with its expression language, which was more than
 // a third of virt-handler's program, and of its memory at rest.
 func authorized(config *rest.Config, client *http.Client, handler http.Handler) (http.Handler, error) {
-	tokens, err := authentication.NewForConfigAndClient(config, client)
+	unknown, err := newReviewer(config, client)
 	if err != nil {
-		return nil, fmt.Errorf("cannot authenticate requests of the metrics: %w", err)
+		return nil, err
 	}
-	access, err := authorization.NewForConfigAndClient(config, client)
+	known, err := newReviewer(config, client)
 	if err != nil {
-		return nil, fmt.Errorf("cannot authorize requests of the metrics: %w", err)
+		return nil, err
 	}
-	return &guard{
-		tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(), decisions: cache.NewLRUExpireCache(maxReviews), handler: handler,
-	}, nil
+	return newGuard(unknown, known, handler), nil
 }
 
-// guard admits clients by their tokens.
+// guard admits clients by their tokens. Anyone can send any number of tokens that are denied, so these share neither memory nor the limit
+// of requests with those that were accepted: otherwise Prometheus would have to compete with them at each scrape.
 type guard struct {
-	tokens  authentication.TokenReviewInterface
-	access  authorization.SubjectAccessReviewInterface
-	handler http.Handler
-	// decisions have the status of a response by token and request.
-	decisions *cache.LRUExpireCache
+	// unknown reviews tokens that were not accepted before, and known those that were.
+	unknown, known *reviewer
+	handler        http.Handler
+	// admitted and denied have the decisions that are used again, denied with the status of the response. accepted has those that admitted
+	// a client at any time in the last acceptedTTL.
+	admitted, denied, accepted *cache.LRUExpireCache
+}
+
+func newGuard(unknown, known *reviewer, handler http.Handler) *guard {
+	return &guard{
+		unknown: unknown, known: known, handler: handler,
+		admitted: cache.NewLRUExpireCache(maxReviews), denied: cache.NewLRUExpireCache(maxReviews), accepted: cache.NewLRUExpireCache(maxReviews),
+	}
 }
 
 // question is what a decision is about: the hash of a token, a verb and a path.
@@ -71,29 +84,70 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	asked := question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method), path: r.URL.Path}
-	status, known := g.decisions.Get(asked)
-	if !known {
-		decided, err := g.decide(r.Context(), token, asked)
-		if err != nil {
-			log.Log.WithName("metrics").Error(err, "A request of the metrics cannot be authorized")
-			http.Error(w, "the API server cannot decide about this request", http.StatusInternalServerError)
-			return
-		}
-		status = decided
-		g.decisions.Add(asked, status, reviewTTL)
+	status, err := g.statusOf(r.Context(), token, asked)
+	switch {
+	case err != nil:
+		log.Log.WithName("metrics").Error(err, "A request of the metrics cannot be authorized")
+		http.Error(w, "the API server cannot decide about this request", http.StatusInternalServerError)
+	case status != http.StatusOK:
+		http.Error(w, http.StatusText(status), status)
+	default:
+		g.handler.ServeHTTP(w, r)
 	}
-	if status != http.StatusOK {
-		http.Error(w, http.StatusText(status.(int)), status.(int))
-		return
+}
+
+// statusOf returns the status of the response to a question.
+func (g *guard) statusOf(ctx context.Context, token string, asked question) (int, error) {
+	if _, admitted := g.admitted.Get(asked); admitted {
+		return http.StatusOK, nil
 	}
-	g.handler.ServeHTTP(w, r)
+	if status, denied := g.denied.Get(asked); denied {
+		return status.(int), nil
+	}
+	from := g.unknown
+	if _, accepted := g.accepted.Get(asked); accepted {
+		from = g.known
+	}
+	status, err := from.decide(ctx, token, asked)
+	switch {
+	case err != nil:
+		return 0, err
+	case status == http.StatusOK:
+		g.admitted.Add(asked, status, reviewTTL)
+		g.accepted.Add(asked, status, acceptedTTL)
+	default:
+		g.accepted.Remove(asked)
+		g.denied.Add(asked, status, reviewTTL)
+	}
+	return status, nil
+}
+
+// reviewer asks the API server, with a limit of requests of its own.
+type reviewer struct {
+	tokens authentication.TokenReviewInterface
+	access authorization.SubjectAccessReviewInterface
+}
+
+func newReviewer(config *rest.Config, client *http.Client) (*reviewer, error) {
+	// Anyone can send tokens. Their reviews would otherwise exhaust the component's limit.
+	config = rest.CopyConfig(config)
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(reviewsPerSecond, reviewBurst)
+	tokens, err := authentication.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("cannot authenticate requests of the metrics: %w", err)
+	}
+	access, err := authorization.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("cannot authorize requests of the metrics: %w", err)
+	}
+	return &reviewer{tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews()}, nil
 }
 
 // decide has the API server identify the token's user, and check whether that user may send the request.
-func (g *guard) decide(ctx context.Context, token string, asked question) (int, error) {
+func (v *reviewer) decide(ctx context.Context, token string, asked question) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	review, err := g.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	review, err := v.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("review a token: %w", err)
 	}
@@ -105,7 +159,7 @@ func (g *guard) decide(ctx context.Context, token string, asked question) (int, 
 	for key, values := range user.Extra {
 		extra[key] = authorizationv1.ExtraValue(values)
 	}
-	access, err := g.access.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+	access, err := v.access.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: asked.path, Verb: asked.verb},
 	}}, metav1.CreateOptions{})

@@ -12,9 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,9 +39,6 @@ const (
 	maxHeader = 16 << 10
 	// shutdownTimeout bounds how long shutdown waits for responses in flight.
 	shutdownTimeout = 5 * time.Second
-	// reviewsPerSecond and reviewBurst limit the tokens that are sent to the API server for review. Prometheus' token is cached for a
-	// minute.
-	reviewsPerSecond, reviewBurst = 10, 20
 )
 
 // Options configure what a component serves.
@@ -76,10 +71,7 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	if o.Authorize {
-		// Anyone can send tokens. Their reviews have a limit of their own, because they would otherwise exhaust the component's.
-		config := rest.CopyConfig(mgr.GetConfig())
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(reviewsPerSecond, reviewBurst)
-		if handler, err = authorized(config, mgr.GetHTTPClient(), handler); err != nil {
+		if handler, err = authorized(mgr.GetConfig(), mgr.GetHTTPClient(), handler); err != nil {
 			return err
 		}
 	}
