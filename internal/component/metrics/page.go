@@ -19,12 +19,22 @@ import (
 
 // page serves what was gathered in Prometheus' text format. It is encoded once, however many requests there are: no one has to
 // authenticate, and encoding takes longer than gathering.
+//
+// A client may take its time to receive a page. While one sends an old page, the current one is not replaced if it is in use, too: with
+// many slow clients there would otherwise be many pages in memory.
 type page struct {
 	from prometheus.Gatherer
 
-	mu            sync.Mutex
+	mu           sync.Mutex
+	current, old *version
+}
+
+// version is a page with what was gathered at a time.
+type version struct {
 	families      []*dto.MetricFamily
 	plain, zipped []byte
+	// users is how many responses send it.
+	users int
 }
 
 // ServeHTTP implements http.Handler. If some metrics could not be gathered, it serves the others: what a guest or a tenant reports
@@ -44,22 +54,47 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if zip {
 		w.Header().Set("Content-Encoding", "gzip")
 	}
-	_, _ = w.Write(p.encoded(families, zip))
+	used, text := p.encoded(families, zip)
+	defer p.release(used)
+	_, _ = w.Write(text)
 }
 
-func (p *page) encoded(families []*dto.MetricFamily, zip bool) []byte {
+// encoded returns the page as it is to be sent, and the version of it that the caller releases afterwards.
+func (p *page) encoded(families []*dto.MetricFamily, zip bool) (*version, []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.plain == nil || !slices.Equal(p.families, families) {
-		p.families, p.plain, p.zipped = families, encode(families), nil
+	if p.current == nil || !slices.Equal(p.current.families, families) {
+		p.replace(families)
 	}
+	used := p.current
+	used.users++
 	if !zip {
-		return p.plain
+		return used, used.plain
 	}
-	if p.zipped == nil {
-		p.zipped = compress(p.plain)
+	if used.zipped == nil {
+		used.zipped = compress(used.plain)
 	}
-	return p.zipped
+	return used, used.zipped
+}
+
+// replace replaces the current version, unless it and an older one are in use.
+func (p *page) replace(families []*dto.MetricFamily) {
+	if p.current != nil && p.current.users > 0 {
+		if p.old != nil {
+			return
+		}
+		p.old = p.current
+		p.old.families = nil
+	}
+	p.current = &version{families: families, plain: encode(families)}
+}
+
+func (p *page) release(used *version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if used.users--; used.users == 0 && used == p.old {
+		p.old = nil
+	}
 }
 
 func encode(families []*dto.MetricFamily) []byte {
