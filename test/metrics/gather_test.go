@@ -193,7 +193,7 @@ func (world) List(_ context.Context, list client.ObjectList, _ ...client.ListOpt
 func controllerCollector() prometheus.Collector {
 	leading := make(chan struct{})
 	close(leading)
-	return &monitoring.Collector{Reader: world{}, Elected: leading, Config: clusterconfig.Default, Labels: metrics.NewLabelFilter()}
+	return &monitoring.Collector{Reader: world{}, Elected: leading, Config: clusterconfig.Default, Labels: monitoring.Labels(metrics.NewLabelFilter())}
 }
 
 // waitingCollector returns the collector of an agent with a guest that waits for everything.

@@ -78,7 +78,7 @@ func collectors(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]pro
 	process := monitoring.Process(health.Ready(mgr), metrics.Closed(mgr.Elected()), func() bool { return store.Current().UseEmulation })
 	return append(append(process, transitions.Collectors()...),
 		&monitoring.Collector{
-			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: labels,
+			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: monitoring.Labels(labels),
 			Namespace: o.Namespace, WebhookSecret: certificate.WebhooksSecret, Clock: o.Clock,
 		}), nil
 }

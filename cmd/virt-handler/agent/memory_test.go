@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
@@ -43,6 +44,7 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 			hypervisor.MaxStats+hypervisor.MaxUsage) +
 		// Small responses with statistics.
 		guestmetrics.Slots*hypervisor.SmallResponse +
+		metrics.LabelCopies*guestmetrics.MaxLabelBytes +
 		int64(server.DefaultLimits.Streams)*server.StreamBytes
 	other := restOther + tmpfs +
 		conversations*copies*rpc.MaxMessage +

@@ -24,6 +24,10 @@ const maxUsageAge = 5 * time.Minute
 // limit, none has any.
 const maxLabelBytes = 512 << 10
 
+// MaxLabelBytes limits the labels of all VMIs in all metrics of their guests. A guest with ten labels of 60 bytes takes about 75 KiB of
+// it. It is in memory metrics.LabelCopies times at most. A test of cmd/virt-handler/agent checks that this fits into the agent's memory.
+const MaxLabelBytes = 12 << 20
+
 // Options configure a Collector.
 type Options struct {
 	// Node is the name of the node.
@@ -43,6 +47,7 @@ type Options struct {
 // Collector exports the statistics of the node's guests.
 type Collector struct {
 	o      Options
+	labels *metrics.LabelBudget
 	reader *reader
 }
 
@@ -51,7 +56,9 @@ func New(o Options) *Collector {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Collector{o: o, reader: newReader(&o)}
+	return &Collector{o: o, reader: newReader(&o), labels: &metrics.LabelBudget{
+		Filter: o.Labels, Prefix: "kubernetes_vmi_label_", Bytes: MaxLabelBytes, Clock: o.Clock,
+	}}
 }
 
 // Describe implements prometheus.Collector. The labels of VMIs are labels of the metrics, so nothing is described.
@@ -63,25 +70,35 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	c.reader.query(ctx, guests)
-	for _, guest := range guests {
-		s := &series{to: to, labels: c.labels(guest)}
+	objects, usages := make([]metrics.Labeled, len(guests)), make([]*hypervisor.GuestUsage, len(guests))
+	for i, guest := range guests {
+		if usage := c.o.Usage(guest); usage != nil && c.o.Clock.Now().Sub(usage.At) <= maxUsageAge {
+			usages[i] = usage
+		}
+		objects[i] = metrics.Labeled{
+			UID: guest.Pod.UID, Namespace: guest.Pod.VMI.Namespace, Labels: guest.Labels, Series: guest.series(usages[i]),
+		}
+	}
+	for i, taken := range c.labels.Of(objects) {
+		guest := guests[i]
+		s := &series{to: to, labels: c.labelsOf(&objects[i], taken)}
 		s.labels["node"], s.labels["namespace"], s.labels["name"] = c.o.Node, guest.Pod.VMI.Namespace, guest.Pod.VMI.Name
 		if stats := c.reader.latest(guest); stats != nil {
 			s.stats(guest, stats)
 		}
-		if usage := c.o.Usage(guest); usage != nil && c.o.Clock.Now().Sub(usage.At) <= maxUsageAge {
-			s.usage(usage)
+		if usages[i] != nil {
+			s.usage(usages[i])
 		}
 	}
 }
 
-// labels returns the labels of a guest's VMI, within maxLabelBytes.
-func (c *Collector) labels(guest *Guest) map[string]string {
-	labels, size := c.o.Labels.Select("kubernetes_vmi_label_", guest.Labels), 0
+// labelsOf returns the labels of a guest's VMI that were taken, within maxLabelBytes.
+func (c *Collector) labelsOf(guest *metrics.Labeled, taken map[string]string) map[string]string {
+	labels, size := c.labels.Filter.Select(c.labels.Prefix, taken), 0
 	for name, value := range labels {
 		size += len(name) + len(value)
 	}
-	if size*guest.series() > maxLabelBytes {
+	if size*guest.Series > maxLabelBytes {
 		clear(labels)
 	}
 	return labels

@@ -60,10 +60,14 @@ func (g *Guest) Describe(d *libvirtxml.Domain, nics, disks []string, cpus int) {
 	g.Affinity = affinity(d, cpus)
 }
 
-// series returns about how many metrics the guest has.
-func (g *Guest) series() int {
-	const others = 96 // of the domain and of file systems
-	return others + (len(vcpuRows)+1)*g.VCPUs + len(nicRows)*len(g.NICs) + len(diskRows)*len(g.Disks)
+// series returns how many metrics the guest has at most, with the last report of its agent or nil.
+func (g *Guest) series(usage *hypervisor.GuestUsage) int {
+	const affinity, vcpuTimes = 1, 1
+	n := len(domainRows) + len(guestRows) + affinity + (len(vcpuRows)+vcpuTimes)*g.VCPUs + len(nicRows)*len(g.NICs) + len(diskRows)*len(g.Disks)
+	if usage != nil {
+		n += 2*len(usage.Filesystems) + len(loads)
+	}
+	return n
 }
 
 // aliases returns names by the alias of their device.

@@ -262,6 +262,26 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 }
 
+// The guests of one namespace cannot make the page large, and those of others keep their labels.
+func TestLabelsOfAllGuestsAreLimited(t *testing.T) {
+	var guests []*Guest
+	for i := range 200 {
+		g := guest(fmt.Sprintf("hostile-%d", i))
+		for j := range 30 {
+			g.Labels[fmt.Sprintf("%d-%s", j, strings.Repeat("x", 60))] = strings.Repeat("y", 63)
+		}
+		guests = append(guests, g)
+	}
+	other := guest("other")
+	other.Pod.VMI.Namespace, other.Labels["team"] = "other", "blue"
+	guests = append(guests, other)
+	c := collector(guests, func(context.Context, *Guest, bool) (*hypervisor.Stats, error) { return statistics(), nil })
+	all := strings.Join(samples(t, c), "\n")
+	if len(all) > MaxLabelBytes+4<<20 || !strings.Contains(all, "yyy") || !strings.Contains(all, `kubernetes_vmi_label_team="blue"`) {
+		t.Errorf("the page has %d bytes", len(all))
+	}
+}
+
 // A response after the end of the scrape is used by the next one, unless it is too old.
 func TestLateResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 	PureGo = 90
 	// WithLibvirt is for virt-handler: libvirt's C library allocates launchers' responses outside Go's heap, and the agent creates
 	// files in memory.
-	WithLibvirt = 60
+	WithLibvirt = 70
 )
 
 // Apply sets the runtime's limit to a percentage of the container's. It does nothing if Env is not set, or if GOMEMLIMIT is set

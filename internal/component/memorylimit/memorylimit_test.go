@@ -19,7 +19,7 @@ func TestApply(t *testing.T) {
 	}{
 		{env: "", want: before},
 		{env: "1000000000", percentage: PureGo, want: 900000000},
-		{env: "1000000000", percentage: WithLibvirt, want: 600000000},
+		{env: "1000000000", percentage: WithLibvirt, want: 700000000},
 		{env: "1000000000", goEnv: "1GiB", want: before},
 		{env: "1Gi", want: before, fails: true},
 		{env: "0", want: before, fails: true},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -80,7 +81,7 @@ func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string
 	use := f.lists.Load()
 	selected := make([]string, 0, len(labels))
 	for key := range labels {
-		if (use.all || use.allowed[key]) && !use.hidden[key] {
+		if use.selects(key) {
 			selected = append(selected, key)
 		}
 	}
@@ -91,6 +92,20 @@ func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string
 	}
 	return out
 }
+
+// size returns how many bytes the selected labels take in a series. It counts all labels of an object with more than 64, and selects none:
+// the labels of all objects together may be too large for the memory.
+func (f *LabelFilter) size(prefix string, labels map[string]string) int64 {
+	use, size := f.lists.Load(), 0
+	for key, value := range labels {
+		if use.selects(key) {
+			size += len(prefix) + len(key) + min(len(value), maxText*utf8.UTFMax) + labelOverhead
+		}
+	}
+	return int64(size)
+}
+
+func (l *lists) selects(key string) bool { return (l.all || l.allowed[key]) && !l.hidden[key] }
 
 func labelName(key string) string {
 	return strings.Map(func(r rune) rune {

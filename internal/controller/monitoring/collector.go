@@ -37,8 +37,8 @@ type Collector struct {
 	Elected <-chan struct{}
 	// Config returns the cluster's configuration.
 	Config func() clusterconfig.Config
-	// Labels selects the labels of VMs.
-	Labels *metrics.LabelFilter
+	// Labels selects the labels of VMs, within a limit.
+	Labels *metrics.LabelBudget
 	// Namespace is the install namespace.
 	Namespace string
 	// WebhookSecret is the name of the Secret with the authority of the webhooks.
@@ -74,10 +74,10 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for i := range w.vms.Items {
 		vm := &w.vms.Items[i]
 		collectVM(&w, vm, to)
-		collectLabels(c.Labels, vm, to)
 		c.resources.collect(&w, vm, to)
 	}
 	c.resources.forget(w.vms.Items)
+	collectLabels(c.Labels, w.vms.Items, to)
 	collectSnapshots(w.snapshots.Items, to)
 	now := reconciler.Now(c.Clock)
 	collectAuthorities(&w, c.WebhookSecret, now, to)

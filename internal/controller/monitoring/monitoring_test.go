@@ -88,7 +88,7 @@ func (c *cached) List(_ context.Context, list client.ObjectList, options ...clie
 func collector(reader *cached) *Collector {
 	leading := make(chan struct{})
 	close(leading)
-	return &Collector{Reader: reader, Elected: leading, Config: clusterconfig.Default, Labels: metrics.NewLabelFilter()}
+	return &Collector{Reader: reader, Elected: leading, Config: clusterconfig.Default, Labels: Labels(metrics.NewLabelFilter())}
 }
 
 // samples returns the samples with these names, or all.

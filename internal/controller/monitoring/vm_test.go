@@ -4,18 +4,23 @@
 package monitoring
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -193,6 +198,48 @@ func TestLabels(t *testing.T) {
 		*builder.MakeVM("bare").Namespace("ns").Obj(),
 	}}
 	expectSamples(t, reader, []string{"vm_labels"}, `vm_labels{label_app="web",label_team_io_a="b"} 1`)
+}
+
+// A fleet of 10,000 VMs with usual labels has them in the metrics. That of a user who wants to fill the memory has fewer, and does not
+// take them from others.
+func TestLabelsOfAllVMsAreLimited(t *testing.T) {
+	vms := make([]v1.VirtualMachine, 0, 40_000)
+	add := func(namespace string, count int, labels map[string]string) {
+		for i := range count {
+			vm := v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("vm-%d", i), Labels: labels}}
+			vm.UID = types.UID(namespace + vm.Name)
+			vms = append(vms, vm)
+		}
+	}
+	few, many := map[string]string{}, map[string]string{}
+	for i := range 10 {
+		few[fmt.Sprintf("example.com/key-of-a-user-%d", i)] = strings.Repeat("v", 63-32)
+	}
+	for i := range metrics.MaxLabels {
+		many[fmt.Sprintf("%s.example.com/%d%s", strings.Repeat("d", 60), i, strings.Repeat("x", 60))] = strings.Repeat("y", 63)
+	}
+	add("fleet", 10_000, few)
+	add("hostile", 20_000, many)
+	to, got := make(chan prometheus.Metric, 100), map[string]int{}
+	go func() {
+		defer close(to)
+		collectLabels(Labels(metrics.NewLabelFilter()), vms, to)
+	}()
+	size := 0
+	for metric := range to {
+		out := &dto.Metric{}
+		if err := metric.Write(out); err != nil {
+			t.Fatal(err)
+		}
+		for _, label := range out.Label {
+			if size += len(label.GetName()) + len(label.GetValue()); label.GetName() == "namespace" {
+				got[label.GetValue()]++
+			}
+		}
+	}
+	if got["fleet"] != 10_000 || got["hostile"] == 0 || got["hostile"] > 5_000 || size > maxLabelBytes {
+		t.Errorf("labels have %d bytes, of VMs %v", size, got)
+	}
 }
 
 func TestVMI(t *testing.T) {
