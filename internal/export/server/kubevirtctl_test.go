@@ -55,9 +55,11 @@ func newKubeVirtctl(t *testing.T, w *world, formats map[exportv1.ExportVolumeFor
 	for kind, path := range map[exportv1.ExportManifestType]string{exportv1.AllManifests: content.AllPath, exportv1.AuthHeader: content.SecretPath} {
 		links.Manifests = append(links.Manifests, exportv1.VirtualMachineExportManifest{Type: kind, Url: "https://virt-export-x.default.svc" + content.InternalSide + path})
 	}
+	links.Manifests = append(links.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: "https://virt-export-x.default.svc" + content.OCIPath})
 	export := &exportv1.VirtualMachineExport{Status: &exportv1.VirtualMachineExportStatus{
 		Phase: exportv1.Ready, TokenSecretRef: ptr.To("token"), ServiceName: "virt-export-x", Links: &exportv1.VirtualMachineExportLinks{Internal: links},
 	}}
+	export.Spec.Source.Kind = "VirtualMachine"
 	export.APIVersion, export.Kind, export.Name, export.Namespace = exportv1.GroupVersion.String(), "VirtualMachineExport", "x", "default"
 	objects := map[string]any{
 		"/apis/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/x": export,
@@ -143,6 +145,16 @@ func TestKubeVirtctlDownloadsADisk(t *testing.T) {
 	}
 	if text := k.must("--manifest", "--manifest-output-format=json"); !bytes.Contains(text, []byte(`"VirtualMachine"`)) {
 		t.Errorf("the manifests are %s", text)
+	}
+}
+
+func TestKubeVirtctlDownloadsAnImage(t *testing.T) {
+	w, s := serveImage(t, imageContent())
+	w.write("disk.img", random(t, 1<<20))
+	s.Prepare(t.Context())
+	k := newKubeVirtctl(t, w, nil, token)
+	if files := unpack(t, k.must("--format=oci")); len(files) != 5 {
+		t.Errorf("got %d files", len(files))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -192,22 +193,32 @@ func (e *export) check(cmd *cobra.Command, function string) error {
 		return errors.New("need to specify export kind when attempting to create a VirtualMachineExport [--pvc|--vm|--snapshot]")
 	case function != download:
 		return nil
-	case e.format != "" && e.format != formatGzip && e.format != formatRaw && e.format != formatOCI:
+	case !slices.Contains([]string{"", formatGzip, formatRaw, formatOCI}, e.format):
 		return fmt.Errorf(invalidValue, "--format", "gzip/raw/oci")
 	case e.retries < 0:
 		return fmt.Errorf(invalidValue, "--retry", "positive integers")
-	case e.format == formatOCI && e.volume != "":
-		return fmt.Errorf(incompatibleFlag, "--volume", "--format=oci")
-	case e.format == formatOCI && e.manifest:
-		return fmt.Errorf(incompatibleFlag, "--manifest", "--format=oci")
-	case e.format == formatOCI && e.pvc != "":
-		return fmt.Errorf(incompatibleFlag, "--pvc", "--format=oci")
+	case e.format == formatOCI && e.noImageFlag() != "":
+		return fmt.Errorf(incompatibleFlag, e.noImageFlag(), "--format=oci")
 	case e.manifest:
 		return e.checkManifest()
 	case e.output == "":
 		return errors.New("warning: Binary output can mess up your terminal. Use '--output -' to output into stdout anyway or consider '--output <FILE>' to save to a file")
 	}
 	return nil
+}
+
+// noImageFlag returns a flag that was given and that a download of an OCI image does not have, or nothing.
+func (e *export) noImageFlag() string {
+	switch {
+	case e.volume != "":
+		return "--volume"
+	case e.manifest:
+		return "--manifest"
+	case e.pvc != "":
+		return "--pvc"
+	default:
+		return ""
+	}
 }
 
 func (e *export) checkManifest() error {
