@@ -316,7 +316,7 @@ func compress(ctx context.Context, to io.Writer, d disk) (int64, error) {
 
 // contextReader fails when its context ends.
 type contextReader struct {
-	ctx context.Context //nolint:containedctx // it is that of one copy
+	ctx context.Context // that of one copy
 	io.Reader
 }
 
