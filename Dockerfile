@@ -38,10 +38,11 @@ ENV PATH=/usr/sbin:/usr/bin
 USER 65527:65527
 ENTRYPOINT ["/usr/bin/virt-handler"]
 
-# The privileged half of the node agent runs as root: it opens other Pods' sockets and creates their network devices. It has one program.
+# The privileged half of the node agent runs as root: it opens other Pods' sockets and creates their network devices. Each of its programs
+# runs in a container of its own.
 FROM scratch AS virt-broker
 COPY images/virt-broker/rootfs/ /
-COPY bin/virt-broker /usr/bin/virt-broker
+COPY bin/virt-broker bin/virt-network-broker bin/virt-device-plugin /usr/bin/
 USER 0:0
 ENTRYPOINT ["/usr/bin/virt-broker"]
 

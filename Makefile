@@ -46,9 +46,9 @@ components := virt-controller virt-api virt-handler virt-broker virt-launcher vi
 images := $(components) guest-small guest-small-kernel $(if $(GUESTFS),libguestfs-tools)
 ldflags := -s -w -X github.com/vireo-project/vireo/internal/component/version.Version=$(VERSION)
 build_flags := -ldflags '$(ldflags)'
-# Without the pages of gRPC's library about its requests, which nobody sees, the linker leaves out 2.7 MB of virt-broker, whose memory is
+# Without the pages of gRPC's library about its requests, which nobody sees, the linker leaves out 2.7 MB of virt-device-plugin, whose memory is
 # mostly its own file. hack/images/build.sh has the same.
-broker_flags := -tags=netgo,osusergo,grpcnotrace
+plugin_flags := -tags=netgo,osusergo,grpcnotrace
 
 ##@ General
 
@@ -244,8 +244,8 @@ bench-snapshot: ## Take snapshots of guests with 1, 4 and 16 disks (COUNT=10), a
 .PHONY: build
 build: deps ## Build the components and virtctl into bin/
 	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-handler ./cmd/virt-launcher ./cmd/virt-tail \
-		./cmd/virt-freezer ./cmd/virt-exportproxy ./cmd/virt-exportserver
-	CGO_ENABLED=1 go build $(build_flags) $(broker_flags) -o bin/ ./cmd/virt-broker
+		./cmd/virt-freezer ./cmd/virt-exportproxy ./cmd/virt-exportserver ./cmd/virt-broker ./cmd/virt-network-broker
+	CGO_ENABLED=1 go build $(build_flags) $(plugin_flags) -o bin/ ./cmd/virt-device-plugin
 	@$(MAKE) virtctl
 	go build $(build_flags) -o bin/test-tools ./test/tools
 

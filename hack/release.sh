@@ -84,7 +84,7 @@ bills() {
 	bill virt-controller bin/virt-controller
 	bill virt-api bin/virt-api
 	bill virt-handler bin/virt-handler .build/rootfs/virt-handler.tar
-	bill virt-broker bin/virt-broker
+	bill virt-broker bin/virt-broker bin/virt-network-broker bin/virt-device-plugin
 	bill virt-launcher bin/virt-launcher bin/virt-tail bin/virt-freezer .build/rootfs/virt-launcher.tar
 	bill virt-exportproxy bin/virt-exportproxy
 	bill virt-exportserver bin/virt-exportserver

@@ -28,11 +28,8 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// maxRestKiB is the limit for the resident memory of the process at rest. docs/adr/0088-the-agent-in-two.md has what was measured.
-const maxRestKiB = 16 << 10
-
-// buildTags are those of the program in its image: see the Makefile.
-const buildTags = "-tags=netgo,osusergo,grpcnotrace"
+// maxRest are the limits for the resident memory of the programs at rest, in KiB. docs/adr/0088-the-agent-in-two.md has what was measured.
+var maxRest = map[brokerapi.Program]int{brokerapi.Broker: 9 << 10, brokerapi.NetworkBroker: 9 << 10, brokerapi.DevicePlugin: 14 << 10}
 
 // atRest is how long the process has nothing to do before it is measured, and soon how long anything may take.
 const atRest, soon = 4 * time.Second, time.Minute
@@ -69,17 +66,19 @@ func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pl
 
 // requestMuch sends many requests at the same time, some of them large, as virt-handler does while guests start. They fail, because there
 // are no guests.
-func requestMuch(t *testing.T, socket string) {
+func requestMuch(t *testing.T, sockets string) {
 	t.Helper()
 	large := fmt.Sprintf(`{"steps":[{"do":"add-tap","link":%q}]}`, strings.Repeat("n", brokerapi.MaxRequest-200))
+	verbs := []brokerapi.Verb{brokerapi.WatchGuest, brokerapi.NetworkState, brokerapi.ExclusiveCPUs}
 	var requests sync.WaitGroup
-	for i := range 256 {
+	for i := range 3 * 256 {
 		requests.Go(func() {
-			request := &brokerapi.Request{Verb: brokerapi.WatchGuest, Pod: uuid.NewString()}
-			if i%8 == 0 {
+			request := &brokerapi.Request{Verb: verbs[i%len(verbs)], Pod: uuid.NewString()}
+			program := request.Verb.Program()
+			if i/len(verbs)%8 == 0 {
 				request.Verb, request.Arguments = brokerapi.ChangeNetwork, json.RawMessage(large)
 			}
-			conn, err := net.Dial("unix", socket)
+			conn, err := net.Dial("unix", program.Socket(sockets))
 			if err != nil {
 				t.Error(err)
 				return
@@ -104,23 +103,24 @@ func (k *kubelet) serve(t *testing.T, listener net.Listener) {
 	t.Cleanup(server.Stop)
 }
 
-// TestMemoryAtRest runs the program as its DaemonSet does: a kubelet has accepted its five devices, probes have run, virt-handler has sent
+// TestMemoryAtRest runs the programs as their DaemonSet does: a kubelet has accepted its five devices, probes have run, virt-handler has sent
 // requests and watches the devices.
 func TestMemoryAtRest(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "virt-broker")
-	build := exec.Command("go", "build", buildTags, "-ldflags", "-s -w", "-o", program, ".")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
+	bin, root, dev := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, program := range brokerapi.Programs {
+		build := exec.Command("go", "build", buildTags, "-ldflags", "-s -w", "-o", filepath.Join(bin, string(program)), sourceOf(program))
+		if output, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
 	}
-	root, dev := t.TempDir(), t.TempDir()
 	// A socket's path has at most 108 bytes.
 	plugins, err := os.MkdirTemp("", "p")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(plugins) })
-	socket := brokerapi.Socket(root)
-	for _, dir := range []string{filepath.Join(root, "pods"), filepath.Join(root, "pod-resources"), filepath.Join(dev, "net"), filepath.Dir(socket)} {
+	sockets := brokerapi.SocketDir(root)
+	for _, dir := range []string{filepath.Join(root, "pods"), filepath.Join(root, "pod-resources"), filepath.Join(dev, "net"), sockets} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -138,13 +138,20 @@ func TestMemoryAtRest(t *testing.T) {
 	k := &kubelet{ctx: t.Context(), dir: plugins, followed: make(chan int, len(devices))}
 	k.serve(t, listener)
 
-	flags := []string{"--kubelet-root", root, "--pod-logs-dir", root, "--dev-dir", dev, "--device-plugin-dir", plugins}
-	process := exec.CommandContext(t.Context(), program, flags...)
-	process.Env = append(os.Environ(), "MEMORY_LIMIT="+strconv.Itoa(256<<20))
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
+	flags := map[brokerapi.Program][]string{
+		brokerapi.Broker: {"--pod-logs-dir", root, "--dev-dir", dev}, brokerapi.NetworkBroker: nil,
+		brokerapi.DevicePlugin: {"--pod-logs-dir", root, "--dev-dir", dev, "--device-plugin-dir", plugins},
 	}
-	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
+	processes := map[brokerapi.Program]*os.Process{}
+	for _, program := range brokerapi.Programs {
+		process := exec.CommandContext(t.Context(), filepath.Join(bin, string(program)), append(flags[program], "--kubelet-root", root)...)
+		process.Env = append(os.Environ(), "MEMORY_LIMIT="+strconv.Itoa(256<<20))
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
+		processes[program] = process.Process
+	}
 	for range devices {
 		select {
 		case count := <-k.followed:
@@ -155,26 +162,48 @@ func TestMemoryAtRest(t *testing.T) {
 			t.Fatal("the devices were not registered")
 		}
 	}
-	watch, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
+	for _, program := range brokerapi.Programs {
+		verb := brokerapi.WatchProgram
+		if program == brokerapi.DevicePlugin {
+			verb = brokerapi.WatchDevices
+		}
+		follow(t, program.Socket(sockets), verb)
+		for range 20 {
+			if output, err := exec.Command(filepath.Join(bin, string(program)), "check", "--kubelet-root", root).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", program, err, output)
+			}
+		}
+	}
+	requestMuch(t, sockets)
+	time.Sleep(atRest)
+	for program, process := range processes {
+		rss := resident(t, process.Pid)
+		t.Logf("%s: %d KiB", program, rss)
+		if rss > maxRest[program] {
+			t.Errorf("%s has %d KiB resident at rest, more than %d", program, rss, maxRest[program])
+		}
+	}
+}
+
+// follow sends a request with a verb that watches, until the test ends.
+func follow(t *testing.T, socket string, verb brokerapi.Verb) {
+	t.Helper()
+	var watch net.Conn
+	for deadline := time.Now().Add(soon); ; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if watch, err = net.Dial("unix", socket); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(func() { _ = watch.Close() })
-	if err := brokerapi.WriteRequest(watch, &brokerapi.Request{Verb: brokerapi.WatchDevices}); err != nil {
+	if err := brokerapi.WriteRequest(watch, &brokerapi.Request{Verb: verb}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(watch, make([]byte, 1)); err != nil {
 		t.Fatal(err)
-	}
-	for range 20 {
-		if output, err := exec.Command(program, append([]string{"check"}, flags...)...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
-		}
-	}
-	requestMuch(t, socket)
-	time.Sleep(atRest)
-	if rss := resident(t, process.Process.Pid); rss > maxRestKiB {
-		t.Errorf("%d KiB are resident at rest, more than %d", rss, maxRestKiB)
 	}
 }
 

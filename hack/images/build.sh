@@ -50,7 +50,7 @@ place() {
 binary() {
 	local tags=netgo,osusergo
 	[ -x "$repo/bin/$1" ] && return
-	[ "$1" != virt-broker ] || tags+=,grpcnotrace # see the Makefile
+	[ "$1" != virt-device-plugin ] || tags+=,grpcnotrace # see the Makefile
 	say "$1: bin/$1 is not there, building it"
 	(cd "$repo" && CGO_ENABLED=1 go build -trimpath -tags "$tags" -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
 		die "$1: go build ./cmd/$1 failed"
@@ -59,7 +59,10 @@ binary() {
 # programs NAME: prints Vireo's commands in an image.
 programs() {
 	echo "$1"
-	[ "$1" != virt-launcher ] || echo virt-tail virt-freezer
+	case $1 in
+	virt-launcher) echo virt-tail virt-freezer ;;
+	virt-broker) echo virt-network-broker virt-device-plugin ;;
+	esac
 }
 
 # prepare NAME: creates the files that the Dockerfile's target adds, and prints their paths.
@@ -67,8 +70,10 @@ inputs() {
 	local made part
 	case $1 in
 	virt-controller | virt-api | virt-broker | virt-exportproxy | virt-exportserver)
-		binary "$1" >&2
-		echo "bin/$1"
+		for part in $(programs "$1"); do
+			binary "$part" >&2
+			echo "bin/$part"
+		done
 		echo "images/$1/rootfs"
 		;;
 	test-tools)

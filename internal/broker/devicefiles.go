@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
@@ -22,17 +23,17 @@ var guestDevices = []string{"/dev/kvm", "/dev/net/tun", "/dev/vhost-net", "/dev/
 
 // ownDevices makes QEMU's user the owner of the devices in the Pod's /dev. The runtime creates them with the owner that they
 // have on the node, where vhost-net and sometimes kvm belong to root. It never changes the owner of the node's own device files.
-func (s *Server) ownDevices(pod string, _ none) (task, error) {
-	return s.inRoot(s.quick, pod, func(root *podprocess.Root) (answer, error) {
+func (b *Broker) ownDevices(pod string, _ server.None) (server.Task, error) {
+	return b.inRoot(b.quick, pod, func(root *podprocess.Root) (server.Answer, error) {
 		var errs []error
 		for _, device := range guestDevices {
 			// The broker's path of the node's device.
-			onNode := filepath.Join(s.DevDir, strings.TrimPrefix(device, "/dev/"))
+			onNode := filepath.Join(b.DevDir, strings.TrimPrefix(device, "/dev/"))
 			if err := ownDeviceAt(root, device, onNode); err != nil {
 				errs = append(errs, fmt.Errorf("change the owner of %s in the launcher Pod to user %d: %w", device, layout.QEMUUser, err))
 			}
 		}
-		return answer{}, errors.Join(errs...)
+		return server.Answer{}, errors.Join(errs...)
 	}), nil
 }
 
@@ -50,7 +51,7 @@ func ownDeviceAt(root *podprocess.Root, path, onNode string) error {
 }
 
 // ownDevice makes QEMU's user the owner of a device file of the Pod. It returns an error if the file is the node's own, and does nothing
-// if it is another device than the node's. The kubelet allocates a device only if the node has it.
+// if it is another device than the node'b. The kubelet allocates a device only if the node has it.
 func ownDevice(f *os.File, onNode string) error {
 	var node, stat unix.Stat_t
 	err := unix.Stat(onNode, &node)

@@ -8,16 +8,15 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
-	"net/netip"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
@@ -50,17 +49,17 @@ func FuzzRequest(f *testing.F) {
 		if len(request.Pod)+len(request.Verb)+len(request.Arguments) > 3*len(data) {
 			t.Errorf("%+v has more than %d bytes", request, len(data))
 		}
-		accepted, err := w.server.task(request)
+		accepted, err := w.server.Task(request)
 		if err != nil {
 			if code := brokerapi.CodeOf(err); code != brokerapi.CodeInvalid && code != brokerapi.CodeRefused {
 				t.Errorf("%+v: %v", request, err)
 			}
 			return
 		}
-		if accepted.limit == nil || (accepted.run == nil) == (accepted.watch == nil) {
+		if (accepted.Limit == nil) != (accepted.Run == nil) || (accepted.Run == nil) == (accepted.Watch == nil) {
 			t.Errorf("%+v has the task %+v", request, accepted)
 		}
-		if _, known := verbs[request.Verb]; !known || request.Verb.OfNode() != (request.Pod == "") {
+		if _, known := valid[request.Verb]; !known || request.Verb.OfNode() != (request.Pod == "") {
 			t.Errorf("%+v was accepted", request)
 		}
 		if request.Pod != "" && (pods.CheckUID(request.Pod) != nil || filepath.Join("/a", request.Pod) != "/a/"+request.Pod || strings.ContainsAny(request.Pod, "/\x00")) {
@@ -70,7 +69,7 @@ func FuzzRequest(f *testing.F) {
 }
 
 // fuzzVerb calls check with the arguments of requests that are accepted.
-func fuzzVerb[A any](f *testing.F, verb brokerapi.Verb, more []A, check func(t *testing.T, a A, accepted task)) {
+func fuzzVerb[A any](f *testing.F, verb brokerapi.Verb, more []A, check func(t *testing.T, a A, accepted server.Task)) {
 	f.Helper()
 	for _, seed := range append([]any{valid[verb]}, anyOf(more)...) {
 		text, err := json.Marshal(seed)
@@ -89,7 +88,7 @@ func fuzzVerb[A any](f *testing.F, verb brokerapi.Verb, more []A, check func(t *
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		accepted, err := w.server.task(&brokerapi.Request{Verb: verb, Pod: podUID, Arguments: text})
+		accepted, err := w.server.Task(&brokerapi.Request{Verb: verb, Pod: podUID, Arguments: text})
 		if err != nil {
 			return
 		}
@@ -112,12 +111,12 @@ func anyOf[A any](list []A) []any {
 // FuzzOpenSocket checks that only the sockets of libvirtd and of USB redirection are connected to.
 func FuzzOpenSocket(f *testing.F) {
 	more := []brokerapi.OpenSocketArguments{{Name: "../x"}, {Name: "virt-usbredir-0"}, {Name: "virt-usbredir-9"}}
-	fuzzVerb(f, brokerapi.OpenSocket, more, func(t *testing.T, a brokerapi.OpenSocketArguments, accepted task) {
+	fuzzVerb(f, brokerapi.OpenSocket, more, func(t *testing.T, a brokerapi.OpenSocketArguments, accepted server.Task) {
 		if a.Wait {
 			return
 		}
-		got, err := accepted.run(t.Context())
-		defer got.close()
+		got, err := accepted.Run(t.Context())
+		defer got.Close()
 		if err == nil && a.Name != launcherpod.LibvirtSocketName {
 			t.Errorf("connected to %q", a.Name)
 		}
@@ -129,12 +128,12 @@ func FuzzReadVolume(f *testing.F) {
 	more := []brokerapi.ReadVolumeArguments{
 		{Kind: secrets, Volume: "disk-udata"}, {Kind: configMaps, Volume: "../disk-files"},
 	}
-	fuzzVerb(f, brokerapi.ReadVolume, more, func(t *testing.T, a brokerapi.ReadVolumeArguments, accepted task) {
-		got, err := accepted.run(t.Context())
+	fuzzVerb(f, brokerapi.ReadVolume, more, func(t *testing.T, a brokerapi.ReadVolumeArguments, accepted server.Task) {
+		got, err := accepted.Run(t.Context())
 		if err != nil {
 			return
 		}
-		result, ok := got.result.(brokerapi.ReadVolumeResult)
+		result, ok := got.Result.(brokerapi.ReadVolumeResult)
 		for name, data := range result.Files {
 			if !ok || string(data) != "its own" || a.Volume != "disk-udata" || a.Kind != secrets {
 				t.Errorf("%+v: read %q from %q", a, data, name)
@@ -149,13 +148,13 @@ func FuzzOpenFile(f *testing.F) {
 		{Mount: launcherpod.ContainerDiskDir("disk"), Name: "disk.img"}, {Mount: launcherpod.ContainerDisksDir + "/..", Name: "secret"},
 		{Mount: launcherpod.StateDir, Name: "../secret"}, {Mount: launcherpod.KernelBootDir, Name: "vmlinuz"},
 	}
-	fuzzVerb(f, brokerapi.OpenFile, more, func(t *testing.T, a brokerapi.OpenFileArguments, accepted task) {
-		got, err := accepted.run(t.Context())
+	fuzzVerb(f, brokerapi.OpenFile, more, func(t *testing.T, a brokerapi.OpenFileArguments, accepted server.Task) {
+		got, err := accepted.Run(t.Context())
 		if err != nil {
 			return
 		}
-		defer got.close()
-		if content, err := io.ReadAll(got.file); err != nil || string(content) != "open" {
+		defer got.Close()
+		if content, err := io.ReadAll(got.File); err != nil || string(content) != "open" {
 			t.Errorf("%+v: read %q, %v", a, content, err)
 		}
 	})
@@ -163,7 +162,7 @@ func FuzzOpenFile(f *testing.F) {
 
 // FuzzGiveHostDir checks that only directories for disks are given away.
 func FuzzGiveHostDir(f *testing.F) {
-	fuzzVerb(f, brokerapi.GiveHostDir, nil, func(t *testing.T, a brokerapi.GiveHostDirArguments, _ task) {
+	fuzzVerb(f, brokerapi.GiveHostDir, nil, func(t *testing.T, a brokerapi.GiveHostDirArguments, _ server.Task) {
 		if path.Dir(a.Directory) != launcherpod.DisksDir || path.Clean(a.Directory) != a.Directory {
 			t.Errorf("%q was accepted", a.Directory)
 		}
@@ -173,91 +172,32 @@ func FuzzGiveHostDir(f *testing.F) {
 // FuzzInspect checks that nothing outside the Pod is described: its root directory has no device.
 func FuzzInspect(f *testing.F) {
 	more := []brokerapi.InspectArguments{{Path: "/../../dev/null"}, {Path: "/proc/self/root/dev/null", DirectIO: true}}
-	fuzzVerb(f, brokerapi.Inspect, more, func(t *testing.T, a brokerapi.InspectArguments, accepted task) {
-		got, err := accepted.run(t.Context())
-		if result, ok := got.result.(brokerapi.InspectResult); err == nil && (!ok || result.Mode&unix.S_IFMT == unix.S_IFCHR) {
-			t.Errorf("%q is %+v", a.Path, got.result)
+	fuzzVerb(f, brokerapi.Inspect, more, func(t *testing.T, a brokerapi.InspectArguments, accepted server.Task) {
+		got, err := accepted.Run(t.Context())
+		if result, ok := got.Result.(brokerapi.InspectResult); err == nil && (!ok || result.Mode&unix.S_IFMT == unix.S_IFCHR) {
+			t.Errorf("%q is %+v", a.Path, got.Result)
 		}
 	})
 }
 
 // FuzzSetRealtime checks that the number of vCPUs is limited. A priority needs exclusive CPUs, which no Pod has here.
 func FuzzSetRealtime(f *testing.F) {
-	fuzzVerb(f, brokerapi.SetRealtime, nil, func(t *testing.T, a brokerapi.SetRealtimeArguments, accepted task) {
-		if _, err := accepted.run(t.Context()); err == nil || len(a.VCPUs) > maxVCPUs {
+	fuzzVerb(f, brokerapi.SetRealtime, nil, func(t *testing.T, a brokerapi.SetRealtimeArguments, accepted server.Task) {
+		if _, err := accepted.Run(t.Context()); err == nil || len(a.VCPUs) > maxVCPUs {
 			t.Errorf("%d vCPUs were accepted", len(a.VCPUs))
 		}
 	})
 }
 
-// FuzzChangeNetwork checks that the names of links in steps that are accepted are ones that the kernel accepts and that are in no other
-// directory of its settings, and that they have no more rules than the kernel gets.
-func FuzzChangeNetwork(f *testing.F) {
-	more := []brokerapi.ChangeNetworkArguments{
-		{Steps: []brokerapi.Step{{Do: brokerapi.Set, Setting: brokerapi.AcceptRA, Link: "../all"}, {Do: brokerapi.Rename, Link: "eth0", Other: "lo"}}},
-		{Steps: []brokerapi.Step{{Do: brokerapi.Translate, Ports: []brokerapi.PortRange{{Protocol: "TCP", First: 1, Last: 2}}, Rules: []brokerapi.Rule{
-			{Chain: brokerapi.Prerouting, In: "eth0", Listed: true, Do: brokerapi.To, Target: netip.MustParseAddr("10.0.2.2")},
-		}}}},
-	}
-	fuzzVerb(f, brokerapi.ChangeNetwork, more, func(t *testing.T, a brokerapi.ChangeNetworkArguments, _ task) {
-		for _, step := range a.Steps {
-			if step.Do != brokerapi.Translate && (step.Do != brokerapi.Set || step.Link != "") {
-				checkLink(t, step.Link)
-			}
-			if step.Do == brokerapi.Rename || step.Do == brokerapi.Attach {
-				checkLink(t, step.Other)
-			}
-			for _, rule := range step.Rules {
-				checkRule(t, rule)
-			}
-			for _, ports := range step.Ports {
-				if ports.First == 0 || ports.Last < ports.First || !slices.Contains([]string{"TCP", "UDP"}, ports.Protocol) {
-					t.Errorf("ports %+v", ports)
-				}
-			}
-		}
-	})
-}
-
-func checkRule(t *testing.T, rule brokerapi.Rule) {
-	t.Helper()
-	for _, name := range []string{rule.In, rule.Out} {
-		if name != "" {
-			checkLink(t, name)
-		}
-	}
-	for _, network := range []netip.Prefix{rule.Source, rule.Destination} {
-		if network.IsValid() && network.Addr().Is4() == rule.IPv6 {
-			t.Errorf("the networks %+v", rule)
-		}
-	}
-	if (rule.Do == brokerapi.To || rule.Do == brokerapi.From) && (!rule.Target.IsValid() || rule.Target.Is4() == rule.IPv6) {
-		t.Errorf("the target of %+v", rule)
-	}
-}
-
-func checkLink(t *testing.T, name string) {
-	t.Helper()
-	const longest = 15
-	if len(name) > longest || strings.ContainsAny(name, "/. \x00\n") || slices.Contains([]string{"", "lo", "all", "default"}, name) {
-		t.Errorf("the name %q", name)
-	}
-}
-
-// FuzzOpenRouter checks the same for the verb that opens a socket.
-func FuzzOpenRouter(f *testing.F) {
-	fuzzVerb(f, brokerapi.OpenRouter, nil, func(t *testing.T, a brokerapi.OpenRouterArguments, _ task) { checkLink(t, a.Bridge) })
-}
-
 // FuzzAttachVolume checks that a volume that is accepted is one entry of a directory, and the attachment Pod another.
 func FuzzAttachVolume(f *testing.F) {
 	more := []brokerapi.VolumeArguments{{Volume: "../x", Attachment: otherUID}, {Volume: "data.img", Attachment: otherUID}, {Volume: "data", Attachment: "../" + otherUID}}
-	fuzzVerb(f, brokerapi.AttachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, accepted task) {
+	fuzzVerb(f, brokerapi.AttachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, accepted server.Task) {
 		checkVolumeName(t, a)
 		if pods.CheckUID(a.Attachment) != nil {
 			t.Errorf("attachment Pod %q was accepted", a.Attachment)
 		}
-		if _, err := accepted.run(t.Context()); err == nil {
+		if _, err := accepted.Run(t.Context()); err == nil {
 			t.Errorf("%+v: a Pod without claims was attached", a)
 		}
 	})
@@ -266,7 +206,7 @@ func FuzzAttachVolume(f *testing.F) {
 // FuzzDetachVolume is FuzzAttachVolume for the other verb.
 func FuzzDetachVolume(f *testing.F) {
 	more := []brokerapi.VolumeArguments{{Volume: ".."}, {Volume: "data", Attachment: "/"}}
-	fuzzVerb(f, brokerapi.DetachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, _ task) { checkVolumeName(t, a) })
+	fuzzVerb(f, brokerapi.DetachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, _ server.Task) { checkVolumeName(t, a) })
 }
 
 func checkVolumeName(t *testing.T, a brokerapi.VolumeArguments) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -18,18 +19,18 @@ const mountsBefore = 10 * time.Second
 
 // giveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this Pod. It
 // does nothing with an older directory.
-func (s *Server) giveHostDir(pod string, a brokerapi.GiveHostDirArguments) (task, error) {
+func (b *Broker) giveHostDir(pod string, a brokerapi.GiveHostDirArguments) (server.Task, error) {
 	if !isIn(layout.DisksDir, a.Directory) {
-		return task{}, brokerapi.Refused("%.256q is not where a directory of the node is mounted", a.Directory)
+		return server.Task{}, brokerapi.Refused("%.256q is not where a directory of the node is mounted", a.Directory)
 	}
-	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {
-		since, err := s.pods.Created(pod)
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) {
+		since, err := b.Pods.Created(pod)
 		if err != nil || since.IsZero() {
-			return answer{}, err
+			return server.Answer{}, err
 		}
 		if err := root.ChownNewDirectory(a.Directory, layout.QEMUUser, since.Add(-mountsBefore)); err != nil {
-			return answer{}, fmt.Errorf("check whether the kubelet created %s: %w", a.Directory, err)
+			return server.Answer{}, fmt.Errorf("check whether the kubelet created %s: %w", a.Directory, err)
 		}
-		return answer{}, nil
+		return server.Answer{}, nil
 	}), nil
 }

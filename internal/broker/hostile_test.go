@@ -25,6 +25,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/kubelet"
 )
@@ -45,12 +46,14 @@ var valid = map[brokerapi.Verb]any{
 	brokerapi.CPUs:          nil,
 	brokerapi.SetRealtime:   brokerapi.SetRealtimeArguments{VCPUs: []uint{0}},
 	brokerapi.NetworkState:  nil,
-	brokerapi.ChangeNetwork: brokerapi.ChangeNetworkArguments{Steps: []brokerapi.Step{{Do: brokerapi.SetUp, Link: "eth0"}}},
-	brokerapi.OpenRouter:    brokerapi.OpenRouterArguments{Bridge: "k6t-eth0"},
+	brokerapi.ChangeNetwork: networkapi.ChangeNetworkArguments{Steps: []networkapi.Step{{Do: networkapi.SetUp, Link: "eth0"}}},
+	brokerapi.OpenRouter:    networkapi.OpenRouterArguments{Bridge: "k6t-eth0"},
 	brokerapi.AttachVolume:  brokerapi.VolumeArguments{Volume: "data", Attachment: otherUID},
 	brokerapi.DetachVolume:  brokerapi.VolumeArguments{Volume: "data", Block: true},
 	brokerapi.WatchDevices:  nil,
 	brokerapi.CPUPolicy:     nil,
+	brokerapi.ExclusiveCPUs: nil,
+	brokerapi.WatchProgram:  nil,
 }
 
 func requestOf(t testing.TB, verb brokerapi.Verb, pod string, arguments any) *brokerapi.Request {
@@ -99,7 +102,7 @@ func errorIn(t testing.TB, from io.Reader) error {
 
 func TestEveryVerbHasValidArguments(t *testing.T) {
 	w := newWorld(t, nil)
-	for verb := range verbs {
+	for verb := range w.server.Verbs {
 		arguments, found := valid[verb]
 		if !found {
 			t.Errorf("no arguments for %s", verb)
@@ -108,7 +111,7 @@ func TestEveryVerbHasValidArguments(t *testing.T) {
 		if verb.OfNode() {
 			pod = ""
 		}
-		if _, err := w.server.task(requestOf(t, verb, pod, arguments)); err != nil {
+		if _, err := w.server.Task(requestOf(t, verb, pod, arguments)); err != nil {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
@@ -124,8 +127,8 @@ func TestPodsThatAreNoLaunchers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for verb, arguments := range valid {
-		if verb.OfNode() {
-			continue
+		if verb.OfNode() || verb == brokerapi.ExclusiveCPUs {
+			continue // The latter reads from the kubelet which CPUs it has given to a Pod of any kind.
 		}
 		expectCode(t, w.ask(requestOf(t, verb, podUID, arguments)), brokerapi.CodeRefused)
 		// A directory of the kubelet without a libvirtd, and no directory.
@@ -245,18 +248,18 @@ func TestForgedPaths(t *testing.T) {
 		expectCode(t, w.ask(requestOf(t, brokerapi.Inspect, podUID, brokerapi.InspectArguments{Path: path})), brokerapi.CodeInvalid)
 	}
 	for _, name := range []string{"", "lo", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00", "../../kernel/core_pattern"} {
-		expectCode(t, w.ask(requestOf(t, brokerapi.OpenRouter, podUID, brokerapi.OpenRouterArguments{Bridge: name})), brokerapi.CodeInvalid)
+		expectCode(t, w.ask(requestOf(t, brokerapi.OpenRouter, podUID, networkapi.OpenRouterArguments{Bridge: name})), brokerapi.CodeInvalid)
 	}
 	for _, name := range []string{"", "lo", "all", "default", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00", "../../kernel/core_pattern"} {
-		for _, step := range []brokerapi.Step{
-			{Do: brokerapi.SetUp, Link: name}, {Do: brokerapi.Rename, Link: "eth0", Other: name}, {Do: brokerapi.Attach, Link: "tap0", Other: name},
-			{Do: brokerapi.Set, Setting: brokerapi.IgnoreARP, Link: name}, {Do: brokerapi.AddTap, Link: name},
-			{Do: brokerapi.Set, Setting: brokerapi.Setting("ipv4/conf/" + name), Link: "eth0"},
-			{Do: brokerapi.Translate, Rules: []brokerapi.Rule{{Chain: brokerapi.Chain(name), Do: brokerapi.Drop}}},
-			{Do: brokerapi.Translate, Rules: []brokerapi.Rule{{Chain: brokerapi.Guard, Do: brokerapi.Action(name)}}},
-			{Do: brokerapi.Change(name), Link: "eth0"},
+		for _, step := range []networkapi.Step{
+			{Do: networkapi.SetUp, Link: name}, {Do: networkapi.Rename, Link: "eth0", Other: name}, {Do: networkapi.Attach, Link: "tap0", Other: name},
+			{Do: networkapi.Set, Setting: networkapi.IgnoreARP, Link: name}, {Do: networkapi.AddTap, Link: name},
+			{Do: networkapi.Set, Setting: networkapi.Setting("ipv4/conf/" + name), Link: "eth0"},
+			{Do: networkapi.Translate, Rules: []networkapi.Rule{{Chain: networkapi.Chain(name), Do: networkapi.Drop}}},
+			{Do: networkapi.Translate, Rules: []networkapi.Rule{{Chain: networkapi.Guard, Do: networkapi.Action(name)}}},
+			{Do: networkapi.Change(name), Link: "eth0"},
 		} {
-			steps := brokerapi.ChangeNetworkArguments{Steps: []brokerapi.Step{{Do: brokerapi.SetUp, Link: "eth0"}, step}}
+			steps := networkapi.ChangeNetworkArguments{Steps: []networkapi.Step{{Do: networkapi.SetUp, Link: "eth0"}, step}}
 			expectCode(t, w.ask(requestOf(t, brokerapi.ChangeNetwork, podUID, steps)), brokerapi.CodeInvalid)
 		}
 	}
@@ -466,7 +469,7 @@ func TestPodsThatHangDelayNoVolumeOfOthers(t *testing.T) {
 	if err := kubelet.WriteVolume(w.pods, podUID, string(media.SecretVolume), volume, map[string]string{"userdata": "#cloud-config"}); err != nil {
 		t.Fatal(err)
 	}
-	perPod := w.server.volumes.perPod
+	const perPod = 2
 	for i := range largeInAll / perPod {
 		pod := fmt.Sprintf("%08d-hangs", i)
 		w.addPod(pod)
@@ -487,7 +490,8 @@ func TestPodsThatHangDelayNoVolumeOfOthers(t *testing.T) {
 // Connections that send nothing do not keep others out for longer than the time limit, and their number is limited.
 func TestManyConnections(t *testing.T) {
 	w := newWorld(t, nil)
-	for range maxConnections + 100 {
+	const more = 2048 + 100 // than the server's limit
+	for range more {
 		conn, err := net.Dial("unix", w.socket)
 		if err != nil {
 			break
@@ -496,7 +500,7 @@ func TestManyConnections(t *testing.T) {
 	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		err := w.client().Ping(ctx)
+		err := w.client().Ping(ctx, brokerapi.Broker)
 		cancel()
 		if err == nil {
 			return

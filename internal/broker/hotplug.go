@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/devicerule"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -28,34 +29,34 @@ const sweepInterval = 30 * time.Second
 
 // attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
 // directory for hotplugged disks, for a block device there is a device file that it may open.
-func (s *Server) attachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
-	t := s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
-		if err := s.expectAttachment(pod, a); err != nil {
-			return answer{}, err
+func (b *Broker) attachVolume(pod string, a brokerapi.VolumeArguments) (server.Task, error) {
+	t := b.inHotplugDir(pod, func(h *hotplugDir) (server.Answer, error) {
+		if err := b.expectAttachment(pod, a); err != nil {
+			return server.Answer{}, err
 		}
 		if !a.Block {
-			open, name := s.pods.ClaimImage, layout.HotplugDiskName(a.Volume, false)
+			open, name := b.Pods.ClaimImage, layout.HotplugDiskName(a.Volume, false)
 			if a.Directory {
-				open, name = s.pods.ClaimDir, a.Volume
+				open, name = b.Pods.ClaimDir, a.Volume
 			}
 			file, err := open(a.Attachment)
 			if err != nil {
-				return answer{}, err
+				return server.Answer{}, err
 			}
 			defer func() { _ = file.Close() }()
-			return answer{}, h.mount(name, file, a.Directory)
+			return server.Answer{}, h.mount(name, file, a.Directory)
 		}
-		device, err := s.claimDevice(a.Attachment)
+		device, err := b.claimDevice(a.Attachment)
 		if err != nil {
-			return answer{}, err
+			return server.Answer{}, err
 		}
 		if err := h.makeDevice(layout.HotplugDiskName(a.Volume, true), device); err != nil {
-			return answer{}, err
+			return server.Answer{}, err
 		}
-		return answer{}, s.setDevices(h, "", &device)
+		return server.Answer{}, b.setDevices(h, "", &device)
 	})
 	if a.Wait {
-		t.wait = func(ctx context.Context) error { return s.awaitContainer(ctx, pod, a) }
+		t.Wait = func(ctx context.Context) error { return b.awaitContainer(ctx, pod, a) }
 	}
 	return t, errors.Join(checkVolume(a), pods.CheckUID(a.Attachment))
 }
@@ -63,14 +64,14 @@ func (s *Server) attachVolume(pod string, a brokerapi.VolumeArguments) (task, er
 // awaitContainer returns when the container of an attachment Pod is started: the container runtime makes the file of its log then, in a
 // directory that the kubelet makes. The kubelet has made the claim available to the Pod before.
 // Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildContainerLogsDirectory); containerd opens the file when it starts a container.
-func (s *Server) awaitContainer(ctx context.Context, pod string, a brokerapi.VolumeArguments) error {
-	namespace, _, err := podName(s.PodLogsDir, pod)
+func (b *Broker) awaitContainer(ctx context.Context, pod string, a brokerapi.VolumeArguments) error {
+	namespace, _, err := pods.Name(b.PodLogsDir, pod)
 	if err != nil {
 		return err
 	}
 	logs := strings.Join([]string{namespace, layout.AttachmentPod(pod, a.Volume), a.Attachment}, "_")
 	return pods.Until(ctx, func() error {
-		files, err := os.ReadDir(filepath.Join(s.PodLogsDir, logs, layout.AttachmentContainer))
+		files, err := os.ReadDir(filepath.Join(b.PodLogsDir, logs, layout.AttachmentContainer))
 		if err == nil && len(files) == 0 {
 			err = fs.ErrNotExist
 		}
@@ -79,7 +80,7 @@ func (s *Server) awaitContainer(ctx context.Context, pod string, a brokerapi.Vol
 }
 
 // detachVolume takes from a launcher Pod what attachVolume has given it. The attachment Pod need not exist any more.
-func (s *Server) detachVolume(pod string, a brokerapi.VolumeArguments) (task, error) {
+func (b *Broker) detachVolume(pod string, a brokerapi.VolumeArguments) (server.Task, error) {
 	err := checkVolume(a)
 	if a.Wait {
 		err = brokerapi.Invalid("there is nothing to wait for")
@@ -87,11 +88,11 @@ func (s *Server) detachVolume(pod string, a brokerapi.VolumeArguments) (task, er
 	if a.Attachment != "" {
 		err = errors.Join(err, pods.CheckUID(a.Attachment))
 	}
-	return s.inHotplugDir(pod, func(h *hotplugDir) (answer, error) {
+	return b.inHotplugDir(pod, func(h *hotplugDir) (server.Answer, error) {
 		if !a.Block {
-			return answer{}, errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
+			return server.Answer{}, errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
 		}
-		return answer{}, errors.Join(s.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
+		return server.Answer{}, errors.Join(b.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
 	}), err
 }
 
@@ -106,11 +107,11 @@ func checkVolume(a brokerapi.VolumeArguments) error {
 }
 
 // inHotplugDir returns a task in the directory of a launcher Pod with its hotplugged volumes.
-func (s *Server) inHotplugDir(pod string, do func(*hotplugDir) (answer, error)) task {
-	return s.ofLibvirtd(s.hotplug, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
-		dir, err := s.openHotplug(pod, libvirtd)
+func (b *Broker) inHotplugDir(pod string, do func(*hotplugDir) (server.Answer, error)) server.Task {
+	return b.ofLibvirtd(b.hotplug, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
+		dir, err := b.openHotplug(pod, libvirtd)
 		if err != nil {
-			return answer{}, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
+			return server.Answer{}, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
 		}
 		defer func() { _ = dir.Close() }()
 		return do(&hotplugDir{pod: pod, process: libvirtd, dir: dir})
@@ -119,12 +120,12 @@ func (s *Server) inHotplugDir(pod string, do func(*hotplugDir) (answer, error)) 
 
 // expectAttachment returns an error unless a Pod is in the namespace of a launcher Pod, and has the name of the attachment Pod of that and
 // of the volume. Who may create Pods of that name may also use the namespace's claims.
-func (s *Server) expectAttachment(pod string, a brokerapi.VolumeArguments) error {
-	namespace, _, err := podName(s.PodLogsDir, pod)
+func (b *Broker) expectAttachment(pod string, a brokerapi.VolumeArguments) error {
+	namespace, _, err := pods.Name(b.PodLogsDir, pod)
 	if err != nil {
 		return err
 	}
-	in, name, err := podName(s.PodLogsDir, a.Attachment)
+	in, name, err := pods.Name(b.PodLogsDir, a.Attachment)
 	if err != nil {
 		return err
 	}
@@ -134,20 +135,20 @@ func (s *Server) expectAttachment(pod string, a brokerapi.VolumeArguments) error
 	return nil
 }
 
-func (s *Server) claimDevice(attachment string) (devicerule.Device, error) {
-	number, err := s.pods.ClaimDevice(attachment, s.PublishedDevices, s.DevDir)
+func (b *Broker) claimDevice(attachment string) (devicerule.Device, error) {
+	number, err := b.Pods.ClaimDevice(attachment, b.PublishedDevices, b.DevDir)
 	return devicerule.Device{Major: unix.Major(number), Minor: unix.Minor(number)}, err
 }
 
 // setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, except one that does not
 // count, and adds one. It relies on nothing that a launcher can change: a device number is used again for another volume, which may be
-// another tenant's.
-func (s *Server) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
+// another tenant'b.
+func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
 	inPod := func(element string) bool { return pods.IsCgroup(element, h.pod) }
-	s.rules.Lock()
-	defer s.rules.Unlock()
+	b.rules.Lock()
+	defer b.rules.Unlock()
 	return devicerule.Set(h.process, inPod, func(current []devicerule.Device) ([]devicerule.Device, error) {
-		want, err := s.stillAttached(h.pod, except, current)
+		want, err := b.stillAttached(h.pod, except, current)
 		if added != nil && !slices.Contains(want, *added) {
 			want = append(want, *added)
 		}
@@ -156,15 +157,15 @@ func (s *Server) setDevices(h *hotplugDir, except string, added *devicerule.Devi
 }
 
 // stillAttached returns those of a launcher Pod's devices that attachment Pods in its namespace have.
-func (s *Server) stillAttached(pod, except string, current []devicerule.Device) ([]devicerule.Device, error) {
+func (b *Broker) stillAttached(pod, except string, current []devicerule.Device) ([]devicerule.Device, error) {
 	if len(current) == 0 {
 		return nil, nil
 	}
-	namespace, _, err := podName(s.PodLogsDir, pod)
+	namespace, _, err := pods.Name(b.PodLogsDir, pod)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(s.PodLogsDir)
+	entries, err := os.ReadDir(b.PodLogsDir)
 	var still []devicerule.Device
 	for _, entry := range entries {
 		parts := strings.Split(entry.Name(), "_")
@@ -172,18 +173,18 @@ func (s *Server) stillAttached(pod, except string, current []devicerule.Device) 
 			continue
 		}
 		// A Pod that has ended, or whose claim has a file system, has no device.
-		if device, err := s.claimDevice(parts[2]); err == nil && slices.Contains(current, device) && !slices.Contains(still, device) {
+		if device, err := b.claimDevice(parts[2]); err == nil && slices.Contains(current, device) && !slices.Contains(still, device) {
 			still = append(still, device)
 		}
 	}
 	return still, err
 }
 
-// sweep removes the rules for devices whose attachment Pod is gone, in every launcher Pod.
-func (s *Server) sweep(ctx context.Context) {
+// Sweep removes the rules for devices whose attachment Pod is gone, in every launcher Pod, until the context is done.
+func (b *Broker) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := s.sweepDevices(); err != nil {
-			s.log("Cannot check the devices of launcher Pods", "error", err.Error())
+		if err := b.sweepDevices(); err != nil {
+			b.Log.Error(err, "Cannot check the devices of launcher Pods")
 		}
 		select {
 		case <-ctx.Done():
@@ -193,8 +194,8 @@ func (s *Server) sweep(ctx context.Context) {
 }
 
 // sweepDevices waits for nothing that a Pod can delay: neither for its libvirtd, its files, nor other requests about it.
-func (s *Server) sweepDevices() error {
-	hotplug, err := fs.Glob(os.DirFS(s.pods.Dir()), "*/"+pods.EmptyDirs+layout.HotplugDisksVolume)
+func (b *Broker) sweepDevices() error {
+	hotplug, err := fs.Glob(os.DirFS(b.Pods.Dir()), "*/"+pods.EmptyDirs+layout.HotplugDisksVolume)
 	if err != nil || len(hotplug) == 0 {
 		return err
 	}
@@ -206,10 +207,10 @@ func (s *Server) sweepDevices() error {
 		return err
 	}
 	defer func() { _ = self.Close() }()
-	s.rules.Lock()
-	defer s.rules.Unlock()
+	b.rules.Lock()
+	defer b.rules.Unlock()
 	return devicerule.Sweep(self, hotplug, pods.IsCgroup, func(pod string, current []devicerule.Device) ([]devicerule.Device, error) {
-		return s.stillAttached(pod, "", current)
+		return b.stillAttached(pod, "", current)
 	})
 }
 
@@ -221,13 +222,13 @@ type hotplugDir struct {
 }
 
 // openHotplug opens the directory of a launcher Pod with its hotplugged volumes, as its libvirtd has it. It is the kubelet's emptyDir.
-func (s *Server) openHotplug(pod string, libvirtd *os.File) (*os.File, error) {
+func (b *Broker) openHotplug(pod string, libvirtd *os.File) (*os.File, error) {
 	root, err := podprocess.OpenRoot(libvirtd)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	made, err := s.pods.EmptyDir(pod, layout.HotplugDisksVolume)
+	made, err := b.Pods.EmptyDir(pod, layout.HotplugDisksVolume)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +362,7 @@ func (h *hotplugDir) remove(name string, directory bool) error {
 	if directory {
 		flags = unix.AT_REMOVEDIR
 	}
-	// A file in the place of a directory is none of the broker's.
+	// A file in the place of a directory is none of the broker'b.
 	err := unix.Unlinkat(int(h.dir.Fd()), name, flags)
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("remove %s/%s of the launcher Pod: %w", layout.HotplugDisksDir, name, err)

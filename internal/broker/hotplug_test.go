@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -554,14 +555,21 @@ func TestADeviceIsTakenBackWithItsVolume(t *testing.T) {
 			if err := os.RemoveAll(filepath.Join(h.pods, podUID, "volumes/kubernetes.io~empty-dir", layout.SocketsVolume)); err != nil {
 				t.Fatal(err)
 			}
-			h.server.pods.Close() // as after a restart of the broker
+			h.broker.Pods.Close() // as after a restart of the broker
 		},
 		"behind a request that hangs": func(t *testing.T, h *hotplugWorld) {
-			release, err := h.server.hotplug.acquire(t.Context(), podUID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(release)
+			hang, hanging, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				got, _ := server.Task{Limit: h.broker.hotplug, Run: func(context.Context) (server.Answer, error) {
+					close(hanging)
+					<-hang
+					return server.Answer{}, nil
+				}}.Do(context.Background(), podUID)
+				got.Close()
+			}()
+			<-hanging
+			t.Cleanup(func() { close(hang); <-done })
 		},
 		"behind Pods whose files hang": func(t *testing.T, h *hotplugWorld) {
 			h.addPod(otherUID)
@@ -595,14 +603,14 @@ func expectTakenBack(t *testing.T, hide func(*hotplugWorld)) {
 		t.Fatal(err)
 	}
 	hide(h)
-	if err := h.server.sweepDevices(); err != nil || rules() != "b 7:117 rw;" {
+	if err := h.broker.sweepDevices(); err != nil || rules() != "b 7:117 rw;" {
 		t.Errorf("while the volume exists: %v, %q", err, rules())
 	}
 	if err := os.RemoveAll(filepath.Join(h.pods, attachmentUID, "volumeDevices")); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if err := h.server.sweepDevices(); err != nil || rules() != "" || time.Since(start) > brokerapi.VerbTimeout/2 {
+	if err := h.broker.sweepDevices(); err != nil || rules() != "" || time.Since(start) > brokerapi.VerbTimeout/2 {
 		t.Errorf("after the volume: %v, %q, after %s", err, rules(), time.Since(start))
 	}
 	if got := h.use("hidden"); !strings.Contains(got, "not permitted") {

@@ -254,7 +254,7 @@ func TestABlockDeviceThatIsReplaced(t *testing.T) {
 	if err := h.attach("data", attachmentUID, true); err == nil || !strings.Contains(err.Error(), "is no block device") {
 		t.Errorf("got %v", err)
 	}
-	if err := h.server.sweepDevices(); err != nil || rules() != "" {
+	if err := h.broker.sweepDevices(); err != nil || rules() != "" {
 		t.Errorf("without the device: %v, %q", err, rules())
 	}
 }

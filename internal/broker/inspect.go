@@ -11,22 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // inspect describes a file of the Pod.
-func (s *Server) inspect(pod string, a brokerapi.InspectArguments) (task, error) {
+func (b *Broker) inspect(pod string, a brokerapi.InspectArguments) (server.Task, error) {
 	if !path.IsAbs(a.Path) || len(a.Path) >= unix.PathMax || strings.ContainsRune(a.Path, 0) {
-		return task{}, brokerapi.Invalid("%.256q is no path", a.Path)
+		return server.Task{}, brokerapi.Invalid("%.256q is no path", a.Path)
 	}
-	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) {
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) {
 		f, err := root.Open(a.Path, unix.O_PATH)
 		if err != nil {
-			return answer{}, err
+			return server.Answer{}, err
 		}
 		defer func() { _ = f.Close() }()
 		result, err := describe(f, a.DirectIO)
-		return answer{result: result}, err
+		return server.Answer{Result: result}, err
 	}), nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -29,19 +30,19 @@ var filesKinds = []string{"kubernetes.io~configmap", "kubernetes.io~secret", "ku
 
 // readVolume reads files that the kubelet has written to a volume of the Pod. Of the volumes of a launcher Pod, only those that
 // virt-controller adds for the guest's files can be read, and no token of the Pod's service account.
-func (s *Server) readVolume(pod string, a brokerapi.ReadVolumeArguments) (task, error) {
+func (b *Broker) readVolume(pod string, a brokerapi.ReadVolumeArguments) (server.Task, error) {
 	if !slices.Contains(filesKinds, a.Kind) || !layout.HasGuestFiles(a.Volume) {
-		return task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
+		return server.Task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
 	}
 	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found. That may hang, while few volumes are read at a time.
-	return s.ofLibvirtd(s.quick, pod, func(ctx context.Context, _ *os.File) (answer, error) {
-		return s.run(ctx, pod, task{limit: s.volumes, run: func(context.Context) (answer, error) {
-			files, err := readFiles(filepath.Join(s.pods.Dir(), pod, "volumes", a.Kind, a.Volume))
+	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, _ *os.File) (server.Answer, error) {
+		return server.Task{Limit: b.volumes, Run: func(context.Context) (server.Answer, error) {
+			files, err := readFiles(filepath.Join(b.Pods.Dir(), pod, "volumes", a.Kind, a.Volume))
 			if err != nil {
 				err = fmt.Errorf("read volume %q of kind %s of the launcher Pod: %w", a.Volume, a.Kind, err)
 			}
-			return answer{result: brokerapi.ReadVolumeResult{Files: files}}, err
-		}})
+			return server.Answer{Result: brokerapi.ReadVolumeResult{Files: files}}, err
+		}}.Do(ctx, pod)
 	}), nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -16,21 +15,20 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/broker/podresources"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
 // cpus returns the CPUs that the kernel lets the Pod's libvirtd run on, in ascending order. This is the Pod's cpuset with any
 // version of cgroups: the kubelet sets it before the container starts, and the process cannot extend it. It returns none
 // if the list cannot be read.
-func (s *Server) cpus(pod string, _ none) (task, error) {
-	return s.ofLibvirtd(s.quick, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
+func (b *Broker) cpus(pod string, _ server.None) (server.Task, error) {
+	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
 		result := brokerapi.CPUsResult{}
 		for _, cpu := range allowedCPUs(libvirtd).List() {
 			result.CPUs = append(result.CPUs, uint(cpu))
 		}
-		return answer{result: result}, nil
+		return server.Answer{Result: result}, nil
 	}), nil
 }
 
@@ -50,39 +48,17 @@ const realtimePriority = 1
 const maxVCPUs = 4096
 
 // setRealtime sets the priority of vCPUs of the Pod's guest.
-func (s *Server) setRealtime(pod string, a brokerapi.SetRealtimeArguments) (task, error) {
+func (b *Broker) setRealtime(pod string, a brokerapi.SetRealtimeArguments) (server.Task, error) {
 	if len(a.VCPUs) > maxVCPUs {
-		return task{}, brokerapi.Invalid("%d vCPUs are more than a guest has", len(a.VCPUs))
+		return server.Task{}, brokerapi.Invalid("%d vCPUs are more than a guest has", len(a.VCPUs))
 	}
-	return s.ofLibvirtd(s.quick, pod, func(ctx context.Context, libvirtd *os.File) (answer, error) {
-		namespace, name, err := podName(s.PodLogsDir, pod)
+	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, libvirtd *os.File) (server.Answer, error) {
+		exclusive, err := b.ExclusiveCPUs(ctx, pod)
 		if err != nil {
-			return answer{}, err
+			return server.Answer{}, err
 		}
-		exclusive, err := podresources.Client{Dir: s.PodResourcesDir}.ExclusiveCPUs(ctx, namespace, name, layout.ComputeContainer)
-		if err != nil {
-			return answer{}, err
-		}
-		return answer{}, prioritize(libvirtd, a.VCPUs, exclusive)
+		return server.Answer{}, prioritize(libvirtd, a.VCPUs, exclusive)
 	}), nil
-}
-
-// podName returns the namespace and the name of a Pod. The kubelet's pod resources API has no UIDs, and the kubelet has the three
-// together only in the name of the directory with the Pod's logs.
-// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory).
-func podName(logs, pod string) (namespace, name string, err error) {
-	entries, err := os.ReadDir(logs)
-	if err != nil {
-		return "", "", fmt.Errorf("find the name of Pod %s: %w", pod, err)
-	}
-	for _, entry := range entries {
-		// No name or namespace contains an underscore.
-		if parts := strings.Split(entry.Name(), "_"); len(parts) == 3 && parts[2] == pod {
-			return parts[0], parts[1], nil
-		}
-	}
-	return "", "", fmt.Errorf("the kubelet has no directory for the logs of Pod %s in %s (see --pod-logs-dir of virt-broker): %w",
-		pod, logs, fs.ErrNotExist)
 }
 
 // prioritize sets the scheduling policy SCHED_FIFO for vCPUs of the Pod's guest. QEMU has no permission to do so itself.

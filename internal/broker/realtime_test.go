@@ -5,9 +5,7 @@ package broker
 
 import (
 	"errors"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -139,23 +137,5 @@ func TestRealtimeStaysInThePod(t *testing.T) {
 	err := prioritize(self(t), []uint{0}, cpuset.New(0))
 	if err == nil || !strings.Contains(err.Error(), "namespace of its own") {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestPodName(t *testing.T) {
-	logs := t.TempDir()
-	for _, dir := range []string{"team_vm_uid-1", "team_vm_uid-12", "uid-1", "team_uid-1", "a_b_c_uid-1"} {
-		if err := os.Mkdir(filepath.Join(logs, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if namespace, name, err := podName(logs, "uid-1"); err != nil || namespace != "team" || name != "vm" {
-		t.Errorf("got %s/%s, %v", namespace, name, err)
-	}
-	if _, _, err := podName(logs, "uid"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("another UID: %v", err)
-	}
-	if _, _, err := podName(filepath.Join(logs, "nothing"), "uid-1"); err == nil {
-		t.Error("no error without the directory")
 	}
 }

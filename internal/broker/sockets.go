@@ -6,23 +6,24 @@ package broker
 import (
 	"context"
 
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // openSocket connects to a socket of the Pod.
-func (s *Server) openSocket(pod string, a brokerapi.OpenSocketArguments) (task, error) {
-	t := task{limit: s.quick, run: func(context.Context) (answer, error) {
-		conn, process, err := s.pods.Connect(pod, a.Name)
+func (b *Broker) openSocket(pod string, a brokerapi.OpenSocketArguments) (server.Task, error) {
+	t := server.Task{Limit: b.quick, Run: func(context.Context) (server.Answer, error) {
+		conn, process, err := b.Pods.Connect(pod, a.Name)
 		if err != nil {
-			return answer{}, err
+			return server.Answer{}, err
 		}
 		_ = process.Close()
 		defer func() { _ = conn.Close() }()
 		file, err := conn.File()
-		return answer{file: file}, err
+		return server.Answer{File: file}, err
 	}}
 	if a.Wait {
-		t.wait = func(ctx context.Context) error { return s.pods.Wait(ctx, pod, a.Name) }
+		t.Wait = func(ctx context.Context) error { return b.Pods.Wait(ctx, pod, a.Name) }
 	}
 	return t, nil
 }

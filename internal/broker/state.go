@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
@@ -21,8 +22,8 @@ import (
 const maxStateEntries = 256
 
 // syncState writes the Pod's persistent state to the disk.
-func (s *Server) syncState(pod string, _ none) (task, error) {
-	return s.inRoot(s.storage, pod, func(root *podprocess.Root) (answer, error) { return answer{}, syncState(root) }), nil
+func (b *Broker) syncState(pod string, _ server.None) (server.Task, error) {
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) { return server.Answer{}, syncState(root) }), nil
 }
 
 // syncState returns when all files of the claim are on its disk, each directory after what is in it. It opens nothing but the claim,

@@ -5,129 +5,93 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/cpuset"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// answer is the outcome of a task: a result and a descriptor, both of which may be nil, and what ends the request in flight.
-type answer struct {
-	result   any
-	file     *os.File
-	releases []func()
+// largeInAll is how many requests whose response is large are in flight. One takes less than 10 MiB. They are short, as the files of these
+// volumes are in memory.
+const largeInAll = 8
+
+// Options are the settings of a Broker.
+type Options struct {
+	// Pods are the launcher Pods of the node.
+	Pods *pods.Pods
+	// PodLogsDir is the kubelet's directory with the logs of Pods.
+	PodLogsDir string
+	// DevDir is the path at which the node's /dev is mounted.
+	DevDir string
+	// PublishedDevices is the directory with the block devices of CSI drivers.
+	PublishedDevices string
+	// ExclusiveCPUs returns the CPUs that the kubelet has assigned to the guest of a Pod exclusively.
+	ExclusiveCPUs func(ctx context.Context, pod string) (cpuset.CPUSet, error)
+	// Log is the log.
+	Log logr.Logger
 }
 
-func (a answer) close() {
-	if a.file != nil {
-		_ = a.file.Close()
-	}
-	for _, release := range a.releases {
-		release()
-	}
+// Broker does what its verbs want.
+type Broker struct {
+	Options
+	// quick are requests that do not depend on a Pod's storage, volumes those with a large response, and hotplug those that change a Pod's
+	// hotplugged volumes.
+	quick, volumes, storage, hotplug *server.Limiter
+	// rules is held while device rules are read and changed, which is short.
+	rules sync.Mutex
 }
 
-// task is what a request wants, with arguments that were checked.
-type task struct {
-	// limit limits how many such tasks run.
-	limit *limiter
-	// wait waits for an event, without a time limit. It may be nil.
-	wait func(context.Context) error
-	// run does the task.
-	run func(context.Context) (answer, error)
-	// watch is set instead of the functions above for a verb that watches. It returns what to send, and a channel that is closed when that
-	// has changed.
-	watch func() (answer, <-chan struct{})
-}
-
-// verb checks the arguments of a request about a Pod and returns its task.
-type verb func(s *Server, pod string, arguments json.RawMessage) (task, error)
-
-// with returns a verb with arguments of a type, which is none for a verb without.
-func with[A any](prepare func(s *Server, pod string, a A) (task, error)) verb {
-	return func(s *Server, pod string, arguments json.RawMessage) (task, error) {
-		var a A
-		if _, without := any(a).(none); without != (len(arguments) == 0) {
-			return task{}, brokerapi.Invalid("the request has no arguments, or the verb has none")
-		} else if without {
-			return prepare(s, pod, a)
-		}
-		if err := brokerapi.Decode(arguments, &a); err != nil {
-			return task{}, err
-		}
-		return prepare(s, pod, a)
+// New returns a Broker.
+func New(o Options) *Broker {
+	return &Broker{
+		Options: o,
+		volumes: server.NewLimiter(2, 256, "too many volumes are being read: retry").InAll(largeInAll),
+		quick:   server.NewLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
+		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is gone, each
+		// reconciliation would block another one.
+		storage: server.NewLimiter(4, 0, "the storage of the launcher Pod does not respond"),
+		hotplug: server.NewLimiter(1, 128, "volumes of the launcher Pod are being changed: retry"),
 	}
 }
 
-// none is the type of the arguments of a verb that has none.
-type none struct{}
-
-var verbs = map[brokerapi.Verb]verb{
-	brokerapi.Ping:          with((*Server).ping),
-	brokerapi.OpenSocket:    with((*Server).openSocket),
-	brokerapi.WatchGuest:    with((*Server).watchGuest),
-	brokerapi.ReadVolume:    with((*Server).readVolume),
-	brokerapi.OpenFile:      with((*Server).openFile),
-	brokerapi.SyncState:     with((*Server).syncState),
-	brokerapi.GiveHostDir:   with((*Server).giveHostDir),
-	brokerapi.OwnDevices:    with((*Server).ownDevices),
-	brokerapi.Inspect:       with((*Server).inspect),
-	brokerapi.CPUs:          with((*Server).cpus),
-	brokerapi.SetRealtime:   with((*Server).setRealtime),
-	brokerapi.NetworkState:  with((*Server).networkState),
-	brokerapi.ChangeNetwork: with((*Server).changeNetwork),
-	brokerapi.OpenRouter:    with((*Server).openRouter),
-	brokerapi.AttachVolume:  with((*Server).attachVolume),
-	brokerapi.DetachVolume:  with((*Server).detachVolume),
-	brokerapi.WatchDevices:  with((*Server).watchDevices),
-	brokerapi.CPUPolicy:     with((*Server).cpuPolicy),
-}
-
-// task checks a request and returns its task.
-func (s *Server) task(r *brokerapi.Request) (task, error) {
-	does, known := verbs[r.Verb]
-	switch {
-	case !known:
-		return task{}, brokerapi.Invalid("virt-broker has no verb %.64q: it may be older than virt-handler", r.Verb)
-	case r.Verb.OfNode() && r.Pod != "":
-		return task{}, brokerapi.Invalid("%s is about no Pod", r.Verb)
-	case r.Verb.OfNode():
-		return does(s, "", r.Arguments)
+// Verbs returns its verbs.
+func (b *Broker) Verbs() server.Verbs {
+	return server.Verbs{
+		brokerapi.OpenSocket:   server.With(b.openSocket),
+		brokerapi.WatchGuest:   server.With(b.watchGuest),
+		brokerapi.ReadVolume:   server.With(b.readVolume),
+		brokerapi.OpenFile:     server.With(b.openFile),
+		brokerapi.SyncState:    server.With(b.syncState),
+		brokerapi.GiveHostDir:  server.With(b.giveHostDir),
+		brokerapi.OwnDevices:   server.With(b.ownDevices),
+		brokerapi.Inspect:      server.With(b.inspect),
+		brokerapi.CPUs:         server.With(b.cpus),
+		brokerapi.SetRealtime:  server.With(b.setRealtime),
+		brokerapi.AttachVolume: server.With(b.attachVolume),
+		brokerapi.DetachVolume: server.With(b.detachVolume),
 	}
-	if err := pods.CheckUID(r.Pod); err != nil {
-		return task{}, err
-	}
-	return does(s, r.Pod, r.Arguments)
 }
 
 // ofLibvirtd returns a task that needs the directory in /proc of the Pod's libvirtd.
-func (s *Server) ofLibvirtd(limit *limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (answer, error)) task {
-	return task{limit: limit, run: func(ctx context.Context) (answer, error) {
-		libvirtd, err := s.pods.Libvirtd(pod)
-		if err != nil {
-			return answer{}, err
-		}
-		defer func() { _ = libvirtd.Close() }()
-		return do(ctx, libvirtd)
-	}}
+func (b *Broker) ofLibvirtd(limit *server.Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (server.Answer, error)) server.Task {
+	return server.OfLibvirtd(b.Pods, limit, pod, do)
 }
 
 // inRoot returns a task that needs the root directory of the Pod's libvirtd.
-func (s *Server) inRoot(limit *limiter, pod string, do func(root *podprocess.Root) (answer, error)) task {
-	return s.ofLibvirtd(limit, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
+func (b *Broker) inRoot(limit *server.Limiter, pod string, do func(root *podprocess.Root) (server.Answer, error)) server.Task {
+	return b.ofLibvirtd(limit, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
 		root, err := podprocess.OpenRoot(libvirtd)
 		if err != nil {
-			return answer{}, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
+			return server.Answer{}, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
 		}
 		defer func() { _ = root.Close() }()
 		return do(root)
 	})
-}
-
-// ping does nothing.
-func (s *Server) ping(string, none) (task, error) {
-	return task{limit: s.quick, run: func(context.Context) (answer, error) { return answer{}, nil }}, nil
 }

@@ -8,12 +8,13 @@ import (
 	"os"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
+	"github.com/vireo-project/vireo/internal/broker/server"
 )
 
 // watchGuest returns a descriptor of the Pod's QEMU.
-func (s *Server) watchGuest(pod string, _ none) (task, error) {
-	return s.ofLibvirtd(s.quick, pod, func(_ context.Context, libvirtd *os.File) (answer, error) {
+func (b *Broker) watchGuest(pod string, _ server.None) (server.Task, error) {
+	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
 		qemu, err := podprocess.WatchGuest(libvirtd)
-		return answer{file: qemu}, err
+		return server.Answer{File: qemu}, err
 	}), nil
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,10 +16,16 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/cpuset"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
+	"github.com/vireo-project/vireo/internal/broker/device"
+	"github.com/vireo-project/vireo/internal/broker/network"
+	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -68,9 +75,11 @@ func (d *devices) set(usable bool) {
 // world is a node with a broker and with Pods, whose root directory and files are in directories of the test.
 type world struct {
 	t       testing.TB
-	server  *Server
+	broker  *Broker
+	server  *server.Server
 	devices *devices
-	socket  string
+	// dir is the directory of the sockets, and socket that of virt-broker.
+	dir, socket string
 	// pods is the kubelet's directory of Pods.
 	pods string
 	// root is the root directory of every Pod, and processes are directories like those in /proc.
@@ -91,7 +100,7 @@ func newWorld(t testing.TB, check pods.CheckPeer) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(short) })
 	w := &world{
-		t: t, devices: &devices{changed: make(chan struct{})}, socket: filepath.Join(short, "s"), pods: t.TempDir(), root: t.TempDir(), process: t.TempDir(),
+		t: t, devices: &devices{changed: make(chan struct{})}, dir: short, socket: brokerapi.Broker.Socket(short), log: logr.Discard(), pods: t.TempDir(), root: t.TempDir(), process: t.TempDir(),
 	}
 	if err := os.Symlink(w.root, filepath.Join(w.process, "root")); err != nil {
 		t.Fatal(err)
@@ -105,30 +114,40 @@ func newWorld(t testing.TB, check pods.CheckPeer) *world {
 
 func (w *world) start(check pods.CheckPeer) {
 	w.t.Helper()
-	server := New(Options{
-		PodsDir: w.pods, PodLogsDir: cmp.Or(w.logs, w.pods), PublishedDevices: w.published, PodResourcesDir: w.pods, DevDir: "/dev", Devices: w.devices,
-		ClientUID: uint32(os.Geteuid()), CheckPeer: check, Log: w.log,
+	found := pods.New(w.pods, check)
+	w.broker = New(Options{
+		Pods: found, PodLogsDir: cmp.Or(w.logs, w.pods), PublishedDevices: w.published, DevDir: "/dev", Log: w.log,
+		ExclusiveCPUs: func(context.Context, string) (cpuset.CPUSet, error) { return cpuset.New(), nil },
 	})
-	listener, err := Listen(w.socket, os.Geteuid())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.server = server
+	// One process serves the verbs of all programs, on the socket of each.
+	verbs := w.broker.Verbs()
+	maps.Copy(verbs, network.Verbs(found))
+	maps.Copy(verbs, device.Verbs(w.devices, podresources.Client{Dir: w.pods}, cmp.Or(w.logs, w.pods)))
+	w.server = server.New(server.Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: w.log})
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(ctx, listener) }()
+	var serving errgroup.Group
+	serving.Go(func() error { w.broker.Sweep(ctx); return nil })
+	for _, program := range brokerapi.Programs {
+		listener, err := server.Listen(program.Socket(w.dir), os.Getegid())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		serving.Go(func() error { return w.server.Serve(ctx, listener) })
+	}
+	served := w.server
 	w.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := serving.Wait(); err != nil {
 			w.t.Error(err)
 		}
-		server.Close()
+		served.Close()
+		found.Close()
 	})
 	w.t.Cleanup(w.stop)
 }
 
 // client returns a client of the broker.
-func (w *world) client() *brokerclient.Client { return brokerclient.New(w.socket) }
+func (w *world) client() *brokerclient.Client { return brokerclient.New(w.dir) }
 
 // addPod adds a Pod with a libvirtd that sends a greeting.
 func (w *world) addPod(pod string) {
@@ -186,7 +205,7 @@ func (w *world) expectAlive() {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := w.client().Ping(ctx); err != nil {
+	if err := w.client().Ping(ctx, brokerapi.Broker); err != nil {
 		w.t.Errorf("the broker does not respond any more: %v", err)
 	}
 }

@@ -5,21 +5,8 @@ package brokerapi
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"time"
 )
-
-const (
-	// ClientUID is the user that virt-handler runs as, and the only one whose requests the broker accepts, except its own.
-	ClientUID = 65527
-	// SocketDir is the directory of the socket below the kubelet's root directory. The kubelet keeps data of plugins there.
-	SocketDir = "plugins/kubevirt.io.broker"
-	// SocketName is the name of the socket in SocketDir.
-	SocketName = "broker.sock"
-)
-
-// Socket returns the path of the broker's socket, given the kubelet's root directory.
-func Socket(kubeletRoot string) string { return filepath.Join(kubeletRoot, SocketDir, SocketName) }
 
 // Verb is what a request wants.
 type Verb string
@@ -28,6 +15,8 @@ type Verb string
 const (
 	// Ping does nothing (node).
 	Ping Verb = "ping"
+	// WatchProgram responds now and no more, so that the connection ends with the program (node).
+	WatchProgram Verb = "watch-program"
 	// OpenSocket connects to one of a Pod's sockets, and checks that a process of the Pod serves it. It returns the connection.
 	OpenSocket Verb = "open-socket"
 	// WatchGuest returns a pidfd of the Pod's QEMU, which becomes readable when the process has exited.
@@ -62,10 +51,14 @@ const (
 	WatchDevices Verb = "watch-devices"
 	// CPUPolicy reports whether the kubelet assigns exclusive CPUs (node).
 	CPUPolicy Verb = "cpu-policy"
+	// ExclusiveCPUs returns the CPUs that the kubelet has assigned to the Pod's guest exclusively. virt-broker requests it.
+	ExclusiveCPUs Verb = "exclusive-cpus"
 )
 
 // OfNode reports whether a verb is about the node and not about a Pod.
-func (v Verb) OfNode() bool { return v == Ping || v == WatchDevices || v == CPUPolicy }
+func (v Verb) OfNode() bool {
+	return v == Ping || v == WatchProgram || v == WatchDevices || v == CPUPolicy
+}
 
 // The limits of the protocol.
 const (
@@ -161,9 +154,9 @@ type InspectResult struct {
 	DirectIO bool `json:"directIO,omitempty"`
 }
 
-// CPUsResult is the result of CPUs.
+// CPUsResult is the result of CPUs and of ExclusiveCPUs.
 type CPUsResult struct {
-	// CPUs are in ascending order. There are none if they are not known.
+	// CPUs are in ascending order. There are none if they are not known, or if the Pod has none.
 	CPUs []uint `json:"cpus,omitempty"`
 }
 
@@ -171,20 +164,6 @@ type CPUsResult struct {
 type SetRealtimeArguments struct {
 	// VCPUs are the numbers of the vCPUs.
 	VCPUs []uint `json:"vcpus"`
-}
-
-// OpenRouterArguments are the arguments of OpenRouter.
-type OpenRouterArguments struct {
-	// Bridge is the name of the bridge between the guest and its gateway.
-	Bridge string `json:"bridge"`
-}
-
-// OpenRouterResult is the result of OpenRouter. If the Pod has no IPv6, it is empty and comes without a descriptor.
-type OpenRouterResult struct {
-	// MAC is the hardware address of the guest's gateway.
-	MAC []byte `json:"mac,omitempty"`
-	// MTU is its MTU.
-	MTU int `json:"mtu,omitempty"`
 }
 
 // VolumeArguments are the arguments of AttachVolume and DetachVolume.

@@ -104,6 +104,10 @@ func (h *harness) inject(ctx context.Context, f plan.Fault, s *participants) err
 		return on(s.source, "virt-broker", s.brokers)
 	case plan.TargetBroker:
 		return on(s.target, "virt-broker", s.brokers)
+	case plan.SourceNetwork:
+		return on(s.source, "virt-network-broker", s.brokers)
+	case plan.TargetNetwork:
+		return on(s.target, "virt-network-broker", s.brokers)
 	case plan.SourceLauncher:
 		return source("virt-launcher")
 	case plan.TargetLauncher:

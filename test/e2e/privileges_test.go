@@ -13,10 +13,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // noCapabilities is a set of capabilities in /proc/PID/status.
@@ -53,16 +55,25 @@ var _ = Describe("The node agent", func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("has neither a token nor a network in the process with privileges", func(ctx context.Context) {
+	It("has neither a token nor a network in the processes with privileges, and each only its own capabilities", func(ctx context.Context) {
 		needLocalNodes()
 		for _, pod := range podsOfComponent(ctx, "virt-broker") {
 			Expect(pod.Spec.HostNetwork).To(BeFalse())
 			Expect(pod.Spec.HostIPC).To(BeFalse())
-			process := mainProcess(&pod, "virt-broker")
-			Expect(statusOf(process.PID)).To(And(HaveKeyWithValue("NoNewPrivs", "1"), HaveKeyWithValue("Seccomp", "2")))
 			Expect(pod.Spec.Volumes).NotTo(ContainElement(HaveField("Projected", Not(BeNil()))), "a token would be in a projected volume")
-			Expect(filepath.Join("/proc", strconv.Itoa(process.PID), "root/var/run/secrets")).NotTo(BeAnExistingFile())
-			Expect(socketsOf(process.PID)).To(BeEmpty(), "open sockets of its network namespace")
+			for _, program := range brokerapi.Programs {
+				process := mainProcess(&pod, string(program))
+				status := statusOf(process.PID)
+				Expect(status).To(And(HaveKeyWithValue("NoNewPrivs", "1"), HaveKeyWithValue("Seccomp", "2")))
+				Expect(filepath.Join("/proc", strconv.Itoa(process.PID), "root/var/run/secrets")).NotTo(BeAnExistingFile())
+				Expect(socketsOf(process.PID)).To(BeEmpty(), "open sockets of its network namespace")
+				bounding, err := strconv.ParseUint(status["CapBnd"], 16, 64)
+				Expect(err).NotTo(HaveOccurred())
+				Expect(bounding&(1<<unix.CAP_NET_ADMIN) != 0).To(Equal(program == brokerapi.NetworkBroker), string(program))
+				if program == brokerapi.DevicePlugin {
+					Expect(status).To(HaveKeyWithValue("CapBnd", noCapabilities))
+				}
+			}
 		}
 	}, SpecTimeout(2*time.Minute))
 })

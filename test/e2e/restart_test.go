@@ -109,12 +109,14 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 	}, SpecTimeout(8*time.Minute))
 })
 
-// killComponent kills the processes of a component's Pods and waits until it is ready again.
+// killComponent kills the processes of a component's Pods and waits until it is ready again. Each container has the name of its program.
 func killComponent(ctx context.Context, component, node string) {
 	GinkgoHelper()
 	pods := componentPods(ctx, component, node)
 	for i := range pods {
-		killProcess(mainProcess(&pods[i], component))
+		for _, container := range pods[i].Spec.Containers {
+			killProcess(mainProcess(&pods[i], container.Name))
+		}
 	}
 	expectRestarted(ctx, pods)
 }
@@ -139,8 +141,12 @@ func expectRestarted(ctx context.Context, before []corev1.Pod) {
 		for i := range before {
 			pod := &corev1.Pod{}
 			g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(&before[i]), pod)).To(Succeed())
-			g.Expect(pod.Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">", before[i].Status.ContainerStatuses[0].RestartCount))
-			g.Expect(pod.Status.ContainerStatuses[0].Ready).To(BeTrue())
+			for _, was := range before[i].Status.ContainerStatuses {
+				at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == was.Name })
+				g.Expect(at).NotTo(Equal(-1), was.Name)
+				g.Expect(pod.Status.ContainerStatuses[at].RestartCount).To(BeNumerically(">", was.RestartCount), was.Name)
+				g.Expect(pod.Status.ContainerStatuses[at].Ready).To(BeTrue(), was.Name)
+			}
 		}
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }

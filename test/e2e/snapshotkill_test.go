@@ -49,7 +49,9 @@ func (g *snapshotGuest) killDuringFreeze(ctx context.Context, name string, reach
 	for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-broker"} {
 		found := componentPods(ctx, component, "")
 		for i := range found {
-			processes = append(processes, mainProcess(&found[i], component))
+			for _, container := range found[i].Spec.Containers {
+				processes = append(processes, mainProcess(&found[i], container.Name))
+			}
 		}
 		pods = append(pods, found...)
 	}

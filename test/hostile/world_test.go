@@ -34,7 +34,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
-	virtbroker "github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/domain"
@@ -130,7 +129,7 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	expect(w.t, mgr.Add(incoming))
 	triggers := reconciler.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
-	privileged := broker.Start(w.t, virtbroker.Options{PodsDir: w.podsDir, CheckPeer: broker.AnyPeer})
+	privileged := broker.Start(w.t, broker.Options{PodsDir: w.podsDir, CheckPeer: broker.AnyPeer})
 	w.connections, err = rpc.NewManager(rpc.Options{
 		Broker: privileged, RelayDir: filepath.Join(w.t.TempDir(), "r"), Responses: responses,
 	}, triggers.Enqueue)

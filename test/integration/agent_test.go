@@ -37,7 +37,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
-	virtbroker "github.com/vireo-project/vireo/internal/broker"
 	podnetwork "github.com/vireo-project/vireo/internal/broker/network"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -74,7 +73,7 @@ func newNode(objects ...client.Object) *node {
 	n := &node{
 		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(), logs: GinkgoT().TempDir(),
 	}
-	n.broker = broker.Start(GinkgoT(), virtbroker.Options{
+	n.broker = broker.Start(GinkgoT(), broker.Options{
 		PodsDir: n.pods, PodLogsDir: n.logs, DevDir: "/dev", PublishedDevices: filepath.Join(n.pods, "published"), CheckPeer: processOf(n.daemon.PID),
 	})
 	scheme := runtime.NewScheme()

@@ -56,12 +56,11 @@ func runFreezingAgent(setup string) error {
 	if err := json.Unmarshal([]byte(setup), a); err != nil {
 		return err
 	}
-	socket := filepath.Join(a.RelayDir, "s")
-	if _, err := broker.ServeAt(socket, brokerOptions(a.PodsDir, a.PID)); err != nil {
+	if _, err := broker.ServeAt(a.RelayDir, brokerOptions(a.PodsDir, a.PID)); err != nil {
 		return err
 	}
 	var err error
-	if a.manager, err = rpc.NewManager(podOptions(brokerclient.New(socket), filepath.Join(a.RelayDir, "r")), a.enqueue); err != nil {
+	if a.manager, err = rpc.NewManager(podOptions(brokerclient.New(a.RelayDir), filepath.Join(a.RelayDir, "r")), a.enqueue); err != nil {
 		return err
 	}
 	a.freezes = snapshotfreeze.New(clock.RealClock{}, a.enqueue)

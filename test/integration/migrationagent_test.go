@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -189,9 +188,8 @@ func (a *agentProcess) startBroker() error {
 	if err != nil {
 		return err
 	}
-	socket := filepath.Join(dir, "s")
-	_, err = broker.ServeAt(socket, brokerOptions(a.PodsDir, a.PID))
-	a.broker = brokerclient.New(socket)
+	_, err = broker.ServeAt(dir, brokerOptions(a.PodsDir, a.PID))
+	a.broker = brokerclient.New(dir)
 	return err
 }
 

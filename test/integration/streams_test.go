@@ -17,7 +17,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
-	virtbroker "github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/broker"
 )
@@ -60,8 +59,8 @@ func podOptions(client *brokerclient.Client, relays string) rpc.Options {
 }
 
 // brokerOptions returns options of a broker that accepts a Pod's PID 1 as the peer: there is no kubelet that creates cgroups.
-func brokerOptions(pods string, pid int) virtbroker.Options {
-	return virtbroker.Options{PodsDir: pods, DevDir: "/dev", CheckPeer: processOf(func() int { return pid })}
+func brokerOptions(pods string, pid int) broker.Options {
+	return broker.Options{PodsDir: pods, DevDir: "/dev", CheckPeer: processOf(func() int { return pid })}
 }
 
 // transcript collects the output of a reader.

@@ -6,7 +6,6 @@ package manifests
 import (
 	"cmp"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -86,34 +85,81 @@ func podOfDaemonSet(t *testing.T, name string) *corev1.PodSpec {
 	return &ds.Spec.Template.Spec
 }
 
-// SECURITY.md says what each verb of virt-broker is worth to an attacker.
+// SECURITY.md says which program of virt-broker's Pod serves each verb, and what the verb is worth to an attacker.
 func TestSecurityNamesEveryVerbOfTheBroker(t *testing.T) {
-	section := securitySections(t)["virt-broker"]
+	_, table, found := strings.Cut(securitySections(t)["virt-broker"], "\n| verb |")
 	verbs := regexp.MustCompile(`Verb = "([a-z-]+)"`).FindAllStringSubmatch(text(t, "internal/brokerapi/verbs.go"), -1)
-	if len(verbs) == 0 {
-		t.Error("internal/brokerapi/verbs.go has no verbs")
+	if len(verbs) == 0 || !found {
+		t.Error("internal/brokerapi/verbs.go has no verbs, or SECURITY.md no table of them")
 	}
-	for _, verb := range verbs {
-		if !strings.Contains(section, "\n| `"+verb[1]+"` |") {
-			t.Errorf("SECURITY.md has no row for the verb %s of virt-broker", verb[1])
+	for _, match := range verbs {
+		verb := brokerapi.Verb(match[1])
+		of := "`" + string(verb.Program()) + "`"
+		if verb == brokerapi.Ping || verb == brokerapi.WatchProgram {
+			of = "all"
+		}
+		if row := "\n| `" + string(verb) + "` | " + of + " |"; !strings.Contains(table, row) {
+			t.Errorf("SECURITY.md has no row for the verb %s of %s", verb, of)
 		}
 	}
-	if rows := strings.Count(section, "\n| `") - strings.Count(section, "\n| `/") - len(podOfDaemonSet(t, "virt-broker").Containers[0].SecurityContext.Capabilities.Add); rows != len(verbs) {
-		t.Errorf("SECURITY.md has %d rows of verbs of virt-broker, which has %d verbs", rows, len(verbs))
+	if rows := strings.Count(table, "\n| `"); rows != len(verbs) {
+		t.Errorf("SECURITY.md has %d rows of verbs, of which there are %d", rows, len(verbs))
 	}
 }
 
-// The two halves of the node agent meet at a socket, and agree on who may connect to it.
+// SECURITY.md says which programs have a capability or a host path.
+func TestSecurityNamesThePrivilegesOfEachProgram(t *testing.T) {
+	pod, section := podOfDaemonSet(t, "virt-broker"), securitySections(t)["virt-broker"]
+	paths := map[string]string{}
+	for _, volume := range pod.Volumes {
+		paths[volume.Name] = volume.HostPath.Path
+	}
+	has := map[string]map[string]bool{}
+	add := func(what, program string) {
+		if has[what] == nil {
+			has[what] = map[string]bool{}
+		}
+		has[what][program] = true
+	}
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		for _, capability := range c.SecurityContext.Capabilities.Add {
+			add(string(capability), c.Name)
+		}
+		for _, m := range c.VolumeMounts {
+			add(paths[m.Name], c.Name)
+		}
+	}
+	for what, programs := range has {
+		row := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(what) + "`[^|]*\\| ([^|]*) \\|").FindStringSubmatch(section)
+		if row == nil {
+			t.Errorf("SECURITY.md has no row for %s", what)
+			continue
+		}
+		for _, program := range brokerapi.Programs {
+			if named := row[1] == "all" || slices.Contains(strings.Split(row[1], ", "), "`"+string(program)+"`"); named != programs[string(program)] {
+				t.Errorf("SECURITY.md says that %s has %s: %t", program, what, named)
+			}
+		}
+	}
+}
+
+// The two halves of the node agent meet at sockets, and agree on who may connect to them.
 func TestTheHalvesOfTheAgentMeet(t *testing.T) {
 	agent, broker := podOfDaemonSet(t, "virt-handler"), podOfDaemonSet(t, "virt-broker")
-	if user := agent.Containers[0].SecurityContext.RunAsUser; user == nil || *user != brokerapi.ClientUID {
-		t.Errorf("virt-handler does not run as user %d, whose requests virt-broker accepts", brokerapi.ClientUID)
+	security := agent.Containers[0].SecurityContext
+	if user, group := security.RunAsUser, security.RunAsGroup; user == nil || *user != brokerapi.ClientUID || group == nil || *group != brokerapi.ClientUID {
+		t.Errorf("virt-handler does not run as user and group %d, whose requests virt-broker accepts", brokerapi.ClientUID)
 	}
-	want := path.Dir(brokerapi.Socket("/var/lib/kubelet"))
+	want := brokerapi.SocketDir("/var/lib/kubelet")
 	for name, pod := range map[string]*corev1.PodSpec{"virt-handler": agent, "virt-broker": broker} {
-		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == want }) ||
-			!slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == want }) {
-			t.Errorf("%s does not mount %s", name, want)
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == want }) {
+			t.Errorf("%s does not have %s", name, want)
+		}
+		for i := range pod.Containers {
+			if !slices.ContainsFunc(pod.Containers[i].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == want }) {
+				t.Errorf("%s of %s does not mount %s", pod.Containers[i].Name, name, want)
+			}
 		}
 	}
 }

@@ -91,7 +91,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
-	broker := brokerclient.New(brokerapi.Socket(o.KubeletRoot))
+	broker := brokerclient.New(brokerapi.SocketDir(o.KubeletRoot))
 	guests, err := setupReconciler(mgr, o, store, broker)
 	if err != nil {
 		return err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package brokerclient calls virt-broker, which has the privileges on the node that virt-handler lacks. Errors wrap
-// brokerapi.ErrUnreachable if the broker does not respond, for example while its Pod is restarted: then the caller retries.
+// Package brokerclient calls virt-broker and the other programs of its Pod, which have the privileges on the node that virt-handler lacks.
+// Errors wrap brokerapi.ErrUnreachable if one does not respond, for example while its Pod is restarted: then the caller retries.
 package brokerclient
 
 import (
@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
@@ -26,18 +27,20 @@ import (
 // patience is how much longer than the broker's own time limit the client waits for a response.
 const patience = brokerapi.VerbTimeout + 10*time.Second
 
-// Client calls the broker. Each call has a connection of its own.
-type Client struct{ socket string }
+// Client calls the broker, which here is each program of its Pod. Each call has a connection of its own.
+type Client struct{ dir string }
 
-// New returns a client for a socket of the broker.
-func New(socket string) *Client { return &Client{socket: socket} }
+// New returns a client for the directory of the programs' sockets.
+func New(dir string) *Client { return &Client{dir: dir} }
 
 // errNoDescriptor means that the broker responded without the descriptor that the verb returns.
 var errNoDescriptor = errors.New("virt-broker has returned no descriptor: it may be older than virt-handler")
 
-// Ping returns nil if the broker responds.
-func (c *Client) Ping(ctx context.Context) error {
-	_, err := c.call(ctx, brokerapi.Ping, "", nil, nil)
+// Ping returns nil if a program responds.
+func (c *Client) Ping(ctx context.Context, program brokerapi.Program) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := c.request(ctx, program, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
 	return err
 }
 
@@ -114,22 +117,22 @@ func (c *Client) GiveHostDir(ctx context.Context, pod types.UID, dir string) err
 }
 
 // NetworkLinks describes the links of a Pod's network namespace.
-func (c *Client) NetworkLinks(ctx context.Context, pod types.UID) ([]brokerapi.Link, error) {
-	result := brokerapi.NetworkStateResult{}
+func (c *Client) NetworkLinks(ctx context.Context, pod types.UID) ([]networkapi.Link, error) {
+	result := networkapi.NetworkStateResult{}
 	_, err := c.call(ctx, brokerapi.NetworkState, pod, nil, &result)
 	return result.Links, err
 }
 
 // ChangeNetwork changes a Pod's network step by step.
-func (c *Client) ChangeNetwork(ctx context.Context, pod types.UID, steps []brokerapi.Step) error {
-	_, err := c.call(ctx, brokerapi.ChangeNetwork, pod, brokerapi.ChangeNetworkArguments{Steps: steps}, nil)
+func (c *Client) ChangeNetwork(ctx context.Context, pod types.UID, steps []networkapi.Step) error {
+	_, err := c.call(ctx, brokerapi.ChangeNetwork, pod, networkapi.ChangeNetworkArguments{Steps: steps}, nil)
 	return err
 }
 
 // OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if the Pod has no IPv6.
-func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, brokerapi.OpenRouterResult, error) {
-	result := brokerapi.OpenRouterResult{}
-	file, err := c.call(ctx, brokerapi.OpenRouter, pod, brokerapi.OpenRouterArguments{Bridge: podiface.Bridge(podInterface)}, &result)
+func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, networkapi.OpenRouterResult, error) {
+	result := networkapi.OpenRouterResult{}
+	file, err := c.call(ctx, brokerapi.OpenRouter, pod, networkapi.OpenRouterArguments{Bridge: podiface.Bridge(podInterface)}, &result)
 	if err != nil || file == nil {
 		return nil, result, err
 	}
@@ -165,7 +168,19 @@ func (c *Client) call(ctx context.Context, verb brokerapi.Verb, pod types.UID, a
 
 // callPatiently makes a request without a time limit. It decodes the result unless that is nil, and returns the descriptor or nil.
 func (c *Client) callPatiently(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any) (*os.File, error) {
-	conn, err := c.send(ctx, verb, pod, arguments)
+	request := &brokerapi.Request{Verb: verb, Pod: string(pod)}
+	if arguments != nil {
+		var err error
+		if request.Arguments, err = json.Marshal(arguments); err != nil {
+			return nil, fmt.Errorf("write a request to virt-broker: %w", err)
+		}
+	}
+	return c.request(ctx, verb.Program(), request, result)
+}
+
+// request sends a request to a program, and receives the response.
+func (c *Client) request(ctx context.Context, program brokerapi.Program, request *brokerapi.Request, result any) (*os.File, error) {
+	conn, err := c.send(ctx, program, request)
 	if err != nil {
 		return nil, err
 	}
@@ -175,17 +190,10 @@ func (c *Client) callPatiently(ctx context.Context, verb brokerapi.Verb, pod typ
 	return receive(ctx, conn, result)
 }
 
-// send connects to the broker and sends a request.
-func (c *Client) send(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments any) (*net.UnixConn, error) {
-	request := &brokerapi.Request{Verb: verb, Pod: string(pod)}
-	if arguments != nil {
-		var err error
-		if request.Arguments, err = json.Marshal(arguments); err != nil {
-			return nil, fmt.Errorf("write a request to virt-broker: %w", err)
-		}
-	}
+// send connects to a program and sends a request.
+func (c *Client) send(ctx context.Context, program brokerapi.Program, request *brokerapi.Request) (*net.UnixConn, error) {
 	var dialer net.Dialer
-	dialed, err := dialer.DialContext(ctx, "unix", c.socket)
+	dialed, err := dialer.DialContext(ctx, "unix", program.Socket(c.dir))
 	if err != nil {
 		return nil, unreachable(ctx, err)
 	}

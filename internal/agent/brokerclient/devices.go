@@ -5,7 +5,7 @@ package brokerclient
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -21,22 +21,23 @@ const (
 	maxRetry   = 5 * time.Second
 )
 
-// Devices follows the state of the node's devices, which the broker advertises to the kubelet.
+// Devices follows the state of the node's devices, which virt-device-plugin advertises to the kubelet, and whether each program of the broker's
+// Pod responds.
 type Devices struct {
 	client *Client
-	// onConnect is called when the broker responds again.
+	// onConnect is called when all programs respond again.
 	onConnect func()
 	changed   chan struct{}
 
 	mu    sync.Mutex
 	state brokerapi.DevicesResult
-	// responds reports whether the broker responds.
-	responds bool
+	// responds has the programs that respond.
+	responds map[brokerapi.Program]bool
 }
 
-// NewDevices returns Devices. onConnect is called each time that the broker responds after it did not; it must not block.
+// NewDevices returns Devices. onConnect is called each time that all programs respond after one did not; it must not block.
 func NewDevices(client *Client, onConnect func()) *Devices {
-	return &Devices{client: client, onConnect: onConnect, changed: make(chan struct{}, 1)}
+	return &Devices{client: client, onConnect: onConnect, changed: make(chan struct{}, 1), responds: map[brokerapi.Program]bool{}}
 }
 
 // Changed receives a value when the result of Usable may have changed.
@@ -50,43 +51,50 @@ func (d *Devices) Usable() (usable, kvm, known bool) {
 	return d.state.Usable, d.state.KVM, d.state.Known
 }
 
-// errSilent means that the broker does not respond.
-var errSilent = errors.New("virt-broker of this node does not respond: see its Pod")
-
-// Ready returns an error while the broker does not respond. It is a check of virt-handler's readiness: without the broker, no guest can be
-// started, reached or migrated.
+// Ready returns an error while a program does not respond. It is a check of virt-handler's readiness: without one of them, no guest can be
+// started or migrated.
 func (d *Devices) Ready(*http.Request) error {
-	if !d.Responds() {
-		return errSilent
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, program := range brokerapi.Programs {
+		if !d.responds[program] {
+			return fmt.Errorf("%s of this node does not respond: see the container of that name in the Pod of virt-broker", program)
+		}
 	}
 	return nil
 }
 
-// Responds reports whether the broker responds.
-func (d *Devices) Responds() bool {
+// Responds reports whether all programs respond.
+func (d *Devices) Responds() bool { return d.Ready(nil) == nil }
+
+func (d *Devices) setResponds(program brokerapi.Program, responds bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.responds
+	d.responds[program] = responds
 }
 
-func (d *Devices) setResponds(responds bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.responds = responds
-}
-
-// Start follows the devices until the context is done.
+// Start follows the programs until the context is done.
 func (d *Devices) Start(ctx context.Context) error {
+	var followed sync.WaitGroup
+	for _, program := range brokerapi.Programs {
+		followed.Go(func() { d.keepFollowing(ctx, program) })
+	}
+	followed.Wait()
+	return nil
+}
+
+func (d *Devices) keepFollowing(ctx context.Context, program brokerapi.Program) {
 	retry, reported := firstRetry, false
 	for ctx.Err() == nil {
-		err := d.follow(ctx, func() {
+		err := d.follow(ctx, program, func() {
 			retry, reported = firstRetry, false
-			d.setResponds(true)
-			d.onConnect()
+			if d.setResponds(program, true); d.Responds() {
+				d.onConnect()
+			}
 		})
-		d.setResponds(false)
+		d.setResponds(program, false)
 		if ctx.Err() == nil && !reported {
-			log.FromContext(ctx).Error(err, "Cannot follow the node's devices, retrying until it succeeds")
+			log.FromContext(ctx).Error(err, "A program of the broker's Pod does not respond, retrying until it does", "program", program)
 			reported = true
 		}
 		select {
@@ -95,12 +103,16 @@ func (d *Devices) Start(ctx context.Context) error {
 		}
 		retry = min(2*retry, maxRetry)
 	}
-	return nil
 }
 
-// follow follows the devices until the connection ends. It calls connected after the first response.
-func (d *Devices) follow(ctx context.Context, connected func()) error {
-	conn, err := d.client.send(ctx, brokerapi.WatchDevices, "", nil)
+// follow follows a program, and the devices with the one that has them, until the connection ends. It calls connected after the first
+// response.
+func (d *Devices) follow(ctx context.Context, program brokerapi.Program, connected func()) error {
+	verb := brokerapi.WatchProgram
+	if program == brokerapi.WatchDevices.Program() {
+		verb = brokerapi.WatchDevices
+	}
+	conn, err := d.client.send(ctx, program, &brokerapi.Request{Verb: verb})
 	if err != nil {
 		return err
 	}
@@ -109,7 +121,11 @@ func (d *Devices) follow(ctx context.Context, connected func()) error {
 	defer stop()
 	for first := true; ; first = false {
 		state := brokerapi.DevicesResult{}
-		file, err := receive(ctx, conn, &state)
+		var result any
+		if verb == brokerapi.WatchDevices {
+			result = &state
+		}
+		file, err := receive(ctx, conn, result)
 		if file != nil {
 			_ = file.Close()
 		}
@@ -119,7 +135,9 @@ func (d *Devices) follow(ctx context.Context, connected func()) error {
 		if first {
 			connected()
 		}
-		d.set(state)
+		if result != nil {
+			d.set(state)
+		}
 	}
 }
 

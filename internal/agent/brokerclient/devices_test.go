@@ -6,25 +6,17 @@ package brokerclient_test
 import (
 	"context"
 	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
-	"github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/brokerapi"
-	testbroker "github.com/vireo-project/vireo/test/broker"
+	"github.com/vireo-project/vireo/test/broker"
 )
 
 // timeout bounds waiting for what should happen soon.
 const timeout = 20 * time.Second
-
-// tun is a node with the devices that every guest needs.
-type tun struct{}
-
-func (tun) Usable() (usable, kvm, known bool) { return true, false, true }
-
-func (tun) Changed() <-chan struct{} { return nil }
 
 // virt-handler is ready while its broker responds, and keeps what it knows of the devices while it does not.
 func TestReadyWhileTheBrokerResponds(t *testing.T) {
@@ -33,9 +25,8 @@ func TestReadyWhileTheBrokerResponds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket := filepath.Join(dir, brokerapi.SocketName)
 	connected := make(chan struct{}, 10)
-	devices := brokerclient.NewDevices(brokerclient.New(socket), func() { connected <- struct{}{} })
+	devices := brokerclient.NewDevices(brokerclient.New(dir), func() { connected <- struct{}{} })
 	if err := devices.Ready(nil); err == nil {
 		t.Error("virt-handler is ready before it has reached the broker")
 	}
@@ -49,7 +40,7 @@ func TestReadyWhileTheBrokerResponds(t *testing.T) {
 		}
 	})
 	for range 2 {
-		stop, err := testbroker.ServeAt(socket, broker.Options{Devices: tun{}, PodsDir: t.TempDir()})
+		stop, err := broker.ServeAt(dir, broker.Options{PodsDir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,6 +54,46 @@ func TestReadyWhileTheBrokerResponds(t *testing.T) {
 		expectReady(t, devices, false)
 		if usable, kvm, known := devices.Usable(); !usable || kvm || !known {
 			t.Errorf("usable %t, KVM %t, known %t", usable, kvm, known)
+		}
+	}
+}
+
+// virt-handler is not ready while one of the programs does not respond.
+func TestReadyOnlyWithAllPrograms(t *testing.T) {
+	for _, without := range brokerapi.Programs {
+		dir, err := os.MkdirTemp("", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		stop, err := broker.ServeAt(dir, broker.Options{PodsDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
+		hidden := without.Socket(dir) + ".hidden"
+		if err := os.Rename(without.Socket(dir), hidden); err != nil {
+			t.Fatal(err)
+		}
+		devices := brokerclient.NewDevices(brokerclient.New(dir), func() {})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- devices.Start(ctx) }()
+		for deadline := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
+			if err := devices.Ready(nil); err != nil && strings.HasPrefix(err.Error(), string(without)+" ") && time.Until(deadline) < timeout-time.Second {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("without %s: %v", without, devices.Ready(nil))
+			}
+		}
+		if err := os.Rename(hidden, without.Socket(dir)); err != nil {
+			t.Fatal(err)
+		}
+		expectReady(t, devices, true)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	}
 }

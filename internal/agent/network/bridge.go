@@ -8,7 +8,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
@@ -19,9 +19,9 @@ var bridgeAddress = netip.MustParsePrefix("169.254.75.10/32")
 // bridge replaces the Pod with the guest on its network: the Pod's interface becomes a port of a bridge whose other port
 // is the guest's tap, and the guest gets the Pod's hardware address and, by DHCP, its IP addresses. A placeholder with the name
 // of the Pod's interface keeps the addresses visible in the Pod; it is connected to nothing.
-func (c *connector) bridge(planned *Interface) (brokerapi.Link, error) {
+func (c *connector) bridge(planned *Interface) (networkapi.Link, error) {
 	if err := c.displace(planned.PodInterface); err != nil {
-		return brokerapi.Link{}, err
+		return networkapi.Link{}, err
 	}
 	pod := c.links[planned.PodInterface]
 	if len(planned.MAC) == 0 {
@@ -32,13 +32,13 @@ func (c *connector) bridge(planned *Interface) (brokerapi.Link, error) {
 	name := podiface.Bridge(planned.PodInterface)
 	c.addBridge(name, randomMAC(), pod.MTU)
 	// Only the guest responds to ARP for the address that the placeholder also has.
-	c.set(brokerapi.IgnoreARP, name)
+	c.set(networkapi.IgnoreARP, name)
 	c.addAddress(name, bridgeAddress, false)
 	c.setUp(name)
 	c.addTap(planned, name, pod.MTU)
 	c.attach(nic, name, pod.MTU)
 	// All traffic of the guest goes to the network anyway, and the launcher recognizes the guest's DHCP requests by it.
-	c.add(brokerapi.Step{Do: brokerapi.StopLearning, Link: nic})
+	c.add(networkapi.Step{Do: networkapi.StopLearning, Link: nic})
 	return pod, nil
 }
 
@@ -67,13 +67,13 @@ func (c *connector) displace(name string) error {
 }
 
 // removeAddresses removes the Pod's hardware and IP addresses from its displaced interface: the guest has them now.
-func (c *connector) removeAddresses(name string, placeholder brokerapi.Link) {
+func (c *connector) removeAddresses(name string, placeholder networkapi.Link) {
 	nic := c.links[name]
 	for _, address := range nic.Addresses {
-		c.add(brokerapi.Step{Do: brokerapi.RemoveAddress, Link: name, Address: address})
+		c.add(networkapi.Step{Do: networkapi.RemoveAddress, Link: name, Address: address})
 	}
 	if nic.MAC.String() == placeholder.MAC.String() {
-		c.add(brokerapi.Step{Do: brokerapi.SetMAC, Link: name, MAC: randomMAC()})
+		c.add(networkapi.Step{Do: networkapi.SetMAC, Link: name, MAC: randomMAC()})
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
@@ -40,9 +40,9 @@ func (e *MissingInterfaceError) Error() string {
 // level-triggered: after any of the steps, another Connect with the links as they are then completes them, and steps that were made before
 // change nothing. The launcher must have recorded the Pod's network before, because the bridge binding removes the Pod's routes: make the
 // steps once libvirtd's socket exists.
-func Connect(plan Plan, links []brokerapi.Link) ([]brokerapi.Step, map[string]Connected, error) {
+func Connect(plan Plan, links []networkapi.Link) ([]networkapi.Step, map[string]Connected, error) {
 	c := newConnector(links)
-	c.add(brokerapi.Step{Do: brokerapi.Set, Setting: brokerapi.DHCPPorts})
+	c.add(networkapi.Step{Do: networkapi.Set, Setting: networkapi.DHCPPorts})
 	connected := map[string]Connected{}
 	for _, planned := range plan.Interfaces {
 		if !c.has(planned.PodInterface) && !c.has(podiface.Displaced(planned.PodInterface)) {
@@ -64,7 +64,7 @@ func Connect(plan Plan, links []brokerapi.Link) ([]brokerapi.Step, map[string]Co
 // Forward returns what is to be done to redirect the migration's ports to the guest too, after the steps of Connect with a plan for a
 // migration target. Open connections are not affected, not even the one over which post-copy still transfers memory: only the first packet
 // of a connection is translated.
-func Forward(plan Plan, links []brokerapi.Link) ([]brokerapi.Step, error) {
+func Forward(plan Plan, links []networkapi.Link) ([]networkapi.Step, error) {
 	c := newConnector(links)
 	for i := range plan.Interfaces {
 		planned := &plan.Interfaces[i]
@@ -82,12 +82,12 @@ func Forward(plan Plan, links []brokerapi.Link) ([]brokerapi.Step, error) {
 // connector collects the steps.
 type connector struct {
 	// links are the Pod's links as they are after the steps, by their names.
-	links map[string]brokerapi.Link
-	steps []brokerapi.Step
+	links map[string]networkapi.Link
+	steps []networkapi.Step
 }
 
-func newConnector(links []brokerapi.Link) *connector {
-	c := &connector{links: map[string]brokerapi.Link{}}
+func newConnector(links []networkapi.Link) *connector {
+	c := &connector{links: map[string]networkapi.Link{}}
 	for _, link := range links {
 		c.links[link.Name] = link
 	}
@@ -99,14 +99,14 @@ func (c *connector) has(name string) bool {
 	return found
 }
 
-func (c *connector) add(step brokerapi.Step) { c.steps = append(c.steps, step) }
+func (c *connector) add(step networkapi.Step) { c.steps = append(c.steps, step) }
 
 func (c *connector) addBridge(name string, mac net.HardwareAddr, mtu int) {
 	if c.has(name) {
 		return
 	}
-	c.add(brokerapi.Step{Do: brokerapi.AddBridge, Link: name, MAC: mac, MTU: mtu})
-	c.links[name] = brokerapi.Link{Name: name, MAC: mac, MTU: mtu}
+	c.add(networkapi.Step{Do: networkapi.AddBridge, Link: name, MAC: mac, MTU: mtu})
+	c.links[name] = networkapi.Link{Name: name, MAC: mac, MTU: mtu}
 }
 
 func (c *connector) addAddress(name string, address netip.Prefix, noRoute bool) {
@@ -114,39 +114,39 @@ func (c *connector) addAddress(name string, address netip.Prefix, noRoute bool) 
 	if slices.Contains(link.Addresses, address) {
 		return
 	}
-	c.add(brokerapi.Step{Do: brokerapi.AddAddress, Link: name, Address: address, NoRoute: noRoute})
+	c.add(networkapi.Step{Do: networkapi.AddAddress, Link: name, Address: address, NoRoute: noRoute})
 	link.Addresses = append(slices.Clone(link.Addresses), address)
 	c.links[name] = link
 }
 
 func (c *connector) rename(from, to string) {
-	c.add(brokerapi.Step{Do: brokerapi.Rename, Link: from, Other: to})
+	c.add(networkapi.Step{Do: networkapi.Rename, Link: from, Other: to})
 	link := c.links[from]
 	delete(c.links, from)
 	link.Name = to
 	c.links[to] = link
 }
 
-func (c *connector) setUp(name string) { c.add(brokerapi.Step{Do: brokerapi.SetUp, Link: name}) }
+func (c *connector) setUp(name string) { c.add(networkapi.Step{Do: networkapi.SetUp, Link: name}) }
 
-func (c *connector) set(which brokerapi.Setting, link string) {
-	c.add(brokerapi.Step{Do: brokerapi.Set, Setting: which, Link: link})
+func (c *connector) set(which networkapi.Setting, link string) {
+	c.add(networkapi.Step{Do: networkapi.Set, Setting: which, Link: link})
 }
 
 // attach attaches a link to a bridge and sets it up.
 func (c *connector) attach(name, bridge string, mtu int) {
-	c.add(brokerapi.Step{Do: brokerapi.Attach, Link: name, Other: bridge, MTU: mtu})
+	c.add(networkapi.Step{Do: networkapi.Attach, Link: name, Other: bridge, MTU: mtu})
 	c.setUp(name)
 }
 
 // addTap adds the guest's tap to a bridge.
 func (c *connector) addTap(planned *Interface, bridge string, mtu int) {
 	name := podiface.Tap(planned.PodInterface)
-	c.add(brokerapi.Step{Do: brokerapi.AddTap, Link: name, MultiQueue: planned.MultiQueue})
+	c.add(networkapi.Step{Do: networkapi.AddTap, Link: name, MultiQueue: planned.MultiQueue})
 	c.attach(name, bridge, mtu)
 }
 
-func has(link brokerapi.Link, family func(netip.Addr) bool) bool {
+func has(link networkapi.Link, family func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(link.Addresses, func(address netip.Prefix) bool { return family(address.Addr()) })
 }
 

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
@@ -20,23 +20,23 @@ var gatewayMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0}
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // migrationPorts are not forwarded on a migration target until the guest runs there: the migration may use them.
-var migrationPorts = brokerapi.PortRange{Protocol: "TCP", First: launcherpod.FirstMigrationPort, Last: launcherpod.LastMigrationPort}
+var migrationPorts = networkapi.PortRange{Protocol: "TCP", First: launcherpod.FirstMigrationPort, Last: launcherpod.LastMigrationPort}
 
 // masquerade connects the guest by NAT to the Pod's address. The Pod's interface does not change.
-func (c *connector) masquerade(planned *Interface) (brokerapi.Link, error) {
+func (c *connector) masquerade(planned *Interface) (networkapi.Link, error) {
 	pod, found := c.links[planned.PodInterface]
 	if !found {
 		return pod, &MissingInterfaceError{Name: planned.PodInterface}
 	}
-	c.set(brokerapi.ForwardIPv4, "")
+	c.set(networkapi.ForwardIPv4, "")
 	name := podiface.Bridge(planned.PodInterface)
 	c.addBridge(name, gatewayMAC, pod.MTU)
 	// Connections inside the Pod to its loopback address are redirected to the guest.
-	c.set(brokerapi.RouteLoopback, name)
+	c.set(networkapi.RouteLoopback, name)
 	c.addAddress(name, gateway(planned.IPv4), false)
 	if has(pod, netip.Addr.Is6) {
-		c.set(brokerapi.AcceptRA, planned.PodInterface)
-		c.set(brokerapi.ForwardIPv6, "")
+		c.set(networkapi.AcceptRA, planned.PodInterface)
+		c.set(networkapi.ForwardIPv6, "")
 		c.addAddress(name, gateway(planned.IPv6), false)
 	}
 	c.setUp(name)
@@ -47,16 +47,16 @@ func (c *connector) masquerade(planned *Interface) (brokerapi.Link, error) {
 }
 
 // translate adds the rules for the families of the Pod's addresses.
-func (c *connector) translate(planned *Interface, pod brokerapi.Link) {
+func (c *connector) translate(planned *Interface, pod networkapi.Link) {
 	rules := Rules(planned, pod)
 	if len(rules) > 0 {
-		c.add(brokerapi.Step{Do: brokerapi.Translate, Rules: rules, Ports: planned.Ports})
+		c.add(networkapi.Step{Do: networkapi.Translate, Rules: rules, Ports: planned.Ports})
 	}
 }
 
 // Rules returns the rules for the families of a Pod's addresses.
-func Rules(planned *Interface, pod brokerapi.Link) []brokerapi.Rule {
-	var rules []brokerapi.Rule
+func Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
+	var rules []networkapi.Rule
 	if has(pod, netip.Addr.Is4) {
 		rules = ipv4Rules(planned, pod)
 	}
@@ -66,39 +66,39 @@ func Rules(planned *Interface, pod brokerapi.Link) []brokerapi.Rule {
 	return rules
 }
 
-func ipv4Rules(planned *Interface, pod brokerapi.Link) []brokerapi.Rule {
+func ipv4Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
 	bridge, to := podiface.Bridge(planned.PodInterface), guest(planned.IPv4)
 	return slices.Concat(
 		inbound(planned, pod, to),
 		// Probes and sidecars inside the Pod reach the guest at the Pod's loopback address.
 		sidecarToGuest(planned, pod, to),
-		forward(planned, brokerapi.Rule{Chain: brokerapi.Output, Destination: loopback}, to),
-		[]brokerapi.Rule{
+		forward(planned, networkapi.Rule{Chain: networkapi.Output, Destination: loopback}, to),
+		[]networkapi.Rule{
 			outbound(planned, planned.IPv4),
-			{Chain: brokerapi.Postrouting, Source: loopback, Out: bridge, Do: brokerapi.From, Target: gateway(planned.IPv4).Addr()},
+			{Chain: networkapi.Postrouting, Source: loopback, Out: bridge, Do: networkapi.From, Target: gateway(planned.IPv4).Addr()},
 			// route_localnet accepts loopback addresses on the bridge. This drops those that the guest sends.
-			{Chain: brokerapi.Guard, In: bridge, Destination: loopback, Do: brokerapi.Drop},
+			{Chain: networkapi.Guard, In: bridge, Destination: loopback, Do: networkapi.Drop},
 		},
 		isolateMigrationNetwork(false))
 }
 
-func ipv6Rules(planned *Interface, pod brokerapi.Link) []brokerapi.Rule {
-	return slices.Concat(inbound(planned, pod, guest(planned.IPv6)), []brokerapi.Rule{outbound(planned, planned.IPv6)}, isolateMigrationNetwork(true))
+func ipv6Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
+	return slices.Concat(inbound(planned, pod, guest(planned.IPv6)), []networkapi.Rule{outbound(planned, planned.IPv6)}, isolateMigrationNetwork(true))
 }
 
 // isolateMigrationNetwork blocks guests from the migration network. The Pod may have an interface there, and forwards.
-func isolateMigrationNetwork(ipv6 bool) []brokerapi.Rule {
-	return []brokerapi.Rule{
-		{IPv6: ipv6, Chain: brokerapi.Apart, In: podiface.Migration, Do: brokerapi.Drop},
-		{IPv6: ipv6, Chain: brokerapi.Apart, Out: podiface.Migration, Do: brokerapi.Drop},
+func isolateMigrationNetwork(ipv6 bool) []networkapi.Rule {
+	return []networkapi.Rule{
+		{IPv6: ipv6, Chain: networkapi.Apart, In: podiface.Migration, Do: networkapi.Drop},
+		{IPv6: ipv6, Chain: networkapi.Apart, Out: podiface.Migration, Do: networkapi.Drop},
 	}
 }
 
 // inbound redirects connections to the Pod's addresses to the guest. With a sidecar, they go to the sidecar.
-func inbound(planned *Interface, pod brokerapi.Link, to netip.Addr) []brokerapi.Rule {
-	var rules []brokerapi.Rule
+func inbound(planned *Interface, pod networkapi.Link, to netip.Addr) []networkapi.Rule {
+	var rules []networkapi.Rule
 	for _, host := range hosts(pod, to) {
-		from := brokerapi.Rule{IPv6: to.Is6(), Chain: brokerapi.Prerouting, In: planned.PodInterface, Destination: host}
+		from := networkapi.Rule{IPv6: to.Is6(), Chain: networkapi.Prerouting, In: planned.PodInterface, Destination: host}
 		if !planned.Sidecar {
 			rules = append(rules, forward(planned, from, to)...)
 		} else if from.Ports = bypassingSidecar(planned.Ports); len(from.Ports) > 0 {
@@ -109,7 +109,7 @@ func inbound(planned *Interface, pod brokerapi.Link, to netip.Addr) []brokerapi.
 }
 
 // hosts returns the Pod's addresses of the family of another one.
-func hosts(pod brokerapi.Link, like netip.Addr) []netip.Prefix {
+func hosts(pod networkapi.Link, like netip.Addr) []netip.Prefix {
 	var list []netip.Prefix
 	for _, address := range pod.Addresses {
 		if address.Addr().Is4() == like.Is4() {
@@ -121,21 +121,21 @@ func hosts(pod brokerapi.Link, like netip.Addr) []netip.Prefix {
 
 // forward redirects matching connections to the guest: those to the ports of the rule if it has some, those to the listed ports, or all if
 // none is listed.
-func forward(planned *Interface, from brokerapi.Rule, to netip.Addr) []brokerapi.Rule {
-	var rules []brokerapi.Rule
+func forward(planned *Interface, from networkapi.Rule, to netip.Addr) []networkapi.Rule {
+	var rules []networkapi.Rule
 	if planned.MigrationTarget {
 		but := from
-		but.Ports, but.Do = []brokerapi.PortRange{migrationPorts}, brokerapi.Return
+		but.Ports, but.Do = []networkapi.PortRange{migrationPorts}, networkapi.Return
 		rules = append(rules, but)
 	}
 	from.Listed = len(from.Ports) == 0 && len(planned.Ports) > 0
-	from.Do, from.Target = brokerapi.To, to
+	from.Do, from.Target = networkapi.To, to
 	return append(rules, from)
 }
 
 // outbound translates the guest's addresses to the Pod's.
-func outbound(planned *Interface, network netip.Prefix) brokerapi.Rule {
-	return brokerapi.Rule{
-		IPv6: network.Addr().Is6(), Chain: brokerapi.Postrouting, Source: network, Out: planned.PodInterface, Do: brokerapi.Hide,
+func outbound(planned *Interface, network netip.Prefix) networkapi.Rule {
+	return networkapi.Rule{
+		IPv6: network.Addr().Is6(), Chain: networkapi.Postrouting, Source: network, Out: planned.PodInterface, Do: networkapi.Hide,
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -53,7 +53,7 @@ type Interface struct {
 	IPv4 netip.Prefix
 	IPv6 netip.Prefix
 	// Ports are the ports that are forwarded to the guest; none means all.
-	Ports []brokerapi.PortRange
+	Ports []networkapi.PortRange
 	// Sidecar means that Istio's Envoy runs in the Pod: incoming connections go to it, and its own ones to the guest.
 	Sidecar bool
 	// MigrationTarget means that the guest has not yet migrated to the Pod: the ports of the migration are not forwarded.
@@ -139,12 +139,12 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 }
 
 // planPorts returns the ports to forward. KubeVirt accepts ports or portRanges; here, both can be set.
-func planPorts(spec *v1.Interface) ([]brokerapi.PortRange, error) {
+func planPorts(spec *v1.Interface) ([]networkapi.PortRange, error) {
 	wanted := slices.Clone(spec.PortRanges)
 	for _, port := range spec.Ports {
 		wanted = append(wanted, v1.PortRange{Protocol: port.Protocol, Start: port.Port, End: port.Port})
 	}
-	out := make([]brokerapi.PortRange, 0, len(wanted))
+	out := make([]networkapi.PortRange, 0, len(wanted))
 	for _, ports := range wanted {
 		protocol := strings.ToUpper(ports.Protocol)
 		switch protocol {
@@ -157,10 +157,10 @@ func planPorts(spec *v1.Interface) ([]brokerapi.PortRange, error) {
 		if ports.Start < 1 || ports.End < ports.Start || ports.End > math.MaxUint16 {
 			return nil, fmt.Errorf("%d to %d is no range of ports", ports.Start, ports.End)
 		}
-		out = append(out, brokerapi.PortRange{Protocol: protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
+		out = append(out, networkapi.PortRange{Protocol: protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
 	}
 	// Sorted, so that the order in the spec does not change the rules.
-	slices.SortFunc(out, func(a, b brokerapi.PortRange) int {
+	slices.SortFunc(out, func(a, b networkapi.PortRange) int {
 		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
 	})
 	return slices.Compact(out), nil

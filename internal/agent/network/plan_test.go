@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 )
 
 // vmiWith returns a VMI with some changes.
@@ -59,7 +59,7 @@ func TestNewPlan(t *testing.T) {
 		{
 			Name: "default", PodInterface: "eth0", Binding: Masquerade, MAC: stableMAC("default", "fedora", "default"),
 			IPv4: netip.MustParsePrefix("192.168.7.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/120"),
-			Ports: []brokerapi.PortRange{
+			Ports: []networkapi.PortRange{
 				{Protocol: "TCP", First: 80, Last: 80}, {Protocol: "TCP", First: 1000, Last: 2000}, {Protocol: "UDP", First: 53, Last: 53},
 			},
 		},

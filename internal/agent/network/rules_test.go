@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 )
 
 // FuzzRules checks that for any networks and ports in a spec, the rules redirect connections to the guest only, on the listed
@@ -22,7 +22,7 @@ func FuzzRules(f *testing.F) {
 	f.Add("", "", []byte(nil), false, false)
 	f.Add("10.10.0.0/16", "fd00::/64", []byte(`[{"port":80},{"port":53,"protocol":"udp"},{"port":80,"protocol":"TCP"}]`), true, false)
 	f.Add("::ffff:10.1.0.0/112", "::/0", []byte(`[{"port":65536},{"port":-1}]`), false, true)
-	pod := brokerapi.Link{Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.7/24"), netip.MustParsePrefix("fd00:1::7/64")}}
+	pod := networkapi.Link{Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.7/24"), netip.MustParsePrefix("fd00:1::7/64")}}
 	f.Fuzz(func(t *testing.T, ipv4, ipv6 string, listed []byte, migrationTarget, sidecar bool) {
 		spec := v1.Interface{Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
 		if json.Unmarshal(listed, &spec.Ports) != nil {
@@ -67,9 +67,9 @@ func equalAddresses(a, b netip.Addr) bool { return a == b }
 func equalPrefixes(a, b netip.Prefix) bool { return a == b }
 
 // expectRule checks that a rule with a new destination redirects to the guest, and is for ports if any are listed.
-func expectRule(t *testing.T, r brokerapi.Rule, planned *Interface) {
+func expectRule(t *testing.T, r networkapi.Rule, planned *Interface) {
 	t.Helper()
-	if r.Do != brokerapi.To {
+	if r.Do != networkapi.To {
 		return
 	}
 	to := guest(planned.IPv4)
@@ -79,13 +79,13 @@ func expectRule(t *testing.T, r brokerapi.Rule, planned *Interface) {
 	if r.Target != to {
 		t.Errorf("%+v goes to %s, and the guest has %s", r, r.Target, to)
 	}
-	if bypasses := planned.Sidecar && r.Chain == brokerapi.Prerouting; bypasses != (len(r.Ports) > 0) {
+	if bypasses := planned.Sidecar && r.Chain == networkapi.Prerouting; bypasses != (len(r.Ports) > 0) {
 		t.Errorf("%+v has ports of its own: %t", r, len(r.Ports) > 0)
 	} else if !bypasses && r.Listed != (len(planned.Ports) > 0) {
 		t.Errorf("%+v is for ports: %t, and %d are listed", r, r.Listed, len(planned.Ports))
 	}
 	for _, ports := range r.Ports {
-		if len(planned.Ports) > 0 && !slices.ContainsFunc(planned.Ports, func(p brokerapi.PortRange) bool {
+		if len(planned.Ports) > 0 && !slices.ContainsFunc(planned.Ports, func(p networkapi.PortRange) bool {
 			return p.Protocol == ports.Protocol && p.First <= ports.First && ports.Last <= p.Last
 		}) {
 			t.Errorf("%+v forwards ports that are not listed", r)
@@ -99,16 +99,16 @@ func TestGuestsAddress(t *testing.T) {
 	}
 }
 
-func ports(protocol string, first, last uint16) brokerapi.PortRange {
-	return brokerapi.PortRange{Protocol: protocol, First: first, Last: last}
+func ports(protocol string, first, last uint16) networkapi.PortRange {
+	return networkapi.PortRange{Protocol: protocol, First: first, Last: last}
 }
 
 func TestPortsBypassingTheSidecar(t *testing.T) {
-	for name, c := range map[string]struct{ forwarded, want []brokerapi.PortRange }{
-		"all":         {nil, []brokerapi.PortRange{ports("TCP", 22, 22), ports("TCP", 49152, 49153)}},
-		"others":      {[]brokerapi.PortRange{ports("TCP", 80, 443), ports("UDP", 1, 65535)}, nil},
-		"SSH":         {[]brokerapi.PortRange{ports("TCP", 22, 22), ports("TCP", 80, 80)}, []brokerapi.PortRange{ports("TCP", 22, 22)}},
-		"part of one": {[]brokerapi.PortRange{ports("TCP", 20, 23), ports("TCP", 49153, 50000)}, []brokerapi.PortRange{ports("TCP", 22, 22), ports("TCP", 49153, 49153)}},
+	for name, c := range map[string]struct{ forwarded, want []networkapi.PortRange }{
+		"all":         {nil, []networkapi.PortRange{ports("TCP", 22, 22), ports("TCP", 49152, 49153)}},
+		"others":      {[]networkapi.PortRange{ports("TCP", 80, 443), ports("UDP", 1, 65535)}, nil},
+		"SSH":         {[]networkapi.PortRange{ports("TCP", 22, 22), ports("TCP", 80, 80)}, []networkapi.PortRange{ports("TCP", 22, 22)}},
+		"part of one": {[]networkapi.PortRange{ports("TCP", 20, 23), ports("TCP", 49153, 50000)}, []networkapi.PortRange{ports("TCP", 22, 22), ports("TCP", 49153, 49153)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, bypassingSidecar(c.forwarded)); diff != "" {

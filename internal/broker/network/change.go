@@ -20,6 +20,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
@@ -39,7 +40,7 @@ func CheckLinkName(name string) error {
 }
 
 // Check returns an error unless steps are complete.
-func Check(steps []brokerapi.Step) error {
+func Check(steps []networkapi.Step) error {
 	if len(steps) > maxSteps {
 		return brokerapi.Invalid("%d steps are more than %d", len(steps), maxSteps)
 	}
@@ -51,11 +52,11 @@ func Check(steps []brokerapi.Step) error {
 	return nil
 }
 
-func check(s *brokerapi.Step) error {
-	if s.Do == brokerapi.Translate {
+func check(s *networkapi.Step) error {
+	if s.Do == networkapi.Translate {
 		return checkRules(s)
 	}
-	if s.Do == brokerapi.Set {
+	if s.Do == networkapi.Set {
 		if set, known := settings[s.Setting]; !known || set.ofLink == (s.Link == "") {
 			return brokerapi.Invalid("%.32q of %.32q is no setting", s.Setting, s.Link)
 		} else if !set.ofLink {
@@ -67,13 +68,13 @@ func check(s *brokerapi.Step) error {
 	}
 	valid := true
 	switch s.Do {
-	case brokerapi.AddBridge, brokerapi.SetMAC:
+	case networkapi.AddBridge, networkapi.SetMAC:
 		valid = len(s.MAC) == 6 && s.MAC[0]&1 == 0
-	case brokerapi.AddAddress, brokerapi.RemoveAddress:
+	case networkapi.AddAddress, networkapi.RemoveAddress:
 		valid = s.Address.IsValid() && s.Address.Addr().Zone() == ""
-	case brokerapi.Rename, brokerapi.Attach:
+	case networkapi.Rename, networkapi.Attach:
 		return CheckLinkName(s.Other)
-	case brokerapi.AddTap, brokerapi.SetUp, brokerapi.StopLearning, brokerapi.Set:
+	case networkapi.AddTap, networkapi.SetUp, networkapi.StopLearning, networkapi.Set:
 	default:
 		return brokerapi.Invalid("%.32q is no change of a network", s.Do)
 	}
@@ -84,7 +85,7 @@ func check(s *brokerapi.Step) error {
 }
 
 // Change makes checked steps in a namespace, until one fails.
-func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) error {
+func Change(ctx context.Context, namespace *Namespace, steps []networkapi.Step) error {
 	return namespace.Do(func() error {
 		procfs, err := podprocess.MountKernelFS("proc")
 		if err != nil {
@@ -100,7 +101,7 @@ func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) e
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if s.Do == brokerapi.AddBridge || s.Do == brokerapi.AddTap {
+			if s.Do == networkapi.AddBridge || s.Do == networkapi.AddTap {
 				if room--; room < 0 {
 					return brokerapi.Invalid("the Pod would have more than %d links", maxLinks)
 				}
@@ -113,15 +114,15 @@ func Change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) e
 	})
 }
 
-func makeStep(s *brokerapi.Step, procfs *os.File) error {
+func makeStep(s *networkapi.Step, procfs *os.File) error {
 	switch s.Do {
-	case brokerapi.Translate:
+	case networkapi.Translate:
 		return translate(s)
-	case brokerapi.Set:
+	case networkapi.Set:
 		return apply(procfs, s.Setting, s.Link)
-	case brokerapi.AddBridge:
+	case networkapi.AddBridge:
 		return addBridge(s)
-	case brokerapi.AddTap:
+	case networkapi.AddTap:
 		return addTap(s.Link, s.MultiQueue)
 	default:
 		link, err := netlink.LinkByName(s.Link)
@@ -132,29 +133,29 @@ func makeStep(s *brokerapi.Step, procfs *os.File) error {
 	}
 }
 
-func changeLink(s *brokerapi.Step, link netlink.Link) error {
+func changeLink(s *networkapi.Step, link netlink.Link) error {
 	switch s.Do {
-	case brokerapi.AddAddress:
+	case networkapi.AddAddress:
 		if err := netlink.AddrAdd(link, addressOf(s)); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 		return nil
-	case brokerapi.RemoveAddress:
+	case networkapi.RemoveAddress:
 		// The kernel has removed IPv6 addresses of a link that was set down.
 		if err := netlink.AddrDel(link, addressOf(s)); !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return err
 		}
 		return nil
-	case brokerapi.SetMAC:
+	case networkapi.SetMAC:
 		return netlink.LinkSetHardwareAddr(link, s.MAC)
-	case brokerapi.SetUp:
+	case networkapi.SetUp:
 		return netlink.LinkSetUp(link)
-	case brokerapi.Rename:
+	case networkapi.Rename:
 		if err := netlink.LinkSetDown(link); err != nil {
 			return err
 		}
 		return netlink.LinkSetName(link, s.Other)
-	case brokerapi.StopLearning:
+	case networkapi.StopLearning:
 		return netlink.LinkSetLearning(link, false)
 	default: // Attach
 		bridge, err := netlink.LinkByName(s.Other)
@@ -169,7 +170,7 @@ func changeLink(s *brokerapi.Step, link netlink.Link) error {
 }
 
 // addressOf returns the address of a step. IPv6 addresses skip duplicate detection, as no one else is on these networks.
-func addressOf(s *brokerapi.Step) *netlink.Addr {
+func addressOf(s *networkapi.Step) *netlink.Addr {
 	ip := s.Address.Addr()
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(s.Address.Bits(), ip.BitLen())}}
 	if s.NoRoute {
@@ -183,7 +184,7 @@ func addressOf(s *brokerapi.Step) *netlink.Addr {
 
 // addBridge creates a bridge unless the link exists. Its hardware address is fixed: otherwise a bridge takes it from its ports, and
 // changes it with them.
-func addBridge(s *brokerapi.Step) error {
+func addBridge(s *networkapi.Step) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = s.Link, s.MAC, s.MTU
 	snooping := false // It is of no use for a bridge of two ports, and can break the guest's IPv6.
@@ -225,7 +226,7 @@ func roomForLinks() (int, error) {
 }
 
 // Links describes the links of a namespace.
-func Links(namespace *Namespace) (links []brokerapi.Link, err error) {
+func Links(namespace *Namespace) (links []networkapi.Link, err error) {
 	err = namespace.Do(func() error {
 		found, err := netlink.LinkList()
 		if err != nil {
@@ -240,7 +241,7 @@ func Links(namespace *Namespace) (links []brokerapi.Link, err error) {
 			if err != nil {
 				return err
 			}
-			links = append(links, brokerapi.Link{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: has})
+			links = append(links, networkapi.Link{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: has})
 		}
 		return nil
 	})

@@ -20,7 +20,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
@@ -174,7 +174,7 @@ func TestEnsureCompletesPartialStates(t *testing.T) {
 		}
 	}
 	// first makes the steps before one, and more.
-	first := func(plan func(*testing.T) Plan, until brokerapi.Change, more int) func(*testing.T, world) {
+	first := func(plan func(*testing.T) Plan, until networkapi.Change, more int) func(*testing.T, world) {
 		return func(t *testing.T, w world) {
 			links, err := Links(w.pod)
 			if err != nil {
@@ -202,23 +202,23 @@ func TestEnsureCompletesPartialStates(t *testing.T) {
 		// after undoes something after an Ensure.
 		after []func() error
 	}{
-		"placeholder without addresses": {bridgePlan, first(bridgePlan, brokerapi.AddBridge, 1), nil},
-		"placeholder":                   {bridgePlan, first(bridgePlan, brokerapi.AddAddress, 1), nil},
-		"displaced":                     {bridgePlan, first(bridgePlan, brokerapi.Rename, 1), nil},
-		"replaced":                      {bridgePlan, first(bridgePlan, brokerapi.SetUp, 1), nil},
-		"another hardware address":      {bridgePlan, first(bridgePlan, brokerapi.SetMAC, 1), nil},
-		"a tap":                         {bridgePlan, first(bridgePlan, brokerapi.AddTap, 1), nil},
+		"placeholder without addresses": {bridgePlan, first(bridgePlan, networkapi.AddBridge, 1), nil},
+		"placeholder":                   {bridgePlan, first(bridgePlan, networkapi.AddAddress, 1), nil},
+		"displaced":                     {bridgePlan, first(bridgePlan, networkapi.Rename, 1), nil},
+		"replaced":                      {bridgePlan, first(bridgePlan, networkapi.SetUp, 1), nil},
+		"another hardware address":      {bridgePlan, first(bridgePlan, networkapi.SetMAC, 1), nil},
+		"a tap":                         {bridgePlan, first(bridgePlan, networkapi.AddTap, 1), nil},
 		"no tap":                        {bridgePlan, nil, []func() error{link("tap0", netlink.LinkDel)}},
 		"detached tap":                  {bridgePlan, nil, []func() error{link("tap0", netlink.LinkSetNoMaster), link("tap0", netlink.LinkSetDown)}},
 		"no bridge":                     {bridgePlan, nil, []func() error{link("k6t-eth0", netlink.LinkDel)}},
 		"detached nic":                  {bridgePlan, nil, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
 		"nothing":                       {masquerade, nil, nil},
-		"plain bridge":                  {masquerade, first(masquerade, brokerapi.AddBridge, 1), nil},
-		"rules":                         {masquerade, first(masquerade, brokerapi.Translate, 1), nil},
+		"plain bridge":                  {masquerade, first(masquerade, networkapi.AddBridge, 1), nil},
+		"rules":                         {masquerade, first(masquerade, networkapi.Translate, 1), nil},
 		"no rules":                      {masquerade, nil, []func() error{deleteRules}},
 		"bridge down":                   {masquerade, nil, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
 		"tap missing":                   {masquerade, nil, []func() error{link("tap0", netlink.LinkDel)}},
-		"down":                          {bridgePlan, first(bridgePlan, brokerapi.Rename, 0), []func() error{link("eth0", netlink.LinkSetDown)}},
+		"down":                          {bridgePlan, first(bridgePlan, networkapi.Rename, 0), []func() error{link("eth0", netlink.LinkSetDown)}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

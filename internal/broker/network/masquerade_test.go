@@ -17,7 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 )
 
 func TestMasquerade(t *testing.T) {
@@ -165,7 +165,7 @@ func TestLoopbackOfThePodIsClosedToTheGuest(t *testing.T) {
 		}
 		to := &net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}
 		own := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
-		return errors.Join(apply(procfs, brokerapi.RouteLoopback, "nic0"), netlink.AddrDel(lo, own),
+		return errors.Join(apply(procfs, networkapi.RouteLoopback, "nic0"), netlink.AddrDel(lo, own),
 			netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("10.0.2.1")}))
 	})
 	var listener net.Listener

@@ -21,13 +21,14 @@ import (
 	plans "github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 )
 
 // Names of virt-handler's package, which decides what the steps are.
 type (
 	Plan      = plans.Plan
 	Interface = plans.Interface
-	PortRange = brokerapi.PortRange
+	PortRange = networkapi.PortRange
 )
 
 // Ensure does what virt-handler does to connect a guest.
@@ -59,7 +60,7 @@ func Forward(ctx context.Context, namespace *Namespace, plan Plan) error {
 	return change(ctx, namespace, steps)
 }
 
-func change(ctx context.Context, namespace *Namespace, steps []brokerapi.Step) error {
+func change(ctx context.Context, namespace *Namespace, steps []networkapi.Step) error {
 	sent, err := throughJSON(steps, nil)
 	if err == nil {
 		err = Check(sent)
@@ -90,7 +91,7 @@ func addAddress(name, prefix string) error {
 	if err != nil {
 		return err
 	}
-	step := &brokerapi.Step{Do: brokerapi.AddAddress, Address: netip.MustParsePrefix(prefix)}
+	step := &networkapi.Step{Do: networkapi.AddAddress, Address: netip.MustParsePrefix(prefix)}
 	return changeLink(step, link)
 }
 

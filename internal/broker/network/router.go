@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 )
 
 const (
@@ -30,9 +30,9 @@ var allRouters = net.ParseIP("ff02::2")
 // OpenRouter opens a socket for router discovery on a bridge of a Pod, and describes the bridge. It returns no socket if
 // the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after the
 // guest was connected; it needs CAP_NET_RAW.
-func OpenRouter(namespace *Namespace, name string) (*os.File, brokerapi.OpenRouterResult, error) {
+func OpenRouter(namespace *Namespace, name string) (*os.File, networkapi.OpenRouterResult, error) {
 	var socket *os.File
-	var result brokerapi.OpenRouterResult
+	var result networkapi.OpenRouterResult
 	err := namespace.Do(func() error {
 		bridge, err := netlink.LinkByName(name)
 		if err != nil {
@@ -47,7 +47,7 @@ func OpenRouter(namespace *Namespace, name string) (*os.File, brokerapi.OpenRout
 		return err
 	})
 	if err != nil {
-		return nil, brokerapi.OpenRouterResult{}, fmt.Errorf("open a socket to advertise the guest's IPv6 gateway: %w", err)
+		return nil, networkapi.OpenRouterResult{}, fmt.Errorf("open a socket to advertise the guest's IPv6 gateway: %w", err)
 	}
 	return socket, result, nil
 }

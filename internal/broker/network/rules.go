@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 )
 
 // natTable is the table's name in the families ip and ip6.
@@ -40,15 +41,15 @@ const buffers = 32 << 20
 var installing sync.Mutex
 
 // chains are the chains of the table.
-var chains = map[brokerapi.Chain]nftables.Chain{
-	brokerapi.Guard:       {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw},
-	brokerapi.Prerouting:  {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-	brokerapi.Output:      {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
-	brokerapi.Postrouting: {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource},
-	brokerapi.Apart:       {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter},
+var chains = map[networkapi.Chain]nftables.Chain{
+	networkapi.Guard:       {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw},
+	networkapi.Prerouting:  {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
+	networkapi.Output:      {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
+	networkapi.Postrouting: {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource},
+	networkapi.Apart:       {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter},
 }
 
-func checkRules(s *brokerapi.Step) error {
+func checkRules(s *networkapi.Step) error {
 	if len(s.Rules) > maxRules || len(s.Ports) > maxPorts {
 		return brokerapi.Invalid("%d rules for %d ranges of ports are too many", len(s.Rules), len(s.Ports))
 	}
@@ -66,7 +67,7 @@ func checkRules(s *brokerapi.Step) error {
 	return err
 }
 
-func checkRule(r *brokerapi.Rule) error {
+func checkRule(r *networkapi.Rule) error {
 	for _, name := range []string{r.In, r.Out} {
 		if name != "" && CheckLinkName(name) != nil {
 			return brokerapi.Invalid("%.32q is no link of a rule", name)
@@ -81,9 +82,9 @@ func checkRule(r *brokerapi.Rule) error {
 		return brokerapi.Invalid("%.32q is no chain", r.Chain)
 	}
 	switch r.Do {
-	case brokerapi.Drop, brokerapi.Return, brokerapi.Hide:
+	case networkapi.Drop, networkapi.Return, networkapi.Hide:
 		return nil
-	case brokerapi.To, brokerapi.From:
+	case networkapi.To, networkapi.From:
 		if ofFamily(r.Target, r.IPv6) {
 			return nil
 		}
@@ -95,7 +96,7 @@ func ofFamily(address netip.Addr, ipv6 bool) bool {
 	return address.IsValid() && address.Is6() == ipv6 && !address.Is4In6() && address.Zone() == ""
 }
 
-func checkPorts(list []brokerapi.PortRange) error {
+func checkPorts(list []networkapi.PortRange) error {
 	for _, ports := range list {
 		if ports.Protocol != "TCP" && ports.Protocol != "UDP" || ports.First < 1 || ports.Last < ports.First {
 			return brokerapi.Invalid("%.16q %d to %d is no range of ports", ports.Protocol, ports.First, ports.Last)
@@ -106,9 +107,9 @@ func checkPorts(list []brokerapi.PortRange) error {
 
 // translate installs the rules of each family that has some, unless they are installed. It does so in one transaction for a family, and
 // every rule has the digest of all as a comment: a table with the digest is complete, and any other is replaced.
-func translate(s *brokerapi.Step) error {
+func translate(s *networkapi.Step) error {
 	for family, ipv6 := range map[nftables.TableFamily]bool{nftables.TableFamilyIPv4: false, nftables.TableFamilyIPv6: true} {
-		rules := slices.DeleteFunc(slices.Clone(s.Rules), func(r brokerapi.Rule) bool { return r.IPv6 != ipv6 })
+		rules := slices.DeleteFunc(slices.Clone(s.Rules), func(r networkapi.Rule) bool { return r.IPv6 != ipv6 })
 		if len(rules) == 0 {
 			continue
 		}
@@ -119,7 +120,7 @@ func translate(s *brokerapi.Step) error {
 	return nil
 }
 
-func install(family nftables.TableFamily, rules []brokerapi.Rule, listed []brokerapi.PortRange) error {
+func install(family nftables.TableFamily, rules []networkapi.Rule, listed []networkapi.PortRange) error {
 	text, err := json.Marshal([]any{rules, listed})
 	if err != nil {
 		return err
@@ -169,7 +170,7 @@ func install(family nftables.TableFamily, rules []brokerapi.Rule, listed []broke
 }
 
 // matches returns what a rule matches, apart from ports.
-func matches(r *brokerapi.Rule) []expr.Any {
+func matches(r *networkapi.Rule) []expr.Any {
 	// Offsets of the addresses in the headers (RFC 791, RFC 8200).
 	source, destination := uint32(12), uint32(16)
 	if r.IPv6 {
@@ -201,7 +202,7 @@ func addressIn(network netip.Prefix, offset uint32) []expr.Any {
 	}
 }
 
-func portsAre(ports brokerapi.PortRange) []expr.Any {
+func portsAre(ports networkapi.PortRange) []expr.Any {
 	protocol := byte(unix.IPPROTO_TCP)
 	if ports.Protocol == "UDP" {
 		protocol = unix.IPPROTO_UDP
@@ -218,18 +219,18 @@ func portsAre(ports brokerapi.PortRange) []expr.Any {
 }
 
 // action returns what a rule does.
-func action(r *brokerapi.Rule) []expr.Any {
+func action(r *networkapi.Rule) []expr.Any {
 	kind := expr.NATTypeDestNAT
 	switch r.Do {
-	case brokerapi.Drop:
+	case networkapi.Drop:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
-	case brokerapi.Return:
+	case networkapi.Return:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
-	case brokerapi.Hide:
+	case networkapi.Hide:
 		return []expr.Any{&expr.Masq{}}
-	case brokerapi.From:
+	case networkapi.From:
 		kind = expr.NATTypeSourceNAT
-	case brokerapi.To:
+	case networkapi.To:
 	}
 	family := uint32(unix.NFPROTO_IPV4)
 	if r.IPv6 {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-	"k8s.io/utils/cpuset"
 )
 
 // kubeletTimeout bounds a call of the kubelet, which may be starting.
@@ -43,12 +42,12 @@ func (c Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
 // ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container of a Pod exclusively. There are none if the
 // container has shared CPUs only, or if the kubelet has no such container.
 // Source: kubernetes pkg/kubelet/apis/podresources/server_v1.go, where CpuIds are the CPU manager's GetExclusiveCPUs.
-func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container string) (cpuset.CPUSet, error) {
+func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container string) ([]uint, error) {
 	response, err := call(ctx, c, podresources.PodResourcesListerClient.List, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return cpuset.New(), fmt.Errorf("get the CPUs of Pod %s/%s from the kubelet: %w", namespace, name, err)
+		return nil, fmt.Errorf("get the CPUs of Pod %s/%s from the kubelet: %w", namespace, name, err)
 	}
-	var cpus []int
+	var cpus []uint
 	for _, pod := range response.GetPodResources() {
 		if pod.GetNamespace() != namespace || pod.GetName() != name {
 			continue
@@ -58,11 +57,11 @@ func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container st
 				continue
 			}
 			for _, cpu := range assigned.GetCpuIds() {
-				cpus = append(cpus, int(cpu))
+				cpus = append(cpus, uint(cpu))
 			}
 		}
 	}
-	return cpuset.New(cpus...), nil
+	return cpus, nil
 }
 
 // method is a method of the kubelet.

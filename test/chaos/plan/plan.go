@@ -67,6 +67,8 @@ const (
 	TargetAgent    Fault = "kill target virt-handler"
 	SourceBroker   Fault = "kill source virt-broker"
 	TargetBroker   Fault = "kill target virt-broker"
+	SourceNetwork  Fault = "kill source virt-network-broker"
+	TargetNetwork  Fault = "kill target virt-network-broker"
 	SourceLauncher Fault = "kill source virt-launcher"
 	TargetLauncher Fault = "kill target virt-launcher"
 	SourceLibvirtd Fault = "kill source libvirtd"
@@ -92,6 +94,7 @@ type span struct {
 var faults = []span{
 	{SourceAgent, Requested, Owned}, {TargetAgent, Requested, Owned},
 	{SourceBroker, Requested, Owned}, {TargetBroker, Requested, Owned},
+	{SourceNetwork, Requested, Owned}, {TargetNetwork, Requested, Owned},
 	{SourceLauncher, Requested, Releasing}, {TargetLauncher, Scheduling, Owned},
 	{SourceLibvirtd, Requested, Releasing}, {TargetLibvirtd, Scheduling, Owned},
 	{SourceQEMU, Requested, Switching}, {TargetQEMU, Started, Owned},

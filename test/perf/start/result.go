@@ -146,7 +146,7 @@ func (r *result) publish(path string) error {
 	row("  the console's log\t%.1f\t%.1f", r.ReservedPartsMiB[podspec.PartConsoleLog], r.ConsoleLogPSSMiB)
 	row("  all\t%.1f\t%.1f", r.ReservedOverheadMiB, r.UsedOverheadMiB)
 	row("components at rest\tRSS MiB\tCPU %%")
-	for _, name := range []string{"virt-controller", "virt-handler", "virt-broker"} {
+	for _, name := range []string{"virt-controller", "virt-handler", "virt-broker", "virt-network-broker", "virt-device-plugin"} {
 		row("  %s\t%.1f\t%.2f", name, r.Components[name].RSSMiB, r.Components[name].CPUPercent)
 	}
 	row("targets")

@@ -16,7 +16,6 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	privileged "github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/broker"
@@ -202,9 +201,9 @@ func TestBackoffForClosedConnections(t *testing.T) {
 
 // The broker may be restarted at any time. Connections remain, and new ones are made when it responds again.
 func TestBrokerIsRestarted(t *testing.T) {
-	n, dir, socket := newNode(t), t.TempDir(), filepath.Join(t.TempDir(), "b")
-	o := privileged.Options{PodsDir: dir, CheckPeer: broker.AnyPeer}
-	n.options.Broker = brokerclient.New(socket)
+	n, dir, sockets := newNode(t), t.TempDir(), t.TempDir()
+	o := broker.Options{PodsDir: dir, CheckPeer: broker.AnyPeer}
+	n.options.Broker = brokerclient.New(sockets)
 	n.sockets = filepath.Join(dir, string(podUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
 	if err := os.MkdirAll(n.sockets, 0o755); err != nil {
 		t.Fatal(err)
@@ -216,7 +215,7 @@ func TestBrokerIsRestarted(t *testing.T) {
 	if _, err := m.Conn(testPod); !errors.Is(err, hypervisor.ErrConnecting) {
 		t.Fatalf("without a broker: %v", err)
 	}
-	stop, err := broker.ServeAt(socket, o)
+	stop, err := broker.ServeAt(sockets, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +228,7 @@ func TestBrokerIsRestarted(t *testing.T) {
 	if _, err := m.Tunnel(t.Context(), testPod); !errors.Is(err, brokerapi.ErrUnreachable) {
 		t.Errorf("a new connection: %v", err)
 	}
-	if stop, err = broker.ServeAt(socket, o); err != nil {
+	if stop, err = broker.ServeAt(sockets, o); err != nil {
 		t.Fatal(err)
 	}
 	defer stop()

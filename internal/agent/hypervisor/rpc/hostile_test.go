@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	privileged "github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
@@ -48,7 +47,7 @@ func newNodeWith(t *testing.T, check pods.CheckPeer) *node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &node{options: Options{
-		Broker:   broker.Start(t, privileged.Options{PodsDir: dir, CheckPeer: check}),
+		Broker:   broker.Start(t, broker.Options{PodsDir: dir, CheckPeer: check}),
 		RelayDir: t.TempDir(), Responses: hypervisor.NewResponseBudget(),
 	}}
 	n.sockets = filepath.Join(dir, string(podUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)

@@ -11,9 +11,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// maxDevices is the flag with the maximum number of VMIs on a node. It is one of KubeVirt's virt-handler, and here the broker's, which has
+// maxDevices is the flag with the maximum number of VMIs on a node. It is one of KubeVirt's virt-handler, and here that of the program with
 // the device plugins.
 const maxDevices = "max-devices"
 
@@ -25,11 +27,16 @@ func isMaxDevices(name string) bool {
 // configureBroker sets the fields that depend on the cluster. It runs wherever the agent runs, which cannot work without it.
 func configureBroker(ds *appsv1.DaemonSet, s Settings) {
 	pod := &ds.Spec.Template.Spec
-	container := &pod.Containers[0]
-	container.Image, container.ImagePullPolicy = s.Config.Images.Broker, s.Config.ImagePullPolicy
-	container.Args = []string{"--kubelet-root", s.kubeletRoot(), "--" + maxDevices, s.maxDevices()}
-	for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		probe.Exec.Command = append(probe.Exec.Command, "--kubelet-root", s.kubeletRoot())
+	for i := range pod.Containers {
+		container := &pod.Containers[i]
+		container.Image, container.ImagePullPolicy = s.Config.Images.Broker, s.Config.ImagePullPolicy
+		container.Args = []string{"--kubelet-root", s.kubeletRoot()}
+		if container.Name == string(brokerapi.DevicePlugin) {
+			container.Args = append(container.Args, "--"+maxDevices, s.maxDevices())
+		}
+		for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+			probe.Exec.Command = append(probe.Exec.Command, "--kubelet-root", s.kubeletRoot())
+		}
 	}
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	moveKubelet(pod, s.kubeletRoot())

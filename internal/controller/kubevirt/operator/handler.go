@@ -76,7 +76,7 @@ func (s Settings) kubeletRoot() string {
 }
 
 // kubeletVolumes are the volumes with directories of the kubelet, which the containers mount at the nodes' paths.
-var kubeletVolumes = []string{"kubelet-pods", "pod-resources", "broker"}
+var kubeletVolumes = []string{"kubelet-pods", "pod-resources", "published-devices", "broker"}
 
 // moveKubelet changes the manifest's paths when the kubelet keeps its state elsewhere. The device plugins'
 // directory is the same for every kubelet root.
@@ -93,14 +93,16 @@ func moveKubelet(pod *corev1.PodSpec, root string) {
 			pod.Volumes[i].HostPath.Path = moved(pod.Volumes[i].HostPath.Path)
 		}
 	}
-	for i, m := range pod.Containers[0].VolumeMounts {
-		if slices.Contains(kubeletVolumes, m.Name) {
-			pod.Containers[0].VolumeMounts[i].MountPath = moved(m.MountPath)
+	for c := range pod.Containers {
+		for i, m := range pod.Containers[c].VolumeMounts {
+			if slices.Contains(kubeletVolumes, m.Name) {
+				pod.Containers[c].VolumeMounts[i].MountPath = moved(m.MountPath)
+			}
 		}
 	}
 }
 
-// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. virt-broker's device plugin cannot
+// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. The device plugin cannot
 // provide it: on a node without KVM, the request for the device would leave the Pod pending. And with a hostPath only a privileged
 // container may open a device. Its process does not run as root, and sets no_new_privs before it starts libvirt (launcher.SetNoNewPrivs):
 // the API server rejects a manifest with both, and containerd ignores the capabilities and the seccomp profile

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
@@ -187,16 +188,35 @@ func TestAgentMountsOnlyTheBrokersSocket(t *testing.T) {
 func TestBroker(t *testing.T) {
 	ds := daemonsOf(t, settings(nil), BrokerName)
 	pod := ds.Spec.Template.Spec
-	security := pod.Containers[0].SecurityContext
-	if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
-		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("the broker's security context is %+v", security)
+	if len(pod.Containers) != len(brokerapi.Programs) || pod.Containers[0].Name != BrokerName {
+		t.Errorf("there are %d containers, the first is %s", len(pod.Containers), pod.Containers[0].Name)
+	}
+	for i, container := range pod.Containers {
+		security := container.SecurityContext
+		if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
+			!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("the security context of %s is %+v", container.Name, security)
+		}
+		if container.Name != string(brokerapi.Programs[i]) || container.Command[0] != "/usr/bin/"+container.Name || len(container.Ports) > 0 {
+			t.Errorf("%s runs %s and has the ports %v", container.Name, container.Command, container.Ports)
+		}
+		// The socket is given to virt-handler's group, for which a program of that group needs no capability.
+		if owns := slices.Contains(security.Capabilities.Add, "CHOWN"); !owns && *security.RunAsGroup != brokerapi.ClientUID {
+			t.Errorf("%s runs as group %d and cannot give its socket to virt-handler", container.Name, *security.RunAsGroup)
+		}
+		network := slices.Contains(security.Capabilities.Add, "NET_ADMIN") || slices.Contains(security.Capabilities.Add, "NET_RAW")
+		if network != (container.Name == string(brokerapi.NetworkBroker)) {
+			t.Errorf("%s has privileges for networks: %t", container.Name, network)
+		}
+		if container.Name == string(brokerapi.DevicePlugin) && (len(security.Capabilities.Add) > 0 || security.AppArmorProfile != nil) {
+			t.Errorf("%s has privileges: %+v", container.Name, security)
+		}
 	}
 	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
 		t.Error("the broker gets a token")
 	}
-	if !pod.HostPID || pod.HostNetwork || pod.HostIPC || len(pod.Containers[0].Ports) > 0 {
-		t.Errorf("the broker has hostPID %t, hostNetwork %t, hostIPC %t, ports %v", pod.HostPID, pod.HostNetwork, pod.HostIPC, pod.Containers[0].Ports)
+	if !pod.HostPID || pod.HostNetwork || pod.HostIPC {
+		t.Errorf("the broker has hostPID %t, hostNetwork %t, hostIPC %t", pod.HostPID, pod.HostNetwork, pod.HostIPC)
 	}
 	if _, scraped := ds.Spec.Template.Labels[ScrapeLabel]; scraped {
 		t.Error("Prometheus scrapes the broker, which serves no metrics")
@@ -257,23 +277,35 @@ func TestBrokerFollowsTheAgent(t *testing.T) {
 		if socket := s.kubeletRoot() + "/plugins/kubevirt.io.broker"; got.Socket.Path != socket || got.At != socket {
 			t.Errorf("the socket's directory is %+v at %s, want %s", got.Socket, got.At, socket)
 		}
-		container := broker.Containers[0]
-		if args := strings.Join(container.Args, " "); container.Image != "b:1" || args != "--kubelet-root "+s.kubeletRoot()+" --max-devices 1000" {
-			t.Errorf("the broker has the image %s and the arguments %s", container.Image, args)
-		}
-		if command := container.LivenessProbe.Exec.Command; !slices.Equal(command, []string{"/usr/bin/virt-broker", "check", "--kubelet-root", s.kubeletRoot()}) {
-			t.Errorf("the broker is checked by %q", command)
-		}
-		for _, m := range container.VolumeMounts {
-			if want := s.kubeletRoot() + "/pods"; m.Name == "kubelet-pods" && m.MountPath != want {
-				t.Errorf("the Pods' directory is mounted at %s, want %s", m.MountPath, want)
+		for _, container := range broker.Containers {
+			wantArgs := "--kubelet-root " + s.kubeletRoot()
+			if container.Name == string(brokerapi.DevicePlugin) {
+				wantArgs += " --max-devices 1000"
+			}
+			if args := strings.Join(container.Args, " "); container.Image != "b:1" || args != wantArgs || container.ImagePullPolicy != corev1.PullNever {
+				t.Errorf("%s has the image %s and the arguments %s", container.Name, container.Image, args)
+			}
+			for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+				want := []string{"/usr/bin/" + container.Name, "check", "--kubelet-root", s.kubeletRoot()}
+				if !slices.Equal(probe.Exec.Command, want) {
+					t.Errorf("%s is checked by %q", container.Name, probe.Exec.Command)
+				}
+			}
+			for _, m := range container.VolumeMounts {
+				want := map[string]string{
+					"broker": "/plugins/kubevirt.io.broker", "kubelet-pods": "/pods", "pod-resources": "/pod-resources",
+					"published-devices": "/plugins/kubernetes.io/csi/volumeDevices",
+				}[m.Name]
+				if want != "" && m.MountPath != s.kubeletRoot()+want {
+					t.Errorf("%s of %s is mounted at %s, want %s", m.Name, container.Name, m.MountPath, s.kubeletRoot()+want)
+				}
 			}
 		}
 	}
 }
 
-// The number of VMIs on a node is a flag of KubeVirt's virt-handler, and the broker advertises the devices.
-func TestMaxDevicesOfTheHandlerAreTheBrokers(t *testing.T) {
+// The number of VMIs on a node is a flag of KubeVirt's virt-handler, and virt-device-plugin advertises the devices.
+func TestMaxDevicesOfTheHandlerAreTheDevicePlugins(t *testing.T) {
 	for name, change := range map[string]func(*Settings){
 		"7": func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 7 },
 		"8": func(s *Settings) {
@@ -284,9 +316,11 @@ func TestMaxDevicesOfTheHandlerAreTheBrokers(t *testing.T) {
 		if args := strings.Join(handlerOf(t, settings(change)).Spec.Template.Spec.Containers[0].Args, " "); strings.Contains(strings.ToLower(args), "devices") {
 			t.Errorf("virt-handler has the arguments %s, and does not know that flag", args)
 		}
-		args := daemonsOf(t, settings(change), BrokerName).Spec.Template.Spec.Containers[0].Args
+		containers := daemonsOf(t, settings(change), BrokerName).Spec.Template.Spec.Containers
+		at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == string(brokerapi.DevicePlugin) })
+		args := containers[at].Args
 		if got := args[len(args)-2:]; !slices.Equal(got, []string{"--max-devices", name}) {
-			t.Errorf("the broker has the arguments %q, want %s devices", args, name)
+			t.Errorf("virt-device-plugin has the arguments %q, want %s devices", args, name)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func cluster(namespace string) []Rule {
 		}
 		// Launchers run in all namespaces. A Pod of a tenant that has a component's name does not count as one.
 		return "topk by(container) (1, " +
-			of("namespace='"+namespace+"', container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-exportproxy|virt-operator', pod=~'virt-.*'") +
+			of("namespace='"+namespace+"', container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-network-broker|virt-device-plugin|virt-exportproxy|virt-operator', pod=~'virt-.*'") +
 			" or " + of("container='compute', pod=~'virt-launcher-.*'") + ")"
 	}
 	return []Rule{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package broker
+package server
 
 import (
 	"context"
@@ -19,15 +19,12 @@ const (
 	reserved = 512
 	// maxConnections is how many connections are open. Each takes about 24 KiB.
 	maxConnections = 2048
-	// largeInAll is how many requests whose response is large are in flight. One takes less than 10 MiB. They are short, as the files of
-	// these volumes are in memory.
-	largeInAll = 8
 	// largeRequests is how many large requests are received at a time.
 	largeRequests = 16
 )
 
-// limiter limits the requests of one kind that are in flight, for each Pod and in all.
-type limiter struct {
+// Limiter limits the requests of one kind that are in flight, for each Pod and in all.
+type Limiter struct {
 	// inAll and reserved are the limits for all Pods, perPod is that for one Pod, and waiting how many more requests of a Pod wait for
 	// their turn. Others are rejected.
 	inAll, reserved, perPod, waiting int
@@ -44,14 +41,21 @@ type limiter struct {
 // load is how many requests of a Pod are in flight and wait.
 type load struct{ running, waiting int }
 
-func newLimiter(perPod, waiting int, busy string) *limiter {
-	l := &limiter{inAll: inAll, reserved: reserved, perPod: perPod, waiting: waiting, busy: busy, pods: map[string]*load{}}
+// NewLimiter returns a Limiter. Of a Pod, perPod requests are in flight, and waiting more wait for their turn; busy is the message for others.
+func NewLimiter(perPod, waiting int, busy string) *Limiter {
+	l := &Limiter{inAll: inAll, reserved: reserved, perPod: perPod, waiting: waiting, busy: busy, pods: map[string]*load{}}
 	l.freed = sync.NewCond(&l.mu)
 	return l
 }
 
+// InAll changes how many requests of all Pods are in flight, of which none are reserved.
+func (l *Limiter) InAll(number int) *Limiter {
+	l.inAll, l.reserved = number, 0
+	return l
+}
+
 // acquire returns when a request of a Pod may run, and the function that ends it.
-func (l *limiter) acquire(ctx context.Context, pod string) (release func(), err error) {
+func (l *Limiter) acquire(ctx context.Context, pod string) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() {
@@ -80,7 +84,7 @@ func (l *limiter) acquire(ctx context.Context, pod string) (release func(), err 
 }
 
 // admits reports whether another request of a Pod may run.
-func (l *limiter) admits(of *load) bool {
+func (l *Limiter) admits(of *load) bool {
 	limit := l.inAll
 	if of.running > 0 {
 		limit -= l.reserved
@@ -88,7 +92,7 @@ func (l *limiter) admits(of *load) bool {
 	return of.running < l.perPod && l.total < limit
 }
 
-func (l *limiter) release(pod string, of *load) {
+func (l *Limiter) release(pod string, of *load) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of.running--
@@ -98,7 +102,7 @@ func (l *limiter) release(pod string, of *load) {
 }
 
 // forget removes the load of a Pod without requests.
-func (l *limiter) forget(pod string, of *load) {
+func (l *Limiter) forget(pod string, of *load) {
 	if of.running == 0 && of.waiting == 0 && l.pods[pod] == of {
 		delete(l.pods, pod)
 	}

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package brokerapi
+// Package networkapi has the arguments and results of virt-network-broker's verbs. Those of the other programs are in package brokerapi.
+package networkapi
 
 import (
 	"net"
 	"net/netip"
 )
 
-// NetworkStateResult is the result of NetworkState.
+// NetworkStateResult is the result of brokerapi.NetworkState.
 type NetworkStateResult struct {
 	// Links are the links of the Pod's network namespace.
 	Links []Link `json:"links"`
@@ -26,7 +27,21 @@ type Link struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 }
 
-// ChangeNetworkArguments are the arguments of ChangeNetwork.
+// OpenRouterArguments are the arguments of brokerapi.OpenRouter.
+type OpenRouterArguments struct {
+	// Bridge is the name of the bridge between the guest and its gateway.
+	Bridge string `json:"bridge"`
+}
+
+// OpenRouterResult is the result of brokerapi.OpenRouter. If the Pod has no IPv6, it is empty and comes without a descriptor.
+type OpenRouterResult struct {
+	// MAC is the hardware address of the guest's gateway.
+	MAC []byte `json:"mac,omitempty"`
+	// MTU is its MTU.
+	MTU int `json:"mtu,omitempty"`
+}
+
+// ChangeNetworkArguments are the arguments of brokerapi.ChangeNetwork.
 type ChangeNetworkArguments struct {
 	// Steps are made one after the other, until one fails. virt-handler computes them from the VMI and the Pod's links.
 	Steps []Step `json:"steps"`

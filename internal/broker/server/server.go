@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package broker
+package server
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -36,32 +35,14 @@ const (
 // idleAfter is how long no request may have ended until memory is given back. Requests come in bursts, as guests start.
 const idleAfter = 2 * time.Second
 
-// Devices are the node's devices for guests.
-type Devices interface {
-	// Usable reports whether the devices that every guest needs are available, whether KVM is, and whether that is known.
-	Usable() (usable, kvm, known bool)
-	// Changed returns a channel that is closed when the result of Usable may have changed.
-	Changed() <-chan struct{}
-}
-
 // Options are the settings of a Server.
 type Options struct {
-	// PodsDir is the kubelet's directory of Pods.
-	PodsDir string
-	// PodLogsDir is the kubelet's directory with the logs of Pods.
-	PodLogsDir string
-	// PodResourcesDir is the kubelet's directory with the socket of its pod resources API.
-	PodResourcesDir string
-	// DevDir is the path at which the node's /dev is mounted.
-	DevDir string
-	// PublishedDevices is the directory with the block devices of CSI drivers.
-	PublishedDevices string
-	// Devices are the node's devices.
-	Devices Devices
-	// ClientUID is the user whose requests are accepted, beside the broker's own.
+	// Program is the program that serves.
+	Program brokerapi.Program
+	// Verbs are its verbs. Those of all programs are added.
+	Verbs Verbs
+	// ClientUID is the user whose requests are accepted, beside the program's own.
 	ClientUID uint32
-	// CheckPeer replaces the check of the process behind a Pod's socket, in tests.
-	CheckPeer pods.CheckPeer
 	// Log is the log.
 	Log logr.Logger
 }
@@ -69,14 +50,10 @@ type Options struct {
 // Server serves the verbs.
 type Server struct {
 	Options
-	pods *pods.Pods
-	// quick are requests that do not depend on a Pod's storage, volumes those with a large response, network those that change a Pod's
-	// network, hotplug those that change its hotplugged volumes, and waits those that wait for an event until the client ends them.
-	quick, volumes, storage, network, hotplug, waits *limiter
+	// pings are requests that do nothing, and waits those that wait for an event until the client ends them.
+	pings, waits *Limiter
 	// large has an element for each large request that is being received.
 	large chan struct{}
-	// rules is held while device rules are read and changed, which is short.
-	rules sync.Mutex
 	// lines limits the lines of the log.
 	lines *rate.Limiter
 	// idle gives unused memory back to the node after requests.
@@ -85,32 +62,24 @@ type Server struct {
 
 // New returns a Server.
 func New(o Options) *Server {
-	volumes := newLimiter(2, 256, "too many volumes are being read: retry")
-	volumes.inAll, volumes.reserved = largeInAll, 0
-	return &Server{
-		Options: o, pods: pods.New(o.PodsDir, o.CheckPeer), volumes: volumes, large: make(chan struct{}, largeRequests),
-		quick: newLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
-		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is gone, each
-		// reconciliation would block another one.
-		storage: newLimiter(4, 0, "the storage of the launcher Pod does not respond"),
-		network: newLimiter(1, 16, "the network of the launcher Pod is being changed: retry"),
-		hotplug: newLimiter(1, 128, "volumes of the launcher Pod are being changed: retry"),
-		waits:   newLimiter(4, 0, "too many requests wait for events of this Pod"),
-		lines:   rate.NewLimiter(logRate, logBurst),
-		idle:    time.AfterFunc(idleAfter, debug.FreeOSMemory),
+	s := &Server{
+		Options: o, large: make(chan struct{}, largeRequests),
+		pings: NewLimiter(8, 256, "too many requests are in flight: retry"),
+		waits: NewLimiter(4, 0, "too many requests wait for events of this Pod"),
+		lines: rate.NewLimiter(logRate, logBurst),
+		idle:  time.AfterFunc(idleAfter, debug.FreeOSMemory),
 	}
+	s.Verbs[brokerapi.Ping], s.Verbs[brokerapi.WatchProgram] = With(s.ping), With(s.watchProgram)
+	return s
 }
 
 // Close releases the resources of the server.
-func (s *Server) Close() {
-	s.idle.Stop()
-	s.pods.Close()
-}
+func (s *Server) Close() { s.idle.Stop() }
 
-// Listen creates the broker's socket for a client's user. It replaces the socket of an earlier process without a moment in which there is
-// none.
-func Listen(path string, clientUID int) (*net.UnixListener, error) {
-	next := filepath.Join(filepath.Dir(path), ".next")
+// Listen creates a program's socket for a client's group, which the program needs no capability to give it to if it is of that group. It
+// replaces the socket of an earlier process without a moment in which there is none.
+func Listen(path string, clientGID int) (*net.UnixListener, error) {
+	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove a socket that was not finished: %w", err)
 	}
@@ -120,7 +89,7 @@ func Listen(path string, clientUID int) (*net.UnixListener, error) {
 	}
 	// The name may be that of a successor when this process ends.
 	listener.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(next, 0o600), os.Lchown(next, clientUID, -1), os.Rename(next, path)); err != nil {
+	if err := errors.Join(os.Lchown(next, -1, clientGID), os.Chmod(next, 0o660), os.Rename(next, path)); err != nil {
 		return nil, errors.Join(fmt.Errorf("create the socket %s: %w", path, err), listener.Close())
 	}
 	return listener, nil
@@ -129,13 +98,12 @@ func Listen(path string, clientUID int) (*net.UnixListener, error) {
 // Serve serves a listener until the context is done, and closes it.
 func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
 	var requests errgroup.Group
-	requests.SetLimit(maxConnections + 1)
+	requests.SetLimit(maxConnections)
 	defer func() { _ = requests.Wait() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
-	requests.Go(func() error { s.sweep(ctx); return nil })
 	for {
 		conn, err := listener.AcceptUnix()
 		if ctx.Err() != nil {
@@ -193,7 +161,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	if err == nil {
 		err = s.respond(ctx, conn, request)
 	} else {
-		err = errors.Join(err, s.send(conn, answer{}, err))
+		err = errors.Join(err, s.send(conn, Answer{}, err))
 		request = &brokerapi.Request{}
 	}
 	values := []any{"verb", string(request.Verb), "pod", request.Pod, "took", time.Since(start).String()}
@@ -226,7 +194,7 @@ func (s *Server) receive(conn *net.UnixConn) (*brokerapi.Request, error) {
 	})
 }
 
-// checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the broker's own.
+// checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own.
 func (s *Server) checkClient(conn *net.UnixConn) error {
 	peer, err := pods.PeerCredentials(conn)
 	if err != nil {
@@ -247,11 +215,11 @@ func (s *Server) respond(ctx context.Context, conn *net.UnixConn, request *broke
 		_, _ = conn.Read(make([]byte, 1))
 		cancel()
 	}()
-	task, err := s.task(request)
+	task, err := s.Task(request)
 	if err != nil {
-		return errors.Join(err, s.send(conn, answer{}, err))
+		return errors.Join(err, s.send(conn, Answer{}, err))
 	}
-	if task.watch != nil {
+	if task.Watch != nil {
 		return s.watch(ctx, conn, request.Pod, task)
 	}
 	got, err := s.run(ctx, request.Pod, task)
@@ -259,14 +227,14 @@ func (s *Server) respond(ctx context.Context, conn *net.UnixConn, request *broke
 }
 
 // watch sends a response now and after each change.
-func (s *Server) watch(ctx context.Context, conn *net.UnixConn, pod string, t task) error {
-	release, err := t.limit.acquire(ctx, pod)
+func (s *Server) watch(ctx context.Context, conn *net.UnixConn, pod string, t Task) error {
+	release, err := s.waits.acquire(ctx, pod)
 	if err != nil {
-		return errors.Join(err, s.send(conn, answer{}, err))
+		return errors.Join(err, s.send(conn, Answer{}, err))
 	}
 	defer release()
 	for {
-		got, changed := t.watch()
+		got, changed := t.Watch()
 		if err := s.send(conn, got, nil); err != nil {
 			return err
 		}
@@ -278,63 +246,68 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, pod string, t ta
 	}
 }
 
-// run does a task. It returns when the task has ended or its time is over. The task counts as a request in flight until it has ended and
-// its result is closed.
-func (s *Server) run(ctx context.Context, pod string, t task) (answer, error) {
-	if t.wait != nil {
+// run does a task, after what it waits for.
+func (s *Server) run(ctx context.Context, pod string, t Task) (Answer, error) {
+	if t.Wait != nil {
 		release, err := s.waits.acquire(ctx, pod)
 		if err != nil {
-			return answer{}, err
+			return Answer{}, err
 		}
-		err = t.wait(ctx)
+		err = t.Wait(ctx)
 		release()
 		if err != nil {
-			return answer{}, err
+			return Answer{}, err
 		}
 	}
+	return t.Do(ctx, pod)
+}
+
+// Do does a task that waits for nothing. It returns when the task has ended or its time is over. The task counts as a request in flight
+// until it has ended and its result is closed.
+func (t Task) Do(ctx context.Context, pod string) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerapi.VerbTimeout)
 	defer cancel()
-	release, err := t.limit.acquire(ctx, pod)
+	release, err := t.Limit.acquire(ctx, pod)
 	if err != nil {
-		return answer{}, err
+		return Answer{}, err
 	}
 	type outcome struct {
-		answer answer
+		answer Answer
 		err    error
 	}
 	done := make(chan outcome)
 	go func() {
-		got, err := t.run(ctx)
+		got, err := t.Run(ctx)
 		got.releases = append(got.releases, release)
 		select {
 		case done <- outcome{got, err}:
 		case <-ctx.Done():
-			got.close()
+			got.Close()
 		}
 	}()
 	select {
 	case got := <-done:
 		return got.answer, got.err
 	case <-ctx.Done():
-		return answer{}, &brokerapi.Error{Code: brokerapi.CodeTimeout, Message: "the node did not respond in time"}
+		return Answer{}, &brokerapi.Error{Code: brokerapi.CodeTimeout, Message: "the node did not respond in time"}
 	}
 }
 
 // send sends a response and closes its descriptor.
-func (s *Server) send(conn *net.UnixConn, got answer, err error) error {
-	defer got.close()
+func (s *Server) send(conn *net.UnixConn, got Answer, err error) error {
+	defer got.Close()
 	response := &brokerapi.Response{}
 	if err != nil {
 		response.Error = brokerapi.FromError(err)
-	} else if got.result != nil {
-		if response.Result, err = json.Marshal(got.result); err != nil {
+	} else if got.Result != nil {
+		if response.Result, err = json.Marshal(got.Result); err != nil {
 			return err
 		}
 	}
 	if err := conn.SetWriteDeadline(time.Now().Add(brokerapi.RequestTimeout)); err != nil {
 		return err
 	}
-	if err := brokerapi.WriteResponse(conn, response, got.file); err != nil {
+	if err := brokerapi.WriteResponse(conn, response, got.File); err != nil {
 		return fmt.Errorf("send the response: %w", err)
 	}
 	return nil

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command virt-network-broker is the part of virt-broker's Pod that connects guests to the networks of their Pods, for virt-handler. It has
+// the privileges for networks, and changes no file.
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/vireo-project/vireo/internal/broker/command"
+	"github.com/vireo-project/vireo/internal/broker/network"
+	"github.com/vireo-project/vireo/internal/broker/pods"
+	"github.com/vireo-project/vireo/internal/broker/server"
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+func main() {
+	command.Main(command.Program{
+		Name: brokerapi.NetworkBroker,
+		Start: func(s command.Settings) (server.Verbs, func(context.Context) error, error) {
+			return network.Verbs(pods.New(filepath.Join(s.KubeletRoot, "pods"), nil)), nil, nil
+		},
+	})
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package command
+
+import (
+	"flag"
+	"strings"
+	"testing"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+// A program that is started in a way that it does not know ends with an error, and so does the check of a process that does not run.
+func TestArguments(t *testing.T) {
+	var own int
+	p := Program{Name: brokerapi.NetworkBroker, Flags: func(fs *flag.FlagSet) { fs.IntVar(&own, "own", 0, "a flag of the program") }}
+	for want, arguments := range map[string][]string{
+		"unknown argument": {"serve"},
+		"not defined":      {"check", "--other"},
+		"not reachable":    {"check", "--kubelet-root", t.TempDir(), "--own", "7"},
+	} {
+		if err := p.run(arguments); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", arguments, err)
+		}
+	}
+	if own != 7 {
+		t.Errorf("its own flag is %d", own)
+	}
+}

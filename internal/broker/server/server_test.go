@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
+)
+
+const (
+	podUID   = "0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
+	otherUID = "1b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
+	// patience is the timeout for what must end by itself.
+	patience = 20 * time.Second
+)
+
+// expectCode checks the code of an error.
+func expectCode(t testing.TB, err error, want brokerapi.Code) {
+	t.Helper()
+	if got := brokerapi.CodeOf(err); got != want {
+		t.Errorf("got %v with code %q, want %q", err, got, want)
+	}
+}
+
+// The kubelet keeps the directory of the broker, and the next broker replaces the socket of one that was killed.
+func TestSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	first, err := Listen(path, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Listen(path, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket has the mode %s", info.Mode())
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Storage that hangs blocks as many threads of a Pod as the limit says, and nothing else.
+func TestHangingStorage(t *testing.T) {
+	s := New(Options{Verbs: Verbs{}, Log: logr.Discard()})
+	defer s.Close()
+	storage, other := NewLimiter(4, 0, "it does not respond"), NewLimiter(8, 256, "busy")
+	resume, running := make(chan struct{}), make(chan struct{}, 10)
+	hangs := Task{Limit: storage, Run: func(context.Context) (Answer, error) {
+		running <- struct{}{}
+		<-resume
+		f, err := os.Open("/dev/null")
+		return Answer{File: f}, err
+	}}
+	for range storage.perPod {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.run(ctx, podUID, hangs)
+			done <- err
+		}()
+		<-running
+		cancel()
+		expectCode(t, <-done, brokerapi.CodeTimeout)
+	}
+	_, err := s.run(t.Context(), podUID, hangs)
+	expectCode(t, err, brokerapi.CodeBusy)
+	quick := func(context.Context) (Answer, error) { return Answer{}, nil }
+	do := func(pod string, limit *Limiter) error {
+		got, err := s.run(t.Context(), pod, Task{Limit: limit, Run: quick})
+		got.Close()
+		return err
+	}
+	if err := do(otherUID, storage); err != nil {
+		t.Errorf("the storage of another Pod: %v", err)
+	}
+	if err := do(podUID, other); err != nil {
+		t.Errorf("another verb about the Pod: %v", err)
+	}
+	close(resume)
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if err := do(podUID, storage); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("storage that responds again is still blocked")
+		}
+	}
+}
+
+func TestLimiterLeavesRoomForOtherPods(t *testing.T) {
+	l := NewLimiter(inAll, 0, "busy")
+	var releases []func()
+	for {
+		release, err := l.acquire(t.Context(), "greedy")
+		if err != nil {
+			break
+		}
+		releases = append(releases, release)
+	}
+	if got := len(releases); got != inAll-reserved {
+		t.Errorf("one Pod gets %d, want %d", got, inAll-reserved)
+	}
+	for i := range reserved {
+		release, err := l.acquire(t.Context(), fmt.Sprint(i))
+		if err != nil {
+			t.Fatalf("Pod %d gets none: %v", i, err)
+		}
+		releases = append(releases, release)
+	}
+	if _, err := l.acquire(t.Context(), "late"); err == nil {
+		t.Error("there are more than the limit")
+	}
+	for _, release := range releases {
+		release()
+		release() // has no effect
+	}
+	if l.total != 0 || len(l.pods) != 0 {
+		t.Errorf("%d are left, of %d Pods", l.total, len(l.pods))
+	}
+}
+
+func TestLimiterWaits(t *testing.T) {
+	l := NewLimiter(1, 1, "busy")
+	release, err := l.acquire(t.Context(), "pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	second := make(chan error, 1)
+	wait := func(ctx context.Context) {
+		end, err := l.acquire(ctx, "pod")
+		if err == nil {
+			end()
+		}
+		second <- err
+	}
+	waiting := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.pods["pod"].waiting
+	}
+	go wait(ctx)
+	for waiting() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	_, err = l.acquire(t.Context(), "pod")
+	expectCode(t, err, brokerapi.CodeBusy)
+	cancel()
+	expectCode(t, <-second, brokerapi.CodeBusy)
+	go wait(t.Context())
+	for waiting() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	release()
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+	if l.total != 0 || len(l.pods) != 0 {
+		t.Errorf("%d are left, of %d Pods", l.total, len(l.pods))
+	}
+}
