@@ -43,7 +43,7 @@ func exclusiveCPUs(socket string) func(context.Context, string) (cpuset.CPUSet, 
 	return func(ctx context.Context, pod string) (cpuset.CPUSet, error) {
 		result := brokerapi.CPUsResult{}
 		err := server.Ask(ctx, socket, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod}, &result)
-		var cpus []int
+		cpus := make([]int, 0, len(result.CPUs))
 		for _, cpu := range result.CPUs {
 			cpus = append(cpus, int(cpu))
 		}

@@ -103,16 +103,37 @@ func (k *kubelet) serve(t *testing.T, listener net.Listener) {
 	t.Cleanup(server.Stop)
 }
 
-// TestMemoryAtRest runs the programs as their DaemonSet does: a kubelet has accepted its five devices, probes have run, virt-handler has sent
-// requests and watches the devices.
-func TestMemoryAtRest(t *testing.T) {
-	bin, root, dev := t.TempDir(), t.TempDir(), t.TempDir()
+// expectFollowed waits until the kubelet follows the devices of so many kinds.
+func (k *kubelet) expectFollowed(t *testing.T, kinds int) {
+	t.Helper()
+	for range kinds {
+		select {
+		case count := <-k.followed:
+			if count != 1000 {
+				t.Errorf("the kubelet got %d devices of a kind", count)
+			}
+		case <-time.After(soon):
+			t.Fatal("the devices were not registered")
+		}
+	}
+}
+
+// buildPrograms builds the programs as for their image.
+func buildPrograms(t *testing.T, bin string) {
+	t.Helper()
 	for _, program := range brokerapi.Programs {
 		build := exec.Command("go", "build", buildTags, "-ldflags", "-s -w", "-o", filepath.Join(bin, string(program)), sourceOf(program))
 		if output, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
+}
+
+// TestMemoryAtRest runs the programs as their DaemonSet does: a kubelet has accepted its five devices, probes have run, virt-handler has sent
+// requests and watches the devices.
+func TestMemoryAtRest(t *testing.T) {
+	bin, root, dev := t.TempDir(), t.TempDir(), t.TempDir()
+	buildPrograms(t, bin)
 	// A socket's path has at most 108 bytes.
 	plugins, err := os.MkdirTemp("", "p")
 	if err != nil {
@@ -152,16 +173,7 @@ func TestMemoryAtRest(t *testing.T) {
 		t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
 		processes[program] = process.Process
 	}
-	for range devices {
-		select {
-		case count := <-k.followed:
-			if count != 1000 {
-				t.Errorf("the kubelet got %d devices of a kind", count)
-			}
-		case <-time.After(soon):
-			t.Fatal("the devices were not registered")
-		}
-	}
+	k.expectFollowed(t, len(devices))
 	for _, program := range brokerapi.Programs {
 		verb := brokerapi.WatchProgram
 		if program == brokerapi.DevicePlugin {

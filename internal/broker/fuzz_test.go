@@ -116,8 +116,11 @@ func FuzzOpenSocket(f *testing.F) {
 			return
 		}
 		got, err := accepted.Run(t.Context())
+		if err != nil {
+			return
+		}
 		defer got.Close()
-		if err == nil && a.Name != launcherpod.LibvirtSocketName {
+		if a.Name != launcherpod.LibvirtSocketName {
 			t.Errorf("connected to %q", a.Name)
 		}
 	})

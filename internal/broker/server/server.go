@@ -89,7 +89,7 @@ func Listen(path string, clientGID int) (*net.UnixListener, error) {
 	}
 	// The name may be that of a successor when this process ends.
 	listener.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Lchown(next, -1, clientGID), os.Chmod(next, 0o660), os.Rename(next, path)); err != nil {
+	if err := errors.Join(os.Lchown(next, -1, clientGID), os.Chmod(next, 0o660), os.Rename(next, path)); err != nil { //nolint:gosec // the client's group writes
 		return nil, errors.Join(fmt.Errorf("create the socket %s: %w", path, err), listener.Close())
 	}
 	return listener, nil

@@ -189,28 +189,10 @@ func TestBroker(t *testing.T) {
 	ds := daemonsOf(t, settings(nil), BrokerName)
 	pod := ds.Spec.Template.Spec
 	if len(pod.Containers) != len(brokerapi.Programs) || pod.Containers[0].Name != BrokerName {
-		t.Errorf("there are %d containers, the first is %s", len(pod.Containers), pod.Containers[0].Name)
+		t.Fatalf("there are %d containers, the first is %s", len(pod.Containers), pod.Containers[0].Name)
 	}
-	for i, container := range pod.Containers {
-		security := container.SecurityContext
-		if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
-			!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-			t.Errorf("the security context of %s is %+v", container.Name, security)
-		}
-		if container.Name != string(brokerapi.Programs[i]) || container.Command[0] != "/usr/bin/"+container.Name || len(container.Ports) > 0 {
-			t.Errorf("%s runs %s and has the ports %v", container.Name, container.Command, container.Ports)
-		}
-		// The socket is given to virt-handler's group, for which a program of that group needs no capability.
-		if owns := slices.Contains(security.Capabilities.Add, "CHOWN"); !owns && *security.RunAsGroup != brokerapi.ClientUID {
-			t.Errorf("%s runs as group %d and cannot give its socket to virt-handler", container.Name, *security.RunAsGroup)
-		}
-		network := slices.Contains(security.Capabilities.Add, "NET_ADMIN") || slices.Contains(security.Capabilities.Add, "NET_RAW")
-		if network != (container.Name == string(brokerapi.NetworkBroker)) {
-			t.Errorf("%s has privileges for networks: %t", container.Name, network)
-		}
-		if container.Name == string(brokerapi.DevicePlugin) && (len(security.Capabilities.Add) > 0 || security.AppArmorProfile != nil) {
-			t.Errorf("%s has privileges: %+v", container.Name, security)
-		}
+	for i := range pod.Containers {
+		expectPrivileges(t, &pod.Containers[i], brokerapi.Programs[i])
 	}
 	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
 		t.Error("the broker gets a token")
@@ -220,6 +202,30 @@ func TestBroker(t *testing.T) {
 	}
 	if _, scraped := ds.Spec.Template.Labels[ScrapeLabel]; scraped {
 		t.Error("Prometheus scrapes the broker, which serves no metrics")
+	}
+}
+
+// expectPrivileges checks the container of a program of virt-broker's Pod.
+func expectPrivileges(t *testing.T, container *corev1.Container, program brokerapi.Program) {
+	t.Helper()
+	security := container.SecurityContext
+	if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
+		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("the security context of %s is %+v", container.Name, security)
+	}
+	if container.Name != string(program) || container.Command[0] != "/usr/bin/"+container.Name || len(container.Ports) > 0 {
+		t.Errorf("%s runs %s and has the ports %v", container.Name, container.Command, container.Ports)
+	}
+	// The socket is given to virt-handler's group, for which a program of that group needs no capability.
+	if owns := slices.Contains(security.Capabilities.Add, "CHOWN"); !owns && *security.RunAsGroup != brokerapi.ClientUID {
+		t.Errorf("%s runs as group %d and cannot give its socket to virt-handler", container.Name, *security.RunAsGroup)
+	}
+	network := slices.Contains(security.Capabilities.Add, "NET_ADMIN") || slices.Contains(security.Capabilities.Add, "NET_RAW")
+	if network != (container.Name == string(brokerapi.NetworkBroker)) {
+		t.Errorf("%s has privileges for networks: %t", container.Name, network)
+	}
+	if container.Name == string(brokerapi.DevicePlugin) && (len(security.Capabilities.Add) > 0 || security.AppArmorProfile != nil) {
+		t.Errorf("%s has privileges: %+v", container.Name, security)
 	}
 }
 
