@@ -108,3 +108,45 @@ func TestAnExporterWithoutDigestsIsReplaced(t *testing.T) {
 	}
 	expectImage(t, step, "False DigestsPending")
 }
+
+// A VM whose manifest is not known for a while keeps its exporter, with the downloads and the digests that it has.
+func TestAnExporterKeepsItsDigestsWithoutAManifest(t *testing.T) {
+	w := vmWorld()
+	w.Config.OCI = true
+	w.Service, w.Pod = serviceOf(w), podOf(w, corev1.PodRunning)
+	plan := func(problem string) *Step {
+		t.Helper()
+		w.Problem = problem
+		step := next(t, w)
+		if step.Delete {
+			t.Fatalf("with the problem %q, the Pod is deleted", problem)
+		}
+		w.Export.Status = step.Status
+		if step.Content != "" {
+			w.Pod.Annotations[ContentAnnotation] = step.Content
+		}
+		return step
+	}
+	expectImage(t, plan(""), "True DigestsComputed")
+	const problem = "The instance type does not exist"
+	step := plan(problem)
+	expectImage(t, step, "False DigestsPending There is no manifest of the VM, which an OCI image needs")
+	if served, err := content.Parse([]byte(step.Content)); err != nil || served.OCI {
+		t.Errorf("the exporter serves %+v, %v", served, err)
+	}
+	step = plan("")
+	expectImage(t, step, "True DigestsComputed")
+	if served, err := content.Parse([]byte(step.Content)); err != nil || !served.OCI {
+		t.Errorf("the exporter serves %+v, %v", served, err)
+	}
+
+	// One that may not have started yet still has to read that it is to compute digests.
+	w.Pod = podOf(w, corev1.PodPending)
+	if step := plan(problem); step.Content != "" {
+		t.Errorf("the exporter starts with %s", step.Content)
+	}
+	w.Pod.Status = podOf(w, corev1.PodRunning).Status
+	if step := plan(problem); step.Content == "" {
+		t.Error("the exporter keeps the old content")
+	}
+}

@@ -356,7 +356,7 @@ func TestLabelsOfComponentsAreNotCopied(t *testing.T) {
 	if len(pod.Labels) != 3 || pod.Labels["mine"] != "1" || pod.Labels["kubevirt.io"] != "virt-exporter" || pod.Labels[ServiceLabel] != "export" {
 		t.Errorf("the labels are %v", pod.Labels)
 	}
-	if len(pod.Annotations) != 3 || pod.Annotations["mine"] != "2" {
+	if len(pod.Annotations) != 4 || pod.Annotations["mine"] != "2" {
 		t.Errorf("the annotations are %v", pod.Annotations)
 	}
 }

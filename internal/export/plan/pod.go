@@ -30,6 +30,8 @@ const (
 	ContentAnnotation = "export.vireo.io/content"
 	// CertificateEndAnnotation of the Pod contains the time at which its certificate expires.
 	CertificateEndAnnotation = "export.vireo.io/certificate-end"
+	// ImageAnnotation of the Pod is "true" if its exporter computes the digests of an OCI image when it starts. It never changes.
+	ImageAnnotation = "export.vireo.io/oci"
 	// exporterUser is QEMU's user and group, who owns the disks of VMs. KubeVirt's.
 	exporterUser = 107
 	// grace is the Pod's grace period: how long downloads may continue after the deletion of an export.
@@ -140,6 +142,7 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 	}
 	pod.Labels[ServiceLabel] = w.labelValue()
 	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served), end.Format(time.RFC3339)
+	pod.Annotations[ImageAnnotation] = strconv.FormatBool(w.hasImage(s))
 	for i := range s.volumes {
 		mount(&pod.Spec, fmt.Sprintf("volume-%d", i), &s.volumes[i])
 	}

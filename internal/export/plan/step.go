@@ -172,7 +172,8 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		step.Delete = true
 		return waiting("The exporter's Pod is replaced")
 	}
-	if w.Pod.Annotations[ContentAnnotation] != string(served) {
+	// An exporter reads at its start whether to compute digests, and thus gets no content without them before it is ready.
+	if w.Pod.Annotations[ContentAnnotation] != string(served) && (w.hasImage(s) || !w.madeForImage() || podstate.Ready(w.Pod)) {
 		step.Content = string(served)
 	}
 	if w.Pod.Status.Phase != corev1.PodRunning || !podstate.Ready(w.Pod) {
@@ -243,11 +244,12 @@ func (w *World) hasOtherVolumes(s *source) bool {
 	return len(mounted) != len(s.volumes)
 }
 
-// lacksImage reports whether the Pod was created before the export became an OCI image. An exporter computes digests when it starts.
-func (w *World) lacksImage(s *source) bool {
-	served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation]))
-	return w.hasImage(s) && (err != nil || !served.OCI)
-}
+// lacksImage reports whether the Pod was created before the export became an OCI image. An exporter computes digests when it starts. What
+// it serves now does not tell: the image is taken from it while there is no manifest of the VM, and returned later without a new Pod.
+func (w *World) lacksImage(s *source) bool { return w.hasImage(s) && !w.madeForImage() }
+
+// madeForImage reports whether the exporter computes the digests of an OCI image when it starts.
+func (w *World) madeForImage() bool { return w.Pod.Annotations[ImageAnnotation] == "true" }
 
 // maxText is how many characters of a Pod's status or of an error are used. A part of a Pod's status is written by the exporter.
 const maxText = 512
