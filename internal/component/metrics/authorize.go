@@ -7,8 +7,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -29,8 +31,12 @@ const (
 	// acceptedTTL is how long it is remembered that a token was accepted, and thus reviewed again with a limit of its own. It is longer
 	// than the usual interval of scrapes.
 	acceptedTTL = time.Hour
-	// reviewsPerSecond and reviewBurst limit the requests to the API server, for tokens that were accepted before and for others.
+	// reviewsPerSecond and reviewBurst limit the requests to the API server of each kind, for tokens that were accepted before and for
+	// others.
 	reviewsPerSecond, reviewBurst = 10, 20
+	// maxUnknown is how many tokens of one address that were not accepted before are reviewed at the same time. Their reviews wait for the
+	// same limit as that of a new token of Prometheus, so this bounds how long a Pod can make it wait.
+	maxUnknown = 2
 	// reviewTimeout bounds the requests to the API server for a decision.
 	reviewTimeout = 10 * time.Second
 )
@@ -60,12 +66,17 @@ type guard struct {
 	// admitted and denied have the decisions that are used again, denied with the status of the response. accepted has those that admitted
 	// a client at any time in the last acceptedTTL.
 	admitted, denied, accepted *cache.LRUExpireCache
+
+	mu sync.Mutex
+	// reviewing is how many tokens of each address unknown reviews now.
+	reviewing map[string]int
 }
 
 func newGuard(unknown, known *reviewer, handler http.Handler) *guard {
 	return &guard{
 		unknown: unknown, known: known, handler: handler,
 		admitted: cache.NewLRUExpireCache(maxReviews), denied: cache.NewLRUExpireCache(maxReviews), accepted: cache.NewLRUExpireCache(maxReviews),
+		reviewing: map[string]int{},
 	}
 }
 
@@ -77,6 +88,12 @@ type question struct {
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The verb is a part of the question, and others would make a client be asked about for each that it thinks of.
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET and HEAD are served", http.StatusMethodNotAllowed)
+		return
+	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
@@ -84,7 +101,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	asked := question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method), path: r.URL.Path}
-	status, err := g.statusOf(r.Context(), token, asked)
+	status, err := g.statusOf(r, token, asked)
 	switch {
 	case err != nil:
 		log.Log.WithName("metrics").Error(err, "A request of the metrics cannot be authorized")
@@ -97,18 +114,23 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // statusOf returns the status of the response to a question.
-func (g *guard) statusOf(ctx context.Context, token string, asked question) (int, error) {
+func (g *guard) statusOf(r *http.Request, token string, asked question) (int, error) {
 	if _, admitted := g.admitted.Get(asked); admitted {
 		return http.StatusOK, nil
 	}
 	if status, denied := g.denied.Get(asked); denied {
 		return status.(int), nil
 	}
-	from := g.unknown
-	if _, accepted := g.accepted.Get(asked); accepted {
-		from = g.known
+	from := g.known
+	if _, accepted := g.accepted.Get(asked); !accepted {
+		host := hostOf(r)
+		if !g.begin(host) {
+			return http.StatusTooManyRequests, nil
+		}
+		defer g.end(host)
+		from = g.unknown
 	}
-	status, err := from.decide(ctx, token, asked)
+	status, err := from.decide(r.Context(), token, asked)
 	switch {
 	case err != nil:
 		return 0, err
@@ -122,7 +144,36 @@ func (g *guard) statusOf(ctx context.Context, token string, asked question) (int
 	return status, nil
 }
 
-// reviewer asks the API server, with a limit of requests of its own.
+// begin reports whether a token of an address may be reviewed that was not accepted before. If so, end has to follow.
+func (g *guard) begin(host string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reviewing[host] >= maxUnknown {
+		return false
+	}
+	g.reviewing[host]++
+	return true
+}
+
+func (g *guard) end(host string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reviewing[host]--; g.reviewing[host] == 0 {
+		delete(g.reviewing, host)
+	}
+}
+
+// hostOf returns the address of a client without its port.
+func hostOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// reviewer asks the API server, with limits of requests of its own: one for tokens, and one for the access of their users. Tokens of nobody
+// need no decision about access, and so do not delay one.
 type reviewer struct {
 	tokens authentication.TokenReviewInterface
 	access authorization.SubjectAccessReviewInterface
@@ -130,13 +181,16 @@ type reviewer struct {
 
 func newReviewer(config *rest.Config, client *http.Client) (*reviewer, error) {
 	// Anyone can send tokens. Their reviews would otherwise exhaust the component's limit.
-	config = rest.CopyConfig(config)
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(reviewsPerSecond, reviewBurst)
-	tokens, err := authentication.NewForConfigAndClient(config, client)
+	limited := func() *rest.Config {
+		own := rest.CopyConfig(config)
+		own.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(reviewsPerSecond, reviewBurst)
+		return own
+	}
+	tokens, err := authentication.NewForConfigAndClient(limited(), client)
 	if err != nil {
 		return nil, fmt.Errorf("cannot authenticate requests of the metrics: %w", err)
 	}
-	access, err := authorization.NewForConfigAndClient(config, client)
+	access, err := authorization.NewForConfigAndClient(limited(), client)
 	if err != nil {
 		return nil, fmt.Errorf("cannot authorize requests of the metrics: %w", err)
 	}

@@ -4,16 +4,23 @@
 package metrics
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -69,7 +76,9 @@ func TestClientsNeedATokenThatMayGetTheMetrics(t *testing.T) {
 		{"Bearer tenant", http.MethodGet, Path, http.StatusForbidden},
 		{"Bearer prometheus", http.MethodGet, Path, http.StatusOK},
 		{"bearer prometheus", http.MethodGet, Path, http.StatusOK},
-		{"Bearer prometheus", http.MethodPost, Path, http.StatusForbidden},
+		{"Bearer prometheus", http.MethodHead, Path, http.StatusForbidden},
+		{"Bearer prometheus", http.MethodPost, Path, http.StatusMethodNotAllowed},
+		{"Bearer tenant", "GETA", Path, http.StatusMethodNotAllowed},
 		{"Bearer prometheus", http.MethodGet, "/other", http.StatusForbidden},
 	} {
 		r := httptest.NewRequest(c.method, c.path, nil)
@@ -83,7 +92,7 @@ func TestClientsNeedATokenThatMayGetTheMetrics(t *testing.T) {
 			}
 		}
 	}
-	// Those without a token are not asked about, and a decision is used again.
+	// Those without a token, and with other methods, are not asked about, and a decision is used again.
 	if server.unknown != 5 || server.known != 0 {
 		t.Errorf("%d tokens were reviewed, want 5, and %d again", server.unknown, server.known)
 	}
@@ -129,4 +138,72 @@ func TestDeniedTokensDoNotGetInTheWayOfAcceptedOnes(t *testing.T) {
 	if code := get("prometheus"); code != http.StatusOK || server.known != 1 {
 		t.Errorf("got %d, and %d reviews of accepted tokens", code, server.known)
 	}
+}
+
+// A new token of Prometheus has to wait for few of another address, however many that sends.
+func TestAnAddressHasFewReviewsOfUnknownTokens(t *testing.T) {
+	server := &reviews{}
+	g := server.guard()
+	get := func(host, token string) int {
+		r, w := httptest.NewRequest(http.MethodGet, Path, nil), httptest.NewRecorder()
+		r.RemoteAddr = host + ":1234"
+		r.Header.Set("Authorization", "Bearer "+token)
+		g.ServeHTTP(w, r)
+		return w.Code
+	}
+	if code := get("10.0.0.1", "prometheus"); code != http.StatusOK {
+		t.Fatalf("got %d", code)
+	}
+	g.admitted.RemoveAll(func(any) bool { return true })
+	if held := g.reviewing["10.0.0.1"]; held != 0 {
+		t.Fatalf("%d reviews have not ended", held)
+	}
+	for range maxUnknown {
+		if !g.begin("10.0.0.1") {
+			t.Fatal("a review is refused")
+		}
+	}
+	if code := get("10.0.0.1", "random"); code != http.StatusTooManyRequests {
+		t.Errorf("one more of the address: got %d", code)
+	}
+	if code := get("10.0.0.1", "prometheus"); code != http.StatusOK {
+		t.Errorf("an accepted token of the address: got %d", code)
+	}
+	if code := get("10.0.0.2", "random"); code != http.StatusUnauthorized {
+		t.Errorf("another address: got %d", code)
+	}
+	g.end("10.0.0.1")
+	if code := get("10.0.0.1", "random-2"); code != http.StatusUnauthorized {
+		t.Errorf("after one has ended: got %d", code)
+	}
+}
+
+// roundTripper is an API server.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// However many tokens wait for their reviews, a decision about access does not.
+func TestTokensDoNotDelayDecisionsAboutAccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		api := roundTripper(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}")), Request: r,
+			}, nil
+		})
+		v, err := newReviewer(&rest.Config{Host: "https://api.example", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, &http.Client{Transport: api})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 * reviewBurst {
+			go func() { _, _ = v.tokens.Create(ctx, &authenticationv1.TokenReview{}, metav1.CreateOptions{}) }()
+		}
+		synctest.Wait()
+		start := time.Now()
+		if _, err := v.access.Create(ctx, &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{}); err != nil || time.Since(start) > 0 {
+			t.Errorf("the decision took %s, %v", time.Since(start), err)
+		}
+		cancel()
+	})
 }
