@@ -21,6 +21,9 @@ const (
 	relabelInterval = 10 * time.Minute
 	// labelOverhead is how many bytes a label of a series takes in memory besides its texts: a LabelPair, its pointer, and two strings.
 	labelOverhead = 104
+	// maxKept is how many bytes the labels of an object may have, including those that are not selected. An object of the API server may
+	// have far more, which would be kept for relabelInterval after the object has changed.
+	maxKept = 64 << 10
 	// LabelCopies is how often the bytes of a LabelBudget are in memory at most: in the metrics that are gathered, those that were
 	// gathered before and those of the current page; in a page while it is encoded, whose buffer doubles; and in an older page that is
 	// still being sent, both as text and compressed.
@@ -62,6 +65,8 @@ type LabelBudget struct {
 type takenLabels struct {
 	labels map[string]string
 	since  time.Time
+	// tooLarge reports whether there are none because the object has too many.
+	tooLarge bool
 }
 
 // Of returns the labels that the metrics of objects have, in the order of the objects, for LabelFilter.Select: those that each had up to
@@ -83,7 +88,7 @@ func (b *LabelBudget) Of(objects []Labeled) []map[string]string {
 	left, out, missing := shares(wanted, b.Bytes), make([]map[string]string, len(objects)), map[string]int{}
 	for _, i := range order {
 		o := &objects[i]
-		if sizes[i] > left[o.Namespace] {
+		if b.taken[o.UID].tooLarge || sizes[i] > left[o.Namespace] {
 			missing[o.Namespace]++
 			continue
 		}
@@ -105,14 +110,27 @@ func (b *LabelBudget) take(objects []Labeled) {
 		o := &objects[i]
 		t, known := b.taken[o.UID]
 		switch {
-		case known && maps.Equal(t.labels, o.Labels):
+		case known && !t.tooLarge && maps.Equal(t.labels, o.Labels):
 			t.labels = o.Labels // not those of an older version of the object, which can be freed
 		case !known || now.Sub(t.since) >= relabelInterval:
-			t = takenLabels{o.Labels, now}
+			t = takenLabels{labels: o.Labels, since: now}
+			if b.isTooLarge(o) {
+				t.labels, t.tooLarge = nil, true
+			}
 		}
 		taken[o.UID] = t
 	}
 	b.taken = taken
+}
+
+// isTooLarge reports whether an object has too many labels for any to be kept: more than fit into the limit for all objects, or more texts
+// than the labels of a VM have in practice.
+func (b *LabelBudget) isTooLarge(o *Labeled) bool {
+	texts := 0
+	for key, value := range o.Labels {
+		texts += len(key) + len(value)
+	}
+	return texts > maxKept || int64(o.Series)*b.Filter.size(b.Prefix, o.Labels) > b.Bytes
 }
 
 // shares divides bytes among namespaces: each gets what it wants, or as much as all others that want more.

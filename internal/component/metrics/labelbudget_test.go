@@ -99,6 +99,27 @@ func TestLabelsChangeAtMostEveryTenMinutes(t *testing.T) {
 	}
 }
 
+// Labels that are taken over stay in memory for ten minutes after they have changed.
+func TestLabelsOfAnySizeAreNotKept(t *testing.T) {
+	now := clocktesting.NewFakePassiveClock(time.Now())
+	small, large := map[string]string{"key": "value"}, map[string]string{"hidden": strings.Repeat("x", maxKept), "key": "value"}
+	for name, bytes := range map[string]int64{"larger than any": 1 << 20, "more than the limit": 200} {
+		b := &LabelBudget{Filter: NewLabelFilter(), Bytes: bytes, Clock: now}
+		labels := large
+		if bytes < 1<<20 {
+			labels = fleet("a", 1, 10)[0].Labels
+		}
+		got := b.Of([]Labeled{{UID: "a", Labels: labels, Series: 1}, {UID: "b", Labels: small, Series: 1}})
+		if got[0] != nil || len(got[1]) != 1 || len(b.taken["a"].labels) != 0 || !b.short {
+			t.Errorf("%s: got %d labels, %d are kept, and it is short: %t", name, len(got[0]), len(b.taken["a"].labels), b.short)
+		}
+		now.SetTime(now.Now().Add(relabelInterval))
+		if got := b.Of([]Labeled{{UID: "a", Labels: small, Series: 1}}); len(got[0]) != 1 || b.short {
+			t.Errorf("%s: got %v for the labels that replace them", name, got[0])
+		}
+	}
+}
+
 // What a budget counts is at least what is selected.
 func TestSizeOfLabels(t *testing.T) {
 	f, labels := NewLabelFilter(), map[string]string{"app": "web", "long": strings.Repeat("ü", 200), "team.io/a": ""}
