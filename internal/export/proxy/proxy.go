@@ -210,7 +210,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 	defer connectionlimit.Protect(r.Context())()
 	maps.Copy(out.Header(), responseHeader(received.Header))
 	out.WriteHeader(received.StatusCode)
-	to := newTransfer(out, p.limits, func() error { return p.changed(r.Context(), t, uid) })
+	to := newTransfer(out, p.limits.of(t.rest), func() error { return p.changed(r.Context(), t, uid) })
 	if _, err := io.CopyBuffer(to, received.Body, make([]byte, copyBuffer)); err != nil {
 		log.Info("A download was cut off", "error", err.Error())
 		panic(http.ErrAbortHandler) // so that the client does not regard the partial download as complete

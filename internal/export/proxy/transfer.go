@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 // limits are how slow a download may be. Otherwise a client or an exporter could keep a slot for any time.
@@ -21,13 +23,24 @@ type limits struct {
 	// exporter is how many bytes per second must be sent on average. An exporter that compresses an empty disk reads a thousand bytes for
 	// each that it sends.
 	exporter int64
+	// image is the same for an OCI image, in which a block of 128 KiB of an empty disk takes 4 bytes.
+	image int64
 	// check is the interval at which the export is read again, and absence how long it may be not ready: its Pod may become ready again.
 	check, absence time.Duration
 }
 
 // defaultLimits are the limits of a proxy.
 var defaultLimits = limits{
-	stall: 2 * time.Minute, grace: 5 * time.Minute, client: 64 << 10, exporter: 1 << 10, check: 10 * time.Second, absence: 2 * time.Minute,
+	stall: 2 * time.Minute, grace: 5 * time.Minute, client: 64 << 10, exporter: 1 << 10, image: 32,
+	check: 10 * time.Second, absence: 2 * time.Minute,
+}
+
+// of returns the limits for a path of an exporter.
+func (l limits) of(path string) limits {
+	if path == content.OCIPath {
+		l.exporter = l.image
+	}
+	return l
 }
 
 var (

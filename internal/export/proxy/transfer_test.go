@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 const downloadPath = readyPath + "/volumes/data/disk.img"
@@ -108,6 +109,25 @@ func TestPace(t *testing.T) {
 		if err := to.verify(now); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
+	}
+}
+
+// An exporter may send an empty disk in an OCI image more slowly than others, since it compresses better.
+func TestPaceOfImages(t *testing.T) {
+	slow := func(w http.ResponseWriter, _ *http.Request) {
+		for range 8 {
+			_, _ = io.WriteString(w, strings.Repeat("x", 4<<10))
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	w := start(t, readyServer, slow, func(p *Proxy) { p.limits.grace, p.limits.client, p.limits.exporter = 100*time.Millisecond, 1, 1<<20 })
+	if n, err := io.Copy(io.Discard, w.open(readyPath+content.OCIPath)); n != 8*4<<10 || err != nil {
+		t.Errorf("got %d bytes of the image, %v", n, err)
+	}
+	w.expectCut(w.open(downloadPath), errSlowExporter.Error())
+	if image := defaultLimits.of(content.OCIPath); image.exporter != 32 || defaultLimits.of("/volumes/data/disk.img").exporter != 1<<10 {
+		t.Errorf("the limits of an image are %+v", image)
 	}
 }
 
