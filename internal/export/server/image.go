@@ -15,8 +15,10 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/klauspost/compress/zstd"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -34,7 +36,7 @@ const (
 	imageFile        = "export.oci.tar"
 	imageNotReady    = "OCI export not ready"
 	digestsNotReady  = "OCI digest computation in progress"
-	digestsNotKnown  = "the digests of the disks could not be computed: the log of the exporter's Pod has the reason"
+	digestsNotKnown  = "the digests of the disks could not be computed: the log of the exporter's Pod has the reason, and it tries again"
 	diskHasChanged   = "the disk has changed since its digest was computed"
 	imageUnavailable = "the export is not available as an OCI image: it has no manifest of a VM, or the feature gate OCIExport is off"
 )
@@ -50,6 +52,12 @@ const (
 	titleLabel    = "org.opencontainers.image.title"
 	createdLabel  = "org.opencontainers.image.created"
 	schemaVersion = 2
+)
+
+// firstRetry is how long after a failure a disk is read again for its digest. The delay doubles up to lastRetry.
+const (
+	firstRetry = 15 * time.Second
+	lastRetry  = 10 * time.Minute
 )
 
 // descriptor describes a blob of an image.
@@ -88,61 +96,76 @@ type image struct {
 	names   []string
 	disks   []disk
 	created time.Time
-	// done is closed when layers, or why there are none, are known.
-	done   chan struct{}
+	// retry is the delay after the first failure to read a disk.
+	retry time.Duration
+	// digests are what is known of the disks, or nil before the first attempt to read them has ended.
+	digests atomic.Pointer[digests]
+}
+
+// digests are the layers of an image, or why there are none.
+type digests struct {
 	layers []descriptor
 	err    error
 }
 
-func newImage() *image { return &image{created: time.Now().UTC(), done: make(chan struct{})} }
+func newImage() *image { return &image{created: time.Now().UTC(), retry: firstRetry} }
 
 func (i *image) add(name string, d disk) {
 	i.names, i.disks = append(i.names, name), append(i.disks, d)
 }
 
-// Prepare computes the digests for the OCI image, if there is to be one. It reads all disks. The server becomes ready when it has ended.
+// Prepare computes the digests for the OCI image, if there is to be one. It reads all disks. The server becomes ready when it has ended, or
+// when a disk cannot be read, since the other formats may be served. A failure that may pass is then followed by further attempts.
 func (s *Server) Prepare(ctx context.Context) {
-	if s.image == nil {
-		return
+	if s.image != nil {
+		s.image.prepare(ctx, s.options.Log)
 	}
-	start := time.Now()
-	s.image.prepare(ctx)
-	log := s.options.Log.WithValues("duration", time.Since(start).String())
-	if s.image.err != nil {
-		log.Info("There is no OCI image", "error", s.image.err.Error())
-		return
-	}
-	log.Info("Computed the digests of the OCI image")
 }
 
-func (i *image) prepare(ctx context.Context) {
-	defer close(i.done)
+func (i *image) prepare(ctx context.Context, log logr.Logger) {
+	begin := time.Now()
 	layers := make([]descriptor, 0, len(i.disks))
-	for n, name := range i.names {
-		out := newSummed(io.Discard)
-		size, err := compress(ctx, out, i.disks[n])
-		if err != nil {
-			i.err = inVolume(name, err)
+	for n, delay := 0, i.retry; n < len(i.disks); {
+		start := time.Now()
+		log := log.WithValues("volume", i.names[n], "disk", n+1, "disks", len(i.disks))
+		layer, err := i.layer(ctx, n)
+		if err == nil {
+			log.Info("Computed the digest of a disk", "duration", time.Since(start).String())
+			layers, delay = append(layers, layer), i.retry
+			n++
+			continue
+		}
+		i.digests.Store(&digests{err: inVolume(i.names[n], err)})
+		var known *problem
+		if errors.As(err, &known) || ctx.Err() != nil {
+			log.Info("There is no OCI image", "error", err.Error())
 			return
 		}
-		layers = append(layers, descriptor{
-			MediaType: diskType, Digest: out.digest(), Size: out.size,
-			Annotations: map[string]string{
-				diskNameLabel: name, diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(), titleLabel: name + ".raw.zst",
-			},
-		})
+		log.Info("There is no OCI image yet, because a disk cannot be read", "error", err.Error(), "retryAfter", delay.String())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+		delay = min(2*delay, lastRetry)
 	}
-	i.layers = layers
+	i.digests.Store(&digests{layers: layers})
+	log.Info("Computed the digests of the OCI image", "duration", time.Since(begin).String())
 }
 
-// prepared reports whether it is known what is in the image.
-func (i *image) prepared() bool {
-	select {
-	case <-i.done:
-		return true
-	default:
-		return false
+// layer computes the digest of a disk.
+func (i *image) layer(ctx context.Context, n int) (descriptor, error) {
+	out := newSummed(io.Discard)
+	size, err := compress(ctx, out, i.disks[n])
+	if err != nil {
+		return descriptor{}, err
 	}
+	return descriptor{
+		MediaType: diskType, Digest: out.digest(), Size: out.size,
+		Annotations: map[string]string{
+			diskNameLabel: i.names[n], diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(), titleLabel: i.names[n] + ".raw.zst",
+		},
+	}, nil
 }
 
 // inVolume adds the name of a volume to the error of reading it.
@@ -156,7 +179,7 @@ func inVolume(name string, err error) error {
 
 // ready responds to the readiness probe. As in KubeVirt, an exporter is not ready before the digests are known.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	if s.image != nil && !s.image.prepared() {
+	if s.image != nil && s.image.digests.Load() == nil {
 		http.Error(w, digestsNotReady, http.StatusServiceUnavailable)
 		return
 	}
@@ -169,28 +192,30 @@ func (s *Server) serveImage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var known *problem
-	switch {
-	case !exported.OCI || s.image == nil:
+	if !exported.OCI || s.image == nil {
 		return &problem{http.StatusNotFound, imageUnavailable}
-	case !s.image.prepared():
+	}
+	var known *problem
+	of := s.image.digests.Load()
+	switch {
+	case of == nil:
 		return &problem{http.StatusServiceUnavailable, imageNotReady}
-	case errors.As(s.image.err, &known):
+	case errors.As(of.err, &known):
 		return known
-	case s.image.err != nil:
+	case of.err != nil:
 		return &problem{http.StatusInternalServerError, digestsNotKnown}
 	}
-	blobs, err := s.image.blobs(exported)
+	blobs, err := s.image.blobs(exported, of.layers)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+imageFile+`"`)
-	w.Header().Set("Content-Length", strconv.FormatInt(s.image.size(blobs), 10))
+	w.Header().Set("Content-Length", strconv.FormatInt(size(blobs, of.layers), 10))
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	return s.image.write(r.Context(), w, blobs)
+	return s.image.write(r.Context(), w, blobs, of.layers)
 }
 
 // blob is a small file of the archive.
@@ -200,13 +225,13 @@ type blob struct {
 }
 
 // blobs returns all files of the archive except the disks.
-func (i *image) blobs(exported *content.Content) ([]blob, error) {
+func (i *image) blobs(exported *content.Content, layers []descriptor) ([]blob, error) {
 	config, architecture, err := exported.ImageConfig()
 	if err != nil {
 		return nil, err
 	}
 	manifest := imageManifest{
-		SchemaVersion: schemaVersion, MediaType: manifestType, ArtifactType: vmArtifact, Config: describe(vmConfigType, config), Layers: i.layers,
+		SchemaVersion: schemaVersion, MediaType: manifestType, ArtifactType: vmArtifact, Config: describe(vmConfigType, config), Layers: layers,
 	}
 	rawManifest, err := json.Marshal(manifest)
 	if err != nil {
@@ -238,15 +263,15 @@ func blobName(digest string) string { return blobDirectory + digest[len(digestPr
 
 // size returns the size of the archive. In GNU's format, a file of any size has one block as header. Files are padded to whole blocks, and
 // two blocks are the end.
-func (i *image) size(blobs []blob) int64 {
+func size(blobs []blob, layers []descriptor) int64 {
 	const block = 512
 	total := int64(2 * block)
 	add := func(size int64) { total += block + (size+block-1)/block*block }
 	for _, b := range blobs {
 		add(int64(len(b.data)))
 	}
-	for n, layer := range i.layers {
-		if !i.repeats(n) {
+	for n, layer := range layers {
+		if !repeats(layers, n) {
 			add(layer.Size)
 		}
 	}
@@ -254,16 +279,16 @@ func (i *image) size(blobs []blob) int64 {
 }
 
 // repeats reports whether a layer before this one has the same content, such as that of another empty disk. The archive has it once.
-func (i *image) repeats(n int) bool {
-	for _, before := range i.layers[:n] {
-		if before.Digest == i.layers[n].Digest {
+func repeats(layers []descriptor, n int) bool {
+	for _, before := range layers[:n] {
+		if before.Digest == layers[n].Digest {
 			return true
 		}
 	}
 	return false
 }
 
-func (i *image) write(ctx context.Context, to io.Writer, blobs []blob) error {
+func (i *image) write(ctx context.Context, to io.Writer, blobs []blob, layers []descriptor) error {
 	out := tar.NewWriter(to)
 	header := func(name string, size int64) error {
 		return out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, Format: tar.FormatGNU})
@@ -276,8 +301,8 @@ func (i *image) write(ctx context.Context, to io.Writer, blobs []blob) error {
 			return err
 		}
 	}
-	for n, layer := range i.layers {
-		if i.repeats(n) {
+	for n, layer := range layers {
+		if repeats(layers, n) {
 			continue
 		}
 		if err := header(blobName(layer.Digest), layer.Size); err != nil {

@@ -17,8 +17,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/vireo-project/vireo/internal/export/content"
@@ -221,6 +224,77 @@ func TestExportsWithoutAnImage(t *testing.T) {
 	cancel()
 	s.Prepare(stopped)
 	w.get(http.StatusInternalServerError, content.OCIPath)
+}
+
+// A failure to read a disk that passes does not last for the life of the exporter. It logs each disk, since reading them takes long.
+func TestImageOfADiskThatCannotBeReadForAWhile(t *testing.T) {
+	c := imageContent()
+	c.Volumes = append(c.Volumes, content.Volume{Name: "late", Disk: true})
+	dir := t.TempDir()
+	var mu sync.Mutex
+	var log strings.Builder
+	s, err := New(Options{
+		Content: func() (*content.Content, error) { return &c, nil }, Token: func() (string, error) { return token, nil },
+		Mount: func(v content.Volume) string { return filepath.Join(dir, v.Name) },
+		Log: funcr.New(func(_, args string) {
+			mu.Lock()
+			defer mu.Unlock()
+			log.WriteString(args + "\n")
+		}, funcr.Options{}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.image.retry = time.Millisecond
+	write := func(name string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "disk.img"), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(path string) int {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		request.Header.Set(content.TokenHeader, token)
+		recorder := httptest.NewRecorder()
+		s.ServeHTTP(recorder, request)
+		return recorder.Code
+	}
+	await := func(path string, want int) {
+		t.Helper()
+		code := 0
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if code = get(path); code == want {
+				return
+			}
+		}
+		t.Fatalf("%s: got %d, want %d", path, code, want)
+	}
+	write("root")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Prepare(t.Context())
+	}()
+	await(content.ReadinessPath, http.StatusOK)
+	if code := get(content.OCIPath); code != http.StatusInternalServerError {
+		t.Errorf("without the disk: got %d", code)
+	}
+	// A volume without a disk is no failure that passes, so it gets its directory and its disk at once.
+	write("whole")
+	if err := os.Rename(filepath.Join(dir, "whole"), filepath.Join(dir, "late")); err != nil {
+		t.Fatal(err)
+	}
+	await(content.OCIPath, http.StatusOK)
+	<-ended
+	mu.Lock()
+	defer mu.Unlock()
+	if text := log.String(); strings.Count(text, `"Computed the digest of a disk" "volume"="root" "disk"=1 "disks"=2`) != 1 ||
+		!strings.Contains(text, `"volume"="late" "disk"=2`) || !strings.Contains(text, "cannot be read") {
+		t.Errorf("the log is %s", text)
+	}
 }
 
 // The VM in the image is the one of today, and its disks are those of the start.
