@@ -4,12 +4,15 @@
 package controller
 
 import (
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -17,7 +20,9 @@ import (
 var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 	var m *migrations
 
-	BeforeEach(func() { m = newMigrations() })
+	BeforeEach(func() {
+		m = newMigrations(func(config *clusterconfig.Config) { config.HotplugVolumes = true })
+	})
 
 	// runs returns a VMI that runs on a claim with access mode ReadWriteOnce.
 	runs := func() *v1.VirtualMachineInstance {
@@ -104,6 +109,61 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+	})
+
+	Context("of which one is being plugged", func() {
+		var (
+			vmi  *v1.VirtualMachineInstance
+			vmim *v1.VirtualMachineInstanceMigration
+			pod  *corev1.Pod
+		)
+
+		// plugging returns with a target's Pod that runs, while the attachment Pod of the volume data is not ready.
+		BeforeEach(func() {
+			ExpectCreated(builder.MakePVC("data-claim").Namespace(m.ns).Bound("1Gi").Obj())
+			vmi = m.running("a", "vm")
+			add(vmi, "data", "data-claim")
+			vmim = m.request(builder.MakeMigration("go", "vm"))
+			m.reconcileAll(vmim)
+			Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode"))
+			pod = plugWorld{m.world}.attachment(vmi, "data")
+			m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
+			m.reconcileAll(vmim)
+		})
+		assigned := func() bool {
+			GinkgoHelper()
+			return ExpectExists(vmi).Status.MigrationState != nil
+		}
+
+		It("is assigned to the agents when the guest has it, and says why it waits", func() {
+			Expect(assigned()).To(BeFalse(), "the agent may have plugged the volume, and not reported that yet")
+			Expect(m.recorded.take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is plugged"))
+			ExpectExists(pod)
+			pod.Status = podIsReady
+			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+			m.reconcileAll(vmim)
+			Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
+			Expect(assigned()).To(BeFalse())
+			phase(vmi, "data", v1.VolumeReady, "VolumeReady")
+			m.reconcileAll(vmim)
+			Expect(assigned()).To(BeTrue())
+		})
+
+		It("waits no longer than a minute", func() {
+			wait := m.reconcileOnce(vmim).RequeueAfter
+			Expect(wait).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
+			Expect(assigned()).To(BeFalse())
+			m.clock.SetTime(m.clock.Now().Add(wait))
+			m.reconcileAll(vmim)
+			Expect(assigned()).To(BeTrue())
+		})
+
+		It("does not wait for a volume that is unplugged", func() {
+			Expect(assigned()).To(BeFalse())
+			remove(vmi, "data")
+			m.reconcileAll(vmim)
+			Expect(assigned()).To(BeTrue())
+		})
 	})
 })
 

@@ -6,6 +6,8 @@ package virtualmachineinstancemigration
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +24,9 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
+// plugPatience is how long after the creation of the target's Pod a migration waits for volumes that are being plugged.
+const plugPatience = time.Minute
+
 // assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From then on the agents
 // and the VMI's reconciler carry the migration out.
 func assign(ctx context.Context, s *Scope) error {
@@ -30,7 +35,7 @@ func assign(ctx context.Context, s *Scope) error {
 	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
-	if s.waitsForSnapshot() || s.waitsForBackup() {
+	if s.waitsForSnapshot() || s.waitsForBackup() || s.waitsForPlugs() {
 		return nil
 	}
 	// Assigning replaces status.migrationState. Whether the earlier migration is cleaned up must not be decided from the cache, which may
@@ -50,6 +55,25 @@ func assign(ctx context.Context, s *Scope) error {
 	s.VMI = after
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionAssign, "Migration target pod is ready for preparation by virt-handler.")
 	return nil
+}
+
+// waitsForPlugs reports whether the guest may have, or get, a hotplugged volume that the agent has yet to report. The target's agent could
+// not prepare a disk of the guest that is not in the status, and agents plug nothing during a migration. The VMI changes when the volume is
+// plugged. If that takes too long, as with an attachment Pod that does not start, the guest migrates without it.
+func (s *Scope) waitsForPlugs() bool {
+	plugged := slices.IndexFunc(s.VMI.Status.VolumeStatus, func(v v1.VolumeStatus) bool {
+		return vmistatus.IsHotplugged(&v) && v.Phase == v1.HotplugVolumeAttachedToNode && vmistatus.IsWanted(s.VMI, &v)
+	})
+	wait := s.Target.CreationTimestamp.Add(plugPatience).Sub(s.Now)
+	if plugged < 0 || wait <= 0 {
+		return false
+	}
+	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
+		s.RequeueAfter = wait
+	}
+	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForVolumes, actionWait,
+		"The migration %s waits until the volume %s is plugged", s.Migration.Name, s.VMI.Status.VolumeStatus[plugged].Name)
+	return true
 }
 
 // newState returns the status.migrationState from which the agents start.

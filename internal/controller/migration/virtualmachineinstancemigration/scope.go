@@ -46,6 +46,8 @@ const (
 	ReasonWaitsForSnapshot = "MigrationWaitsForSnapshot"
 	// ReasonWaitsForBackup is not KubeVirt's, which has the condition migrationBlockedByBackup.
 	ReasonWaitsForBackup = "MigrationWaitsForBackup"
+	// ReasonWaitsForVolumes is not KubeVirt's.
+	ReasonWaitsForVolumes = "MigrationWaitsForVolumes"
 	// ReasonNotOnNetwork is not KubeVirt's, where the agents are attached to the network, and not the Pods.
 	ReasonNotOnNetwork    = "NotOnMigrationNetwork"
 	ReasonNoSuitableNodes = "NoSuitableNodesForHostModelMigration"
