@@ -130,6 +130,6 @@ func (s *scope) stopStarting(volume string) {
 	delete(s.cache.starting, volume)
 	status := vmistatus.FindVolume(&s.vmi.Status, volume)
 	if status != nil && isAttaching(status) && !vmistatus.IsWanted(s.vmi, status) {
-		s.plugging(volume).mounted = mount.attachment
+		s.plugging(volume).maybe = mount.attachment
 	}
 }

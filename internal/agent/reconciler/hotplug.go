@@ -4,6 +4,7 @@
 package reconciler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,6 +74,8 @@ type diskPlugger interface {
 type plugging struct {
 	// mounted is the UID of the attachment Pod whose volume is in the launcher Pod.
 	mounted types.UID
+	// maybe is that of the attachment Pod whose volume may be there, because a request to mount or unmount it was not answered.
+	maybe types.UID
 	// directIO reports whether its file can be opened with O_DIRECT; nil if that is not known yet.
 	directIO *bool
 	// failure is why the guest does not have it, or still has it.
@@ -434,16 +437,18 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 		default:
 			continue
 		}
-		attachment := v.HotplugVolume.AttachPodUID
-		if attachment == "" {
-			attachment = s.plugging(v.Name).mounted
-		}
+		known := s.plugging(v.Name)
+		attachment := cmp.Or(v.HotplugVolume.AttachPodUID, known.mounted, known.maybe)
+		// After a failure, the volume may be there or not. So it is mounted again if it is wanted again.
+		known.mounted, known.maybe = "", attachment
 		bounded, cancel := context.WithTimeout(ctx, mountTimeout)
 		err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
 		cancel()
 		if err != nil {
 			err = fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)
-			reportFailure(v, err)
+			if !isAttaching(v) { // What there is to say about it is virt-controller's until then.
+				reportFailure(v, err)
+			}
 			errs = append(errs, err)
 			continue
 		}
