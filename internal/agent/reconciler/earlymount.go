@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,13 +95,24 @@ func (r *Reconciler) mountStarted(ctx context.Context, s *scope, v *v1.VolumeSta
 	case isReady(pod):
 		s.stopStarting(v.Name)
 		return r.mountVolume(ctx, s, v, pod.UID)
-	case known == nil && len(s.cache.starting) < maxStarting:
+	case known == nil && s.watching() < maxStarting:
 		r.startMount(ctx, s, v.Name, pod.UID)
 	}
 	return err
 }
 
-// startMount begins to wait until an attachment Pod is started, in the broker. The VMI is enqueued when the volume is mounted.
+// watching returns how many requests to mount a volume have no outcome yet.
+func (s *scope) watching() int {
+	count := 0
+	for _, mount := range s.cache.starting {
+		if mount.done != nil && len(mount.done) == 0 {
+			count++
+		}
+	}
+	return count
+}
+
+// startMount begins to wait until an attachment Pod is started, in the broker. The VMI is enqueued when there is an outcome.
 func (r *Reconciler) startMount(ctx context.Context, s *scope, volume string, attachment types.UID) {
 	bounded, stop := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	mount := &startingMount{attachment: attachment, stop: stop, done: make(chan error, 1)}
@@ -113,7 +125,8 @@ func (r *Reconciler) startMount(ctx context.Context, s *scope, volume string, at
 		defer stop()
 		err := files.AttachDevice(bounded, volume, attachment)
 		done <- err
-		if err == nil {
+		// After a failure, another volume may be next.
+		if err == nil || !errors.Is(bounded.Err(), context.Canceled) {
 			r.Enqueue(key)
 		}
 	}()
@@ -127,6 +140,10 @@ func (s *scope) stopStarting(volume string) {
 		return
 	}
 	mount.stop()
+	if mount.done != nil {
+		// virt-broker gets nothing about the volume before the request has ended, so that a request to unmount it is not overtaken.
+		<-mount.done
+	}
 	delete(s.cache.starting, volume)
 	status := vmistatus.FindVolume(&s.vmi.Status, volume)
 	if status != nil && isAttaching(status) && !vmistatus.IsWanted(s.vmi, status) {

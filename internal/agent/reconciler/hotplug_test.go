@@ -46,6 +46,9 @@ type mounts struct {
 	// started are closed when the container of an attachment Pod is started, for which waiting requests wait.
 	started map[types.UID]chan struct{}
 	waiting int
+	// late is after which time the container is started of an attachment Pod for which a request does not wait any more, or zero. virt-broker
+	// has not seen by then that the request has ended.
+	late time.Duration
 }
 
 func (m *mounts) startOf(attachment types.UID) chan struct{} {
@@ -75,8 +78,22 @@ func (m *mounts) await(ctx context.Context, attachment types.UID) error {
 	case <-m.startOf(attachment):
 		return nil
 	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	late := m.late
+	m.mu.Unlock()
+	if late == 0 {
 		return ctx.Err()
 	}
+	time.Sleep(late)
+	return nil
+}
+
+// startLate has the containers of attachment Pods started just after a request has ended.
+func (m *mounts) startLate(late time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.late = late
 }
 
 // awaited returns how many requests wait.
@@ -512,6 +529,39 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		a.mounts.start(pod.UID)
 		g.settle()
 		Expect(a.mounts.list()).To(BeEmpty())
+		Expect(g.has("data")()).To(Equal("none"))
+	})
+
+	It("takes away what is mounted while it ends the request", func() {
+		g := started()
+		g.change(hotplug("data", onSCSI))
+		g.attaching("data", g.attachmentPod(g.pod, "data"), asBlock)
+		Eventually(a.mounts.awaited).Should(Equal(1))
+		a.mounts.startLate(200 * time.Millisecond)
+		g.change(unplug("data"))
+		Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+		Eventually(a.mounts.awaited).Should(BeZero())
+		g.settle()
+		Expect(a.mounts.list()).To(BeEmpty())
+	})
+
+	It("waits for another attachment Pod to be started when it has failed with one", func() {
+		g := started()
+		a.mounts.refuse("data", errors.New("the claim is no block device"))
+		g.change(hotplug("data", onSCSI), hotplug("last", onSCSI), hotplug("more", onSCSI))
+		pods := map[string]*corev1.Pod{}
+		for _, name := range []string{"data", "last", "more"} {
+			pods[name] = g.attachmentPod(g.pod, name)
+			g.attaching(name, pods[name], asBlock)
+		}
+		Eventually(a.mounts.awaited).Should(Equal(2))
+		a.mounts.start(pods["data"].UID)
+		Eventually(a.mounts.count).Should(Equal(1))
+		Eventually(a.mounts.awaited).Should(Equal(2))
+		for _, name := range []string{"last", "more"} {
+			a.mounts.start(pods[name].UID)
+			Eventually(g.has(name)).Should(Equal(launcherpod.HotplugDisk(name, true)))
+		}
 		Expect(g.has("data")()).To(Equal("none"))
 	})
 
