@@ -64,7 +64,7 @@ func (h *harness) participants(ctx context.Context) (*participants, error) {
 	}
 	for i := range pods {
 		switch pod := &pods[i]; pod.Labels["kubevirt.io"] {
-		case "virt-handler":
+		case agentProgram:
 			s.agents[pod.Spec.NodeName] = pod.UID
 		case "virt-broker":
 			s.brokers[pod.Spec.NodeName] = pod.UID
@@ -88,26 +88,28 @@ func isAlive(pod *corev1.Pod) bool {
 // appearTimeout is how long to wait for a process that is to be killed.
 const appearTimeout = 3 * time.Second
 
+// nodeProcess is a process that every node has.
+type nodeProcess struct {
+	program string
+	// onTarget says that the one of the target node is killed, otherwise that of the source node.
+	onTarget bool
+}
+
+// nodeProcesses are the processes of node agents and their brokers that faults kill.
+var nodeProcesses = map[plan.Fault]nodeProcess{
+	plan.SourceAgent: {agentProgram, false}, plan.TargetAgent: {agentProgram, true},
+	plan.SourceBroker: {"virt-broker", false}, plan.TargetBroker: {"virt-broker", true},
+	plan.SourceNetwork: {"virt-network-broker", false}, plan.TargetNetwork: {"virt-network-broker", true},
+}
+
 // inject injects a fault.
 func (h *harness) inject(ctx context.Context, f plan.Fault, s *participants) error {
-	on := func(node, program string, pods map[string]types.UID) error {
-		return h.killIn(ctx, program, func() types.UID { return pods[node] })
+	if process, is := nodeProcesses[f]; is {
+		return h.killNodeProcess(ctx, process, s)
 	}
 	source := func(program string) error { return h.killIn(ctx, program, func() types.UID { return s.sourcePod }) }
 	target := func(program string) error { return h.killIn(ctx, program, h.observer.targetPod) }
 	switch f {
-	case plan.SourceAgent:
-		return on(s.source, "virt-handler", s.agents)
-	case plan.TargetAgent:
-		return on(s.target, "virt-handler", s.agents)
-	case plan.SourceBroker:
-		return on(s.source, "virt-broker", s.brokers)
-	case plan.TargetBroker:
-		return on(s.target, "virt-broker", s.brokers)
-	case plan.SourceNetwork:
-		return on(s.source, "virt-network-broker", s.brokers)
-	case plan.TargetNetwork:
-		return on(s.target, "virt-network-broker", s.brokers)
 	case plan.SourceLauncher:
 		return source("virt-launcher")
 	case plan.TargetLauncher:
@@ -140,7 +142,22 @@ func (h *harness) inject(ctx context.Context, f plan.Fault, s *participants) err
 	return fmt.Errorf("unknown fault %q", f)
 }
 
-const qemuProgram = "qemu-system-x86_64"
+const (
+	agentProgram = "virt-handler"
+	qemuProgram  = "qemu-system-x86_64"
+)
+
+// killNodeProcess kills a process of a node's agent or of its broker.
+func (h *harness) killNodeProcess(ctx context.Context, p nodeProcess, s *participants) error {
+	node, pods := s.source, s.brokers
+	if p.onTarget {
+		node = s.target
+	}
+	if p.program == agentProgram {
+		pods = s.agents
+	}
+	return h.killIn(ctx, p.program, func() types.UID { return pods[node] })
+}
 
 // killIn kills a process of a Pod, and waits for the process to appear.
 func (h *harness) killIn(ctx context.Context, program string, pod func() types.UID) error {

@@ -142,7 +142,7 @@ func (s *scope) stopStarting(volume string) {
 	mount.stop()
 	if mount.done != nil {
 		// virt-broker gets nothing about the volume before the request has ended, so that a request to unmount it is not overtaken.
-		<-mount.done
+		<-mount.done //nolint:errcheck // with either outcome, the volume may be mounted
 	}
 	delete(s.cache.starting, volume)
 	status := vmistatus.FindVolume(&s.vmi.Status, volume)
