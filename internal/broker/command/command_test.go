@@ -15,13 +15,16 @@ import (
 func TestArguments(t *testing.T) {
 	var own int
 	p := Program{Name: brokerapi.NetworkBroker, Flags: func(fs *flag.FlagSet) { fs.IntVar(&own, "own", 0, "a flag of the program") }}
-	for want, arguments := range map[string][]string{
-		"unknown argument": {"serve"},
-		"not defined":      {"check", "--other"},
-		"not reachable":    {"check", "--kubelet-root", t.TempDir(), "--own", "7"},
+	for _, tc := range []struct {
+		want      string
+		arguments []string
+	}{
+		{"unknown argument", []string{"serve"}},
+		{"not defined", []string{"check", "--other"}},
+		{"not reachable", []string{"check", "--kubelet-root", t.TempDir(), "--own", "7"}},
 	} {
-		if err := p.run(arguments); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", arguments, err)
+		if err := p.run(tc.arguments); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: %v", tc.arguments, err)
 		}
 	}
 	if own != 7 {
