@@ -111,14 +111,14 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 	})
 
-	Context("of which one is being plugged", func() {
+	Context("of which one is being plugged or unplugged", func() {
 		var (
 			vmi  *v1.VirtualMachineInstance
 			vmim *v1.VirtualMachineInstanceMigration
 			pod  *corev1.Pod
 		)
 
-		// plugging returns with a target's Pod that runs, while the attachment Pod of the volume data is not ready.
+		// Each spec begins with a target's Pod that runs, while the attachment Pod of the volume data is not ready.
 		BeforeEach(func() {
 			ExpectCreated(builder.MakePVC("data-claim").Namespace(m.ns).Bound("1Gi").Obj())
 			vmi = m.running("a", "vm")
@@ -127,6 +127,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 			m.reconcileAll(vmim)
 			Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode"))
 			pod = plugWorld{m.world}.attachment(vmi, "data")
+			m.clock.SetTime(m.clock.Now().Add(2 * time.Minute)) // The time that the Pod takes to start does not count.
 			m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
 			m.reconcileAll(vmim)
 		})
@@ -158,9 +159,30 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 			Expect(assigned()).To(BeTrue())
 		})
 
-		It("does not wait for a volume that is unplugged", func() {
-			Expect(assigned()).To(BeFalse())
+		DescribeTable("waits until the agent has unplugged a volume that is", func(reached v1.VolumePhase) {
+			if reached != v1.HotplugVolumeAttachedToNode {
+				phase(vmi, "data", reached, "VolumeReady")
+			}
 			remove(vmi, "data")
+			m.recorded.take()
+			m.reconcileAll(vmim)
+			Expect(assigned()).To(BeFalse(), "the guest may still have the volume")
+			Expect(m.recorded.take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is unplugged"))
+			phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+			m.reconcileAll(vmim)
+			Expect(assigned()).To(BeTrue())
+		},
+			Entry("attached to the node", v1.HotplugVolumeAttachedToNode),
+			Entry("in the launcher Pod", v1.HotplugVolumeMounted),
+			Entry("in the guest", v1.VolumeReady),
+		)
+
+		It("waits no longer than a minute for a guest that does not release a volume", func() {
+			phase(vmi, "data", v1.VolumeReady, "VolumeReady")
+			remove(vmi, "data")
+			m.reconcileAll(vmim)
+			Expect(assigned()).To(BeFalse())
+			m.clock.SetTime(m.clock.Now().Add(time.Minute))
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeTrue())
 		})

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// plugPatience is how long after the creation of the target's Pod a migration waits for volumes that are being plugged.
+// plugPatience is how long a migration whose target's Pod runs waits for volumes that are being plugged or unplugged.
 const plugPatience = time.Minute
 
 // assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From then on the agents
@@ -57,23 +57,50 @@ func assign(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// waitsForPlugs reports whether the guest may have, or get, a hotplugged volume that the agent has yet to report. The target's agent could
-// not prepare a disk of the guest that is not in the status, and agents plug nothing during a migration. The VMI changes when the volume is
-// plugged. If that takes too long, as with an attachment Pod that does not start, the guest migrates without it.
+// waitsForPlugs reports whether a hotplugged volume is being plugged or unplugged. The target's agent prepares the disks that are in the
+// status and wanted, and could not prepare another one that the guest has. Agents plug and unplug nothing during a migration. The VMI
+// changes when they have. If that takes too long, as with an attachment Pod that does not start, the migration is assigned anyway: a volume
+// that the guest does not have yet is plugged later, and a guest that does not release one fails to migrate.
 func (s *Scope) waitsForPlugs() bool {
-	plugged := slices.IndexFunc(s.VMI.Status.VolumeStatus, func(v v1.VolumeStatus) bool {
-		return vmistatus.IsHotplugged(&v) && v.Phase == v1.HotplugVolumeAttachedToNode && vmistatus.IsWanted(s.VMI, &v)
-	})
-	wait := s.Target.CreationTimestamp.Add(plugPatience).Sub(s.Now)
-	if plugged < 0 || wait <= 0 {
+	volumes := s.VMI.Status.VolumeStatus
+	changing := slices.IndexFunc(volumes, func(v v1.VolumeStatus) bool { return s.isPlugging(&v) || s.isUnplugging(&v) })
+	if changing < 0 {
+		return false
+	}
+	// It is the time at which this process observed that the Pod runs: the clocks of nodes may differ. It is written after this.
+	since := enteredAt(&s.Migration.Status, v1.MigrationScheduled)
+	if since.IsZero() {
+		since = s.Now
+	}
+	wait := since.Add(plugPatience).Sub(s.Now)
+	if wait <= 0 {
 		return false
 	}
 	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
 		s.RequeueAfter = wait
 	}
+	change := "plugged"
+	if s.isUnplugging(&volumes[changing]) {
+		change = "unplugged"
+	}
 	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForVolumes, actionWait,
-		"The migration %s waits until the volume %s is plugged", s.Migration.Name, s.VMI.Status.VolumeStatus[plugged].Name)
+		"The migration %s waits until the volume %s is %s", s.Migration.Name, volumes[changing].Name, change)
 	return true
+}
+
+// isPlugging reports whether the guest may have, or get, a volume that the agent has yet to report.
+func (s *Scope) isPlugging(v *v1.VolumeStatus) bool {
+	return vmistatus.IsHotplugged(v) && v.Phase == v1.HotplugVolumeAttachedToNode && vmistatus.IsWanted(s.VMI, v)
+}
+
+// isUnplugging reports whether the guest may still have a volume that is not wanted any more.
+func (s *Scope) isUnplugging(v *v1.VolumeStatus) bool {
+	switch v.Phase {
+	case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady:
+		return vmistatus.IsHotplugged(v) && !vmistatus.IsWanted(s.VMI, v)
+	default:
+		return false
+	}
 }
 
 // newState returns the status.migrationState from which the agents start.
