@@ -141,7 +141,9 @@ func (s *scope) stopStarting(volume string) {
 	}
 	mount.stop()
 	if mount.done != nil {
-		// virt-broker gets nothing about the volume before the request has ended, so that a request to unmount it is not overtaken.
+		// The connection is closed by then, before a request to unmount the volume is made. A mount that has begun in virt-broker ends before
+		// that request is served. Only one that it begins before it notices the closed connection could follow the unmount: the rule for the
+		// device then stays until the kubelet has removed the attachment Pod's volume.
 		<-mount.done //nolint:errcheck // with either outcome, the volume may be mounted
 	}
 	delete(s.cache.starting, volume)

@@ -46,8 +46,8 @@ type mounts struct {
 	// started are closed when the container of an attachment Pod is started, for which waiting requests wait.
 	started map[types.UID]chan struct{}
 	waiting int
-	// late is after which time the container is started of an attachment Pod for which a request does not wait any more, or zero. virt-broker
-	// has not seen by then that the request has ended.
+	// late is after which time the container is started of an attachment Pod whose request was ended, or zero. The connection is not closed
+	// by then.
 	late time.Duration
 }
 
