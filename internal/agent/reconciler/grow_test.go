@@ -113,7 +113,10 @@ var _ = Describe("The agent and a claim that grows", func() {
 	It("retries with a delay if libvirt refuses, and blocks nothing else", func() {
 		g := started(corev1.PersistentVolumeFilesystem)
 		g.launcher.Fail("grow", errors.New("the disk is busy"))
+		tried, release := g.launcher.Slow("grow")
 		g.expand("2000Mi")
+		Eventually(tried).Should(BeClosed())
+		release()
 		g.settle()
 		Expect(vmistatus.FindCondition(&g.read().Status, v1.VirtualMachineInstanceSynchronized)).To(BeNil())
 		Expect(g.size()).To(BeEquivalentTo(945 * mib))
