@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,7 +67,7 @@ func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pl
 
 // requestMuch sends many requests at the same time, some of them large, as virt-handler does while guests start. They fail, because there
 // are no guests.
-func requestMuch(t *testing.T, sockets string) {
+func requestMuch(t *testing.T, dial dialer, sockets string) {
 	t.Helper()
 	large := fmt.Sprintf(`{"steps":[{"do":"add-tap","link":%q}]}`, strings.Repeat("n", brokerapi.MaxRequest-200))
 	verbs := []brokerapi.Verb{brokerapi.WatchGuest, brokerapi.NetworkState, brokerapi.ExclusiveCPUs}
@@ -78,7 +79,7 @@ func requestMuch(t *testing.T, sockets string) {
 			if i/len(verbs)%8 == 0 {
 				request.Verb, request.Arguments = brokerapi.ChangeNetwork, json.RawMessage(large)
 			}
-			conn, err := net.Dial("unix", program.Socket(sockets))
+			conn, err := dial(program.Socket(sockets))
 			if err != nil {
 				t.Error(err)
 				return
@@ -93,6 +94,45 @@ func requestMuch(t *testing.T, sockets string) {
 		})
 	}
 	requests.Wait()
+}
+
+// dialer connects to a socket.
+type dialer func(socket string) (net.Conn, error)
+
+// dialAsClient returns a dialer whose connections are those of virt-handler's user, until the test ends. It needs to be root.
+func dialAsClient(t *testing.T) dialer {
+	t.Helper()
+	type dialed struct {
+		conn net.Conn
+		err  error
+	}
+	sockets, results, started := make(chan string), make(chan dialed), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and not unlocked, so that the thread ends with the goroutine
+		var err error
+		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
+			if _, _, errno := unix.RawSyscall(call, brokerapi.ClientUID, brokerapi.ClientUID, brokerapi.ClientUID); errno != 0 {
+				err = errno
+			}
+		}
+		started <- err
+		for socket := range sockets {
+			conn, err := net.Dial("unix", socket)
+			results <- dialed{conn, err}
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(sockets) })
+	var one sync.Mutex
+	return func(socket string) (net.Conn, error) {
+		one.Lock()
+		defer one.Unlock()
+		sockets <- socket
+		result := <-results
+		return result.conn, result.err
+	}
 }
 
 // serve serves the registration of device plugins until the test ends.
@@ -152,6 +192,10 @@ func TestMemoryAtRest(t *testing.T) {
 			t.Skipf("needs to be root to make device files: %v", err)
 		}
 	}
+	if err := os.Chmod(filepath.Dir(root), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dial := dialAsClient(t)
 	listener, err := net.Listen("unix", filepath.Join(plugins, "kubelet.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -179,14 +223,14 @@ func TestMemoryAtRest(t *testing.T) {
 		if program == brokerapi.DevicePlugin {
 			verb = brokerapi.WatchDevices
 		}
-		follow(t, program.Socket(sockets), verb)
+		follow(t, dial, program.Socket(sockets), verb)
 		for range 20 {
 			if output, err := exec.Command(filepath.Join(bin, string(program)), "check", "--kubelet-root", root).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", program, err, output)
 			}
 		}
 	}
-	requestMuch(t, sockets)
+	requestMuch(t, dial, sockets)
 	time.Sleep(atRest)
 	for program, process := range processes {
 		rss := resident(t, process.Pid)
@@ -198,12 +242,12 @@ func TestMemoryAtRest(t *testing.T) {
 }
 
 // follow sends a request with a verb that watches, until the test ends.
-func follow(t *testing.T, socket string, verb brokerapi.Verb) {
+func follow(t *testing.T, dial dialer, socket string, verb brokerapi.Verb) {
 	t.Helper()
 	var watch net.Conn
 	for deadline := time.Now().Add(soon); ; time.Sleep(10 * time.Millisecond) {
 		var err error
-		if watch, err = net.Dial("unix", socket); err == nil {
+		if watch, err = dial(socket); err == nil {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -6,8 +6,8 @@ package brokerapi
 import "path/filepath"
 
 const (
-	// ClientUID is the user and the group that virt-handler runs as. It is the only user whose requests the programs accept, except their
-	// own.
+	// ClientUID is the user and the group that virt-handler runs as. It is the only user whose requests the programs accept, except
+	// those of Verb.OfPrograms from their own.
 	ClientUID = 65527
 	// socketDir is the directory of the sockets below the kubelet's root directory. The kubelet keeps data of plugins there.
 	socketDir = "plugins/kubevirt.io.broker"

@@ -60,6 +60,9 @@ func (v Verb) OfNode() bool {
 	return v == Ping || v == WatchProgram || v == WatchDevices || v == CPUPolicy
 }
 
+// OfPrograms reports whether the programs request a verb of each other or, with the command check, of themselves.
+func (v Verb) OfPrograms() bool { return v == Ping || v == ExclusiveCPUs }
+
 // The limits of the protocol.
 const (
 	// MaxRequest is the limit for a request in bytes: a change of a network with thousands of forwarded ports is the longest. Few are longer

@@ -41,7 +41,7 @@ type Options struct {
 	Program brokerapi.Program
 	// Verbs are its verbs. Those of all programs are added.
 	Verbs Verbs
-	// ClientUID is the user whose requests are accepted, beside the program's own.
+	// ClientUID is the user whose requests are accepted. The program's own user, which all programs run as, may request few verbs.
 	ClientUID uint32
 	// Log is the log.
 	Log logr.Logger
@@ -143,7 +143,8 @@ func (s *Server) log(message string, values ...any) {
 // serve serves the one request of a connection. It reads without room for descriptors, so that the kernel closes those that a client
 // sends.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
-	if err := s.checkClient(conn); err != nil {
+	isProgram, err := s.checkClient(conn)
+	if err != nil {
 		s.log("A connection was refused", "error", err.Error())
 		return
 	}
@@ -153,6 +154,9 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	request, err := s.receive(conn)
 	if errors.Is(err, io.EOF) {
 		return
+	}
+	if err == nil && isProgram && !request.Verb.OfPrograms() {
+		err = brokerapi.Refused("%.64q is requested by user %d only", request.Verb, s.ClientUID)
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -194,16 +198,18 @@ func (s *Server) receive(conn *net.UnixConn) (*brokerapi.Request, error) {
 	})
 }
 
-// checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own.
-func (s *Server) checkClient(conn *net.UnixConn) error {
+// checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own. It reports whether it is
+// the latter: then it is one of the programs.
+func (s *Server) checkClient(conn *net.UnixConn) (isProgram bool, err error) {
 	peer, err := pods.PeerCredentials(conn)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if peer.Uid != s.ClientUID && int(peer.Uid) != os.Geteuid() {
-		return fmt.Errorf("the client is user %d, not %d", peer.Uid, s.ClientUID)
+	isProgram = peer.Uid != s.ClientUID
+	if isProgram && int(peer.Uid) != os.Geteuid() {
+		return false, fmt.Errorf("the client is user %d, not %d", peer.Uid, s.ClientUID)
 	}
-	return nil
+	return isProgram, nil
 }
 
 // respond does what a request wants until the client closes the connection, and sends the responses.

@@ -63,6 +63,50 @@ func TestSocketIsReplaced(t *testing.T) {
 	}
 }
 
+// The programs run as one user. One of them, with its fewer privileges, has no use of those of another.
+func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
+	short, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(short) })
+	socket := filepath.Join(short, "s")
+	ran := Task{Limit: NewLimiter(1, 0, "busy"), Run: func(context.Context) (Answer, error) { return Answer{}, nil }}
+	verbs := Verbs{}
+	for _, verb := range []brokerapi.Verb{brokerapi.ExclusiveCPUs, brokerapi.OpenSocket, brokerapi.AttachVolume} {
+		verbs[verb] = With(func(string, None) (Task, error) { return ran, nil })
+	}
+	s := New(Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()) + 1, Log: logr.Discard()})
+	t.Cleanup(s.Close)
+	listener, err := Listen(socket, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, listener) }()
+	for verb := range s.Verbs {
+		request := &brokerapi.Request{Verb: verb}
+		if !verb.OfNode() {
+			request.Pod = podUID
+		}
+		err := Ask(t.Context(), socket, request, nil)
+		if verb == brokerapi.Ping || verb == brokerapi.ExclusiveCPUs {
+			if err != nil {
+				t.Errorf("%s: %v", verb, err)
+			}
+			continue
+		}
+		if brokerapi.CodeOf(err) != brokerapi.CodeRefused {
+			t.Errorf("%s is not refused: %v", verb, err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // Storage that hangs blocks as many threads of a Pod as the limit says, and nothing else.
 func TestHangingStorage(t *testing.T) {
 	s := New(Options{Verbs: Verbs{}, Log: logr.Discard()})
