@@ -181,7 +181,11 @@ func TestMemoryAtRest(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(plugins) })
 	sockets := brokerapi.SocketDir(root)
-	for _, dir := range []string{filepath.Join(root, "pods"), filepath.Join(root, "pod-resources"), filepath.Join(dev, "net"), sockets} {
+	dirs := []string{filepath.Join(root, "pods"), filepath.Join(root, "pod-resources"), filepath.Join(dev, "net")}
+	for _, program := range brokerapi.Programs {
+		dirs = append(dirs, filepath.Dir(program.Socket(sockets)))
+	}
+	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -373,7 +373,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Skip("needs root to be another user")
 	}
 	w := newWorld(t, nil)
-	if err := errors.Join(os.Chmod(filepath.Dir(w.socket), 0o755), os.Chmod(w.socket, 0o666)); err != nil {
+	if err := errors.Join(os.Chmod(w.dir, 0o755), os.Chmod(w.socket, 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	for uid, served := range map[int]bool{0: true, 65534: false, launcherpod.QEMUUser: false} {

@@ -128,6 +128,9 @@ func (w *world) start(check pods.CheckPeer) {
 	var serving errgroup.Group
 	serving.Go(func() error { w.broker.Sweep(ctx); return nil })
 	for _, program := range brokerapi.Programs {
+		if err := os.MkdirAll(filepath.Dir(program.Socket(w.dir)), 0o755); err != nil {
+			w.t.Fatal(err)
+		}
 		listener, err := server.Listen(program.Socket(w.dir), os.Getegid())
 		if err != nil {
 			w.t.Fatal(err)
@@ -157,7 +160,7 @@ func (w *world) addPod(pod string) {
 		w.t.Fatal(err)
 	}
 	// Bound to a short name and moved: a socket's address has at most 108 bytes.
-	short := filepath.Join(filepath.Dir(w.socket), "l-"+pod[:8])
+	short := filepath.Join(w.dir, "l-"+pod[:8])
 	listener, err := net.Listen("unix", short)
 	if err == nil {
 		err = os.Rename(short, filepath.Join(dir, layout.LibvirtSocketName))

@@ -30,8 +30,9 @@
 //	--device-plugin-dir  directory of the kubelet's sockets for device plugins, /var/lib/kubelet/device-plugins
 //
 // virt-broker and virt-network-broker need the node's process namespace (hostPID). SECURITY.md lists the directories of the node that each
-// mounts, at the same paths. Those of Pods and of published devices have the propagation HostToContainer. The directory of the sockets is
-// writable for the programs; virt-handler mounts it too, read-only.
+// mounts, at the same paths. Those of Pods and of published devices have the propagation HostToContainer. The directory of its own
+// socket is writable for each program, and virt-broker mounts that of virt-device-plugin too, read-only; virt-handler mounts the one above
+// them, read-only.
 //
 // The command "check" exits with 0 if the program responds. It is for probes, because the programs have no network.
 //

@@ -11,9 +11,11 @@ const (
 	ClientUID = 65527
 	// socketDir is the directory of the sockets below the kubelet's root directory. The kubelet keeps data of plugins there.
 	socketDir = "plugins/kubevirt.io.broker"
+	// socketName is the name of a program's socket in its own directory.
+	socketName = "sock"
 )
 
-// SocketDir returns the directory of the programs' sockets, given the kubelet's root directory.
+// SocketDir returns the directory with a directory for the socket of each program, given the kubelet's root directory.
 func SocketDir(kubeletRoot string) string { return filepath.Join(kubeletRoot, socketDir) }
 
 // Program is a program of virt-broker's Pod, which runs in the container of that name.
@@ -32,8 +34,9 @@ const (
 // Programs are all programs.
 var Programs = []Program{Broker, NetworkBroker, DevicePlugin}
 
-// Socket returns the path of the program's socket in the directory of the sockets.
-func (p Program) Socket(dir string) string { return filepath.Join(dir, string(p)+".sock") }
+// Socket returns the path of the program's socket in the directory of the sockets. It is in a directory of its own, so that no program can
+// replace the socket of another.
+func (p Program) Socket(dir string) string { return filepath.Join(dir, string(p), socketName) }
 
 // servers are the programs that serve verbs. virt-broker serves the others, and each program Ping and WatchProgram.
 var servers = map[Verb]Program{

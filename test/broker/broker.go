@@ -8,6 +8,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -92,7 +93,11 @@ func ServeAt(dir string, o Options) (stop func(), err error) {
 		brokerapi.Broker: b.Verbs(), brokerapi.NetworkBroker: network.Verbs(found), brokerapi.DevicePlugin: device.Verbs(o.Devices, kubelet, o.PodLogsDir),
 	} {
 		served := server.New(server.Options{Program: program, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: logr.Discard()})
-		listener, err := server.Listen(program.Socket(dir), os.Getegid())
+		var listener *net.UnixListener
+		err := os.MkdirAll(filepath.Dir(program.Socket(dir)), 0o755)
+		if err == nil {
+			listener, err = server.Listen(program.Socket(dir), os.Getegid())
+		}
 		if err != nil {
 			served.Close()
 			stop()

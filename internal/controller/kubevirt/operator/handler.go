@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // DefaultKubeletRoot is where kubelets keep their state by default.
@@ -75,8 +76,12 @@ func (s Settings) kubeletRoot() string {
 	return path.Clean(s.KubeletRoot)
 }
 
-// kubeletVolumes are the volumes with directories of the kubelet, which the containers mount at the nodes' paths.
-var kubeletVolumes = []string{"kubelet-pods", "pod-resources", "published-devices", "broker"}
+// kubeletVolumes are the volumes with directories of the kubelet, which the containers mount at the nodes' paths. The directory of a
+// program's socket has the program's name.
+var kubeletVolumes = []string{
+	"kubelet-pods", "pod-resources", "published-devices", "broker",
+	string(brokerapi.Broker), string(brokerapi.NetworkBroker), string(brokerapi.DevicePlugin),
+}
 
 // moveKubelet changes the manifest's paths when the kubelet keeps its state elsewhere. The device plugins'
 // directory is the same for every kubelet root.

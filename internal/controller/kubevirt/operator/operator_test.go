@@ -4,6 +4,8 @@
 package operator
 
 import (
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -237,27 +239,48 @@ type placement struct {
 	Priority    string
 	Secrets     []corev1.LocalObjectReference
 	Pull        corev1.PullPolicy
-	// Socket is the node's directory of the broker's socket, and At where it is mounted.
-	Socket corev1.HostPathVolumeSource
-	At     string
 }
 
 func placementOf(pod *corev1.PodSpec) placement {
-	p := placement{
+	return placement{
 		Selector: pod.NodeSelector, Tolerations: pod.Tolerations, Affinity: pod.Affinity, Priority: pod.PriorityClassName,
 		Secrets: pod.ImagePullSecrets, Pull: pod.Containers[0].ImagePullPolicy,
 	}
+}
+
+// mountsOf returns how a container mounts directories of the node at or below one, each at the node's path.
+func mountsOf(pod *corev1.PodSpec, container *corev1.Container, below string) map[string]string {
+	paths, mounts := map[string]string{}, map[string]string{}
 	for _, v := range pod.Volumes {
-		if v.Name == "broker" {
-			p.Socket = *v.HostPath
+		if v.HostPath != nil {
+			paths[v.Name] = v.HostPath.Path
 		}
 	}
-	for _, m := range pod.Containers[0].VolumeMounts {
-		if m.Name == "broker" {
-			p.At = m.MountPath
+	for _, m := range container.VolumeMounts {
+		switch {
+		case paths[m.Name] != below && !strings.HasPrefix(paths[m.Name], below+"/"):
+		case paths[m.Name] != m.MountPath:
+			mounts[paths[m.Name]] = "at " + m.MountPath
+		case m.ReadOnly:
+			mounts[m.MountPath] = "read-only"
+		default:
+			mounts[m.MountPath] = "writable"
 		}
 	}
-	return p
+	return mounts
+}
+
+// expectSockets checks that a program of virt-broker's Pod may write only to the directory of its own socket, and that virt-broker connects
+// to virt-device-plugin's.
+func expectSockets(t *testing.T, pod *corev1.PodSpec, container *corev1.Container, sockets string) {
+	t.Helper()
+	want := map[string]string{filepath.Dir(brokerapi.Program(container.Name).Socket(sockets)): "writable"}
+	if container.Name == string(brokerapi.Broker) {
+		want[filepath.Dir(brokerapi.DevicePlugin.Socket(sockets))] = "read-only"
+	}
+	if got := mountsOf(pod, container, sockets); !maps.Equal(got, want) {
+		t.Errorf("%s mounts %v, want %v", container.Name, got, want)
+	}
 }
 
 // What places or configures the agents applies to their brokers: an agent is useless without one.
@@ -277,13 +300,15 @@ func TestBrokerFollowsTheAgent(t *testing.T) {
 		})
 		agent, broker := handlerOf(t, s).Spec.Template.Spec, daemonsOf(t, s, BrokerName).Spec.Template.Spec
 		want, got := placementOf(&agent), placementOf(&broker)
+		sockets := brokerapi.SocketDir(s.kubeletRoot())
 		if !equality.Semantic.DeepEqual(want, got) || got.Selector["guests"] != "yes" || got.Affinity == nil {
 			t.Errorf("the agent has %+v, and its broker %+v", want, got)
 		}
-		if socket := s.kubeletRoot() + "/plugins/kubevirt.io.broker"; got.Socket.Path != socket || got.At != socket {
-			t.Errorf("the socket's directory is %+v at %s, want %s", got.Socket, got.At, socket)
+		if got := mountsOf(&agent, &agent.Containers[0], sockets); len(got) != 1 || got[sockets] != "read-only" {
+			t.Errorf("the agent mounts %v, want %s", got, sockets)
 		}
-		for _, container := range broker.Containers {
+		for i, container := range broker.Containers {
+			expectSockets(t, &broker, &broker.Containers[i], sockets)
 			wantArgs := "--kubelet-root " + s.kubeletRoot()
 			if container.Name == string(brokerapi.DevicePlugin) {
 				wantArgs += " --max-devices 1000"
@@ -299,7 +324,7 @@ func TestBrokerFollowsTheAgent(t *testing.T) {
 			}
 			for _, m := range container.VolumeMounts {
 				want := map[string]string{
-					"broker": "/plugins/kubevirt.io.broker", "kubelet-pods": "/pods", "pod-resources": "/pod-resources",
+					"kubelet-pods": "/pods", "pod-resources": "/pod-resources",
 					"published-devices": "/plugins/kubernetes.io/csi/volumeDevices",
 				}[m.Name]
 				if want != "" && m.MountPath != s.kubeletRoot()+want {
