@@ -51,7 +51,7 @@ func ownDeviceAt(root *podprocess.Root, path, onNode string) error {
 }
 
 // ownDevice makes QEMU's user the owner of a device file of the Pod. It returns an error if the file is the node's own, and does nothing
-// if it is another device than the node'b. The kubelet allocates a device only if the node has it.
+// if it is another device than the node's. The kubelet allocates a device only if the node has it.
 func ownDevice(f *os.File, onNode string) error {
 	var node, stat unix.Stat_t
 	err := unix.Stat(onNode, &node)

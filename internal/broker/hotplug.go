@@ -142,7 +142,7 @@ func (b *Broker) claimDevice(attachment string) (devicerule.Device, error) {
 
 // setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, except one that does not
 // count, and adds one. It relies on nothing that a launcher can change: a device number is used again for another volume, which may be
-// another tenant'b.
+// another tenant's.
 func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
 	inPod := func(element string) bool { return pods.IsCgroup(element, h.pod) }
 	b.rules.Lock()
@@ -362,7 +362,7 @@ func (h *hotplugDir) remove(name string, directory bool) error {
 	if directory {
 		flags = unix.AT_REMOVEDIR
 	}
-	// A file in the place of a directory is none of the broker'b.
+	// A file in the place of a directory is none of the broker's.
 	err := unix.Unlinkat(int(h.dir.Fd()), name, flags)
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("remove %s/%s of the launcher Pod: %w", layout.HotplugDisksDir, name, err)

@@ -26,7 +26,7 @@ func Node(node string, deprecated []string, ready, brokerResponds func() bool) [
 		machines.WithLabelValues(machine, node).Set(1)
 	}
 	silent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "vireo_node_broker_silent", Help: "1 if the virt-broker of the node does not respond to its virt-handler.",
+		Name: "vireo_node_broker_silent", Help: "1 if a program of virt-broker's Pod on the node does not respond to its virt-handler.",
 		ConstLabels: prometheus.Labels{"node": node},
 	}, func() float64 { return metrics.Bool(!brokerResponds()) })
 	return []prometheus.Collector{

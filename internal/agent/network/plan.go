@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package network decides how a guest is connected to its Pod's network with a bridge, a tap and NAT, which virt-broker then makes step by
-// step, and advertises the gateway to guests with IPv6.
+// Package network decides how a guest is connected to its Pod's network with a bridge, a tap and NAT, which virt-network-broker then makes
+// step by step, and advertises the gateway to guests with IPv6.
 package network
 
 import (

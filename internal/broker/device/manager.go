@@ -39,7 +39,7 @@ const restartDelay = 2 * time.Second
 type Options struct {
 	// PluginDir is the kubelet's directory of plugin sockets.
 	PluginDir string
-	// DevDir is the broker's path of the node's /dev. The Manager opens no file in it.
+	// DevDir is where the node's /dev is mounted. The Manager opens no file in it.
 	DevDir string
 	// Count is how many guests the node may have.
 	Count int

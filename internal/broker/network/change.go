@@ -211,7 +211,7 @@ func addTap(name string, multiQueue bool) error {
 		tap.Flags |= netlink.TUNTAP_MULTI_QUEUE
 	}
 	if err := netlink.LinkAdd(tap); err != nil {
-		return fmt.Errorf("virt-broker needs the device /dev/net/tun: %w", err)
+		return fmt.Errorf("virt-network-broker needs the device /dev/net/tun: %w", err)
 	}
 	return nil
 }

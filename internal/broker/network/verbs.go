@@ -19,7 +19,7 @@ import (
 // verbs are the verbs about the networks of launcher Pods.
 type verbs struct {
 	pods *pods.Pods
-	// limit limits the requests that enter a Pod's
+	// limit limits the requests that enter a Pod's network namespace.
 	limit *server.Limiter
 }
 
@@ -41,7 +41,7 @@ func (v verbs) networkState(pod string, _ server.None) (server.Task, error) {
 	}), nil
 }
 
-// changeNetwork changes the Pod's
+// changeNetwork changes the Pod's network step by step.
 func (v verbs) changeNetwork(pod string, a networkapi.ChangeNetworkArguments) (server.Task, error) {
 	return v.inNetwork(pod, func(ctx context.Context, namespace *Namespace) (server.Answer, error) {
 		return server.Answer{}, Change(ctx, namespace, a.Steps)

@@ -40,7 +40,7 @@ func (p *Pods) checkPeer(conn *net.UnixConn, pod string) (*os.File, error) {
 	// From here on the process is identified by this descriptor, because its PID could be reused.
 	dir, err := openDir(fmt.Sprintf("/proc/%d", cred.Pid))
 	if err != nil {
-		return nil, fmt.Errorf("find the process behind the socket of Pod %s (virt-broker needs hostPID): %w", pod, err)
+		return nil, fmt.Errorf("find the process behind the socket of Pod %s (the Pod of virt-broker needs hostPID): %w", pod, err)
 	}
 	if err := errors.Join(checkCgroup(dir, pod), p.checkContainer(dir, pod)); err != nil {
 		_ = dir.Close()
