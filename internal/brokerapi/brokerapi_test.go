@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 	"testing"
@@ -35,6 +36,32 @@ func TestRequestGoesThroughAConnection(t *testing.T) {
 	}
 	if _, err := ReadRequest(&buffer, func(uint32) error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("a request that is not admitted: %v", err)
+	}
+}
+
+// virt-handler must not take a verb that all programs serve for one of virt-broker.
+func TestVerbsOfAllProgramsAreOfNone(t *testing.T) {
+	for verb, want := range map[Verb]Program{Ping: "", WatchProgram: "", OpenSocket: Broker, OpenRouter: NetworkBroker, CPUPolicy: DevicePlugin} {
+		if got := verb.Program(); got != want {
+			t.Errorf("%s is served by %q, want %q", verb, got, want)
+		}
+	}
+}
+
+// What a program receives of another has a frame, too.
+func TestReadResponse(t *testing.T) {
+	for text, want := range map[string]error{"": io.EOF, "\x00\x00": io.ErrUnexpectedEOF, "\x00\x00\x00\x03{}": io.ErrUnexpectedEOF, "\xff\xff\xff\xff{}": ErrLength} {
+		if _, err := ReadResponse(strings.NewReader(text)); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", text, err, want)
+		}
+	}
+	got, err := ReadResponse(strings.NewReader("\x00\x00\x00\x1c" + `{"error":{"message":"no it"}}`[:28]))
+	if err == nil {
+		t.Errorf("a text that is cut was accepted: %+v", got)
+	}
+	got, err = ReadResponse(strings.NewReader("\x00\x00\x00\x1d" + `{"error":{"message":"no it"}}`))
+	if err != nil || got.Error == nil || got.Error.Message != "no it" {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

@@ -46,26 +46,41 @@ func WriteRequest(to io.Writer, r *Request) error {
 // ReadRequest receives a request. It calls admit with the length that a client announces before it reads that, and allocates memory for
 // what was received only.
 func ReadRequest(from io.Reader, admit func(length uint32) error) (*Request, error) {
+	text, err := readFrame(from, MaxRequest, admit)
+	if err != nil {
+		return nil, err
+	}
+	request := &Request{}
+	return request, Decode(text, request)
+}
+
+// ReadResponse receives a response. A descriptor that comes with it is received by who reads the header.
+func ReadResponse(from io.Reader) (*Response, error) {
+	text, err := readFrame(from, MaxResponse, func(uint32) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	response := &Response{}
+	return response, json.Unmarshal(text, response)
+}
+
+func readFrame(from io.Reader, limit uint32, admit func(length uint32) error) ([]byte, error) {
 	header := make([]byte, HeaderBytes)
 	if _, err := io.ReadFull(from, header); err != nil {
 		return nil, err
 	}
 	length := binary.BigEndian.Uint32(header)
-	if length == 0 || length > MaxRequest {
+	if length == 0 || length > limit {
 		return nil, fmt.Errorf("%w: %d bytes", ErrLength, length)
 	}
 	if err := admit(length); err != nil {
 		return nil, err
 	}
 	text, err := io.ReadAll(io.LimitReader(from, int64(length)))
-	if err != nil {
-		return nil, err
+	if err == nil && len(text) < int(length) {
+		err = io.ErrUnexpectedEOF
 	}
-	if len(text) < int(length) {
-		return nil, io.ErrUnexpectedEOF
-	}
-	request := &Request{}
-	return request, Decode(text, request)
+	return text, err
 }
 
 // Decode decodes a message or its arguments. It returns an error if there is anything that this version does not know.

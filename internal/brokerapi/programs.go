@@ -38,14 +38,17 @@ var Programs = []Program{Broker, NetworkBroker, DevicePlugin}
 // replace the socket of another.
 func (p Program) Socket(dir string) string { return filepath.Join(dir, string(p), socketName) }
 
-// servers are the programs that serve verbs. virt-broker serves the others, and each program Ping and WatchProgram.
+// servers are the programs that serve verbs. virt-broker serves the others, except those of all programs.
 var servers = map[Verb]Program{
 	NetworkState: NetworkBroker, ChangeNetwork: NetworkBroker, OpenRouter: NetworkBroker,
 	WatchDevices: DevicePlugin, CPUPolicy: DevicePlugin, ExclusiveCPUs: DevicePlugin,
 }
 
-// Program returns the program that serves a verb.
+// Program returns the program that serves a verb, or none for Ping and WatchProgram, which each of them serves.
 func (v Verb) Program() Program {
+	if v == Ping || v == WatchProgram {
+		return ""
+	}
 	if program, found := servers[v]; found {
 		return program
 	}

@@ -139,7 +139,7 @@ func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface str
 	defer func() { _ = file.Close() }()
 	conn, err := net.FilePacketConn(file)
 	if err != nil {
-		return nil, result, fmt.Errorf("use the socket that virt-broker opened: %w", err)
+		return nil, result, fmt.Errorf("use the socket that virt-network-broker opened: %w", err)
 	}
 	return conn, result, nil
 }

@@ -4,8 +4,7 @@
 package brokerclient
 
 import (
-	"encoding/binary"
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -29,19 +28,8 @@ func readResponse(from *net.UnixConn) (response *brokerapi.Response, file *os.Fi
 	if err != nil {
 		return nil, file, err
 	}
-	if _, err := io.ReadFull(from, header[read:]); err != nil {
-		return nil, file, err
-	}
-	length := binary.BigEndian.Uint32(header)
-	if length == 0 || length > brokerapi.MaxResponse {
-		return nil, file, fmt.Errorf("%w: %d bytes", brokerapi.ErrLength, length)
-	}
-	text := make([]byte, length)
-	if _, err := io.ReadFull(from, text); err != nil {
-		return nil, file, err
-	}
-	response = &brokerapi.Response{}
-	return response, file, json.Unmarshal(text, response)
+	response, err = brokerapi.ReadResponse(io.MultiReader(bytes.NewReader(header[:read]), from))
+	return response, file, err
 }
 
 // receiveWith receives some bytes, and the descriptor that comes with them or nil.

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -29,13 +28,9 @@ func Ask(ctx context.Context, socket string, request *brokerapi.Request, result 
 	if err != nil {
 		return err
 	}
-	text, err := io.ReadAll(io.LimitReader(conn, brokerapi.MaxResponse))
+	response, err := brokerapi.ReadResponse(conn)
 	if err != nil {
 		return err
-	}
-	response := brokerapi.Response{}
-	if err := json.Unmarshal(text[min(len(text), brokerapi.HeaderBytes):], &response); err != nil {
-		return fmt.Errorf("it responded %.256q: %w", text, err)
 	}
 	if response.Error != nil {
 		return response.Error
