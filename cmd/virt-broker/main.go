@@ -31,7 +31,7 @@ func main() {
 			b := broker.New(broker.Options{
 				Pods: pods.New(filepath.Join(s.KubeletRoot, "pods"), nil), PodLogsDir: podLogsDir, DevDir: devDir,
 				PublishedDevices: pods.PublishedDevices(s.KubeletRoot), Log: s.Log,
-				ExclusiveCPUs: exclusiveCPUs(brokerapi.DevicePlugin.Socket(brokerapi.SocketDir(s.KubeletRoot))),
+				ExclusiveCPUs: exclusiveCPUs(brokerapi.SocketDir(s.KubeletRoot)),
 			})
 			return b.Verbs(), func(ctx context.Context) error { b.Sweep(ctx); return nil }, nil
 		},
@@ -39,10 +39,10 @@ func main() {
 }
 
 // exclusiveCPUs returns a function that requests a Pod's CPUs from the program which may call the kubelet.
-func exclusiveCPUs(socket string) func(context.Context, string) (cpuset.CPUSet, error) {
+func exclusiveCPUs(sockets string) func(context.Context, string) (cpuset.CPUSet, error) {
 	return func(ctx context.Context, pod string) (cpuset.CPUSet, error) {
 		result := brokerapi.CPUsResult{}
-		err := server.Ask(ctx, socket, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod}, &result)
+		err := server.Ask(ctx, brokerapi.DevicePlugin, sockets, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod}, &result)
 		cpus := make([]int, 0, len(result.CPUs))
 		for _, cpu := range result.CPUs {
 			cpus = append(cpus, int(cpu))

@@ -74,6 +74,7 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 		fmt.Errorf("connect: %w", unix.ECONNREFUSED):    {CodeNoListener, unix.ECONNREFUSED},
 		fmt.Errorf("check: %w", Refused("no %s", "it")): {CodeRefused, nil},
 		errors.New("other"):                             {CodeFailed, nil},
+		&Error{Code: CodeUnreachable, Message: "gone"}:  {CodeUnreachable, ErrUnreachable},
 	} {
 		text, failed := json.Marshal(FromError(err))
 		if failed != nil {
@@ -86,7 +87,7 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 		if got.Code != want.code || CodeOf(fmt.Errorf("x: %w", got)) != want.code || got.Message != err.Error() {
 			t.Errorf("%v became %+v", err, got)
 		}
-		for _, is := range []error{fs.ErrNotExist, unix.ECONNREFUSED} {
+		for _, is := range []error{fs.ErrNotExist, unix.ECONNREFUSED, ErrUnreachable} {
 			if errors.Is(got, is) != (is == want.is) { //nolint:errorlint // the same error
 				t.Errorf("%v is %v: %t", got, is, errors.Is(got, is))
 			}

@@ -34,6 +34,8 @@ const (
 	CodeTimeout Code = "timeout"
 	// CodeTooMuch: the files of a volume exceed the limits.
 	CodeTooMuch Code = "too-much"
+	// CodeUnreachable: another program of the broker's Pod, which the verb needs, does not respond.
+	CodeUnreachable Code = "unreachable"
 	// CodeNodesNetwork: the Pod is on the node's network.
 	CodeNodesNetwork Code = "nodes-network"
 )
@@ -52,13 +54,15 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Is reports whether the error has the meaning of an error of the standard library, so that errors.Is works across processes.
+// Is reports whether the error has the meaning of another error, such as one of the standard library, so that errors.Is works across processes.
 func (e *Error) Is(target error) bool {
 	switch e.Code {
 	case CodeNotFound:
 		return target == fs.ErrNotExist
 	case CodeNoListener:
 		return target == unix.ECONNREFUSED
+	case CodeUnreachable:
+		return target == ErrUnreachable
 	default:
 		return false
 	}

@@ -68,11 +68,12 @@ func (r *Retry) Unwrap() error { return r.Err }
 // restarted.
 const brokerRetry = 5 * time.Second
 
-// fromBroker makes an error about the broker a Retry. Also one about a second connection to libvirtd, which no event follows: the
+// fromBroker makes an error about a broker that does not respond or is busy a Retry. Also one about a second connection to libvirtd, which no event follows: the
 // first one remains. But without a first one, the connection is made again anyway.
 func fromBroker(phaseErr error) error {
 	var connecting *unreachable
-	if !errors.Is(phaseErr, brokerapi.ErrUnreachable) || errors.As(phaseErr, &connecting) {
+	later := errors.Is(phaseErr, brokerapi.ErrUnreachable) || brokerapi.CodeOf(phaseErr) == brokerapi.CodeBusy
+	if !later || errors.As(phaseErr, &connecting) {
 		return phaseErr
 	}
 	// Only the message: the error may be a Wait too.

@@ -17,6 +17,8 @@ func TestBrokerIsRetried(t *testing.T) {
 	gone := fmt.Errorf("open a file: %w", brokerapi.ErrUnreachable)
 	for name, err := range map[string]error{
 		"a verb":              gone,
+		"another program":     fmt.Errorf("set: %w", &brokerapi.Error{Code: brokerapi.CodeUnreachable, Message: "virt-broker's other program"}),
+		"a busy one":          fmt.Errorf("set: %w", &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "virt-broker is busy"}),
 		"a second connection": fromConnection(fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)),
 	} {
 		var retry *Retry

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -24,6 +25,9 @@ import (
 
 // gcPercent is how much the heap may grow before it is collected, in percent of what is in use.
 const gcPercent = 20
+
+// checkTimeout bounds the command check. The probes wait longer, and show its error.
+const checkTimeout = 5 * time.Second
 
 // Program is what differs between the programs.
 type Program struct {
@@ -71,9 +75,11 @@ func (p Program) run(arguments []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	socket := p.Name.Socket(brokerapi.SocketDir(settings.KubeletRoot))
+	sockets := brokerapi.SocketDir(settings.KubeletRoot)
 	if check {
-		return server.Ask(ctx, socket, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		return server.Ask(ctx, p.Name, sockets, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
 	}
 	// Its memory is overhead of every node, and it has little garbage: collect that early.
 	debug.SetGCPercent(gcPercent)
@@ -81,7 +87,7 @@ func (p Program) run(arguments []string) error {
 		return err
 	}
 	settings.Log = logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-*verbosity)}))
-	return p.serve(logr.NewContext(ctx, settings.Log), socket, settings)
+	return p.serve(logr.NewContext(ctx, settings.Log), p.Name.Socket(sockets), settings)
 }
 
 // serve serves the verbs until the context is done. Guests, and connections that were passed, remain.

@@ -21,7 +21,7 @@ func TestArguments(t *testing.T) {
 	}{
 		{"unknown argument", []string{"serve"}},
 		{"not defined", []string{"check", "--other"}},
-		{"not reachable", []string{"check", "--kubelet-root", t.TempDir(), "--own", "7"}},
+		{"does not respond", []string{"check", "--kubelet-root", t.TempDir(), "--own", "7"}},
 	} {
 		if err := p.run(tc.arguments); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%q: %v", tc.arguments, err)

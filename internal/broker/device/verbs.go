@@ -13,6 +13,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
+// kubeletCalls is how many requests to the kubelet are in flight, for all Pods: it permits a burst of ten, and then 100 in a second.
+// Source: kubernetes pkg/kubelet/apis/podresources/constants.go.
+const kubeletCalls = 8
+
 // Devices are the node's devices for guests.
 type Devices interface {
 	// Usable reports whether the devices that every guest needs are available, whether KVM is, and whether that is known.
@@ -35,7 +39,7 @@ type verbs struct {
 func Verbs(devices Devices, kubelet podresources.Client, podLogsDir string) server.Verbs {
 	v := verbs{
 		devices: devices, kubelet: kubelet, podLogsDir: podLogsDir,
-		limit: server.NewLimiter(8, 256, "too many requests to the kubelet are in flight: retry"),
+		limit: server.NewLimiter(kubeletCalls, 256, "too many requests to the kubelet are in flight: retry").InAll(kubeletCalls),
 	}
 	return server.Verbs{
 		brokerapi.WatchDevices:  server.With(v.watchDevices),

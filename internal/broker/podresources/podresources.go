@@ -11,8 +11,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // kubeletTimeout bounds a call of the kubelet, which may be starting.
@@ -76,5 +80,9 @@ func call[Q, R any](ctx context.Context, c Client, does method[Q, R], request *Q
 		return nil, fmt.Errorf("connect to the kubelet: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	return does(podresources.NewPodResourcesListerClient(conn), ctx, request)
+	response, err := does(podresources.NewPodResourcesListerClient(conn), ctx, request)
+	if status.Code(err) == codes.ResourceExhausted {
+		err = &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "the kubelet has too many requests: retry: " + err.Error()}
+	}
+	return response, err
 }

@@ -11,7 +11,11 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
 // kubelet is a fake of the kubelet's pod resources API.
@@ -20,10 +24,11 @@ type kubelet struct {
 
 	cpus []int64
 	pods []*podresources.PodResources
+	err  error
 }
 
 func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, nil
+	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, k.err
 }
 
 func (k *kubelet) GetAllocatableResources(
@@ -44,6 +49,16 @@ func (k *kubelet) serve(t *testing.T) Client {
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return Client{Dir: dir}
+}
+
+// virt-handler tries again soon what the kubelet refuses because of its rate limit.
+func TestKubeletIsBusy(t *testing.T) {
+	for code, want := range map[codes.Code]brokerapi.Code{codes.ResourceExhausted: brokerapi.CodeBusy, codes.Internal: ""} {
+		_, err := (&kubelet{err: status.Error(code, "rejected")}).serve(t).ExclusiveCPUs(t.Context(), "ns", "pod", "compute")
+		if got := brokerapi.CodeOf(err); err == nil || got != want {
+			t.Errorf("%s became %q: %v", code, got, err)
+		}
+	}
 }
 
 func TestGivesWholeCPUs(t *testing.T) {

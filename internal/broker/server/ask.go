@@ -14,23 +14,18 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// askTimeout bounds a request of one program to another, or to itself.
-const askTimeout = 5 * time.Second
+// askTimeout bounds a request of one program to another, in which it calls the kubelet: longer than that may take.
+const askTimeout = 10 * time.Second
 
-// Ask sends a request to the program that serves a socket, and decodes the result unless that is nil.
-func Ask(ctx context.Context, socket string, request *brokerapi.Request, result any) error {
-	conn, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, "unix", socket)
+// Ask sends a request to a program, whose socket is below a directory, and decodes the result unless that is nil.
+func Ask(ctx context.Context, program brokerapi.Program, dir string, request *brokerapi.Request, result any) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	response, err := ask(ctx, program.Socket(dir), request)
 	if err != nil {
-		return fmt.Errorf("%w: %s", brokerapi.ErrUnreachable, err.Error()) // which is no error about a file of a Pod
-	}
-	defer func() { _ = conn.Close() }()
-	err = errors.Join(conn.SetDeadline(time.Now().Add(askTimeout)), brokerapi.WriteRequest(conn, request))
-	if err != nil {
-		return err
-	}
-	response, err := brokerapi.ReadResponse(conn)
-	if err != nil {
-		return err
+		// Which is no error about a file of a Pod.
+		return &brokerapi.Error{Code: brokerapi.CodeUnreachable, Message: fmt.Sprintf(
+			"%s of this node does not respond: see the container of that name in the Pod of virt-broker: %v", program, err)}
 	}
 	if response.Error != nil {
 		return response.Error
@@ -39,4 +34,17 @@ func Ask(ctx context.Context, socket string, request *brokerapi.Request, result 
 		return nil
 	}
 	return json.Unmarshal(response.Result, result)
+}
+
+func ask(ctx context.Context, socket string, request *brokerapi.Request) (*brokerapi.Response, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	deadline, _ := ctx.Deadline()
+	if err := errors.Join(conn.SetDeadline(deadline), brokerapi.WriteRequest(conn, request)); err != nil {
+		return nil, err
+	}
+	return brokerapi.ReadResponse(conn)
 }

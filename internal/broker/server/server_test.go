@@ -5,10 +5,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,7 +72,10 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(short) })
-	socket := filepath.Join(short, "s")
+	socket := brokerapi.Broker.Socket(short)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	ran := Task{Limit: NewLimiter(1, 0, "busy"), Run: func(context.Context) (Answer, error) { return Answer{}, nil }}
 	verbs := Verbs{}
 	for _, verb := range []brokerapi.Verb{brokerapi.ExclusiveCPUs, brokerapi.OpenSocket, brokerapi.AttachVolume} {
@@ -90,7 +95,7 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 		if !verb.OfNode() {
 			request.Pod = podUID
 		}
-		err := Ask(t.Context(), socket, request, nil)
+		err := Ask(t.Context(), brokerapi.Broker, short, request, nil)
 		if verb == brokerapi.Ping || verb == brokerapi.ExclusiveCPUs {
 			if err != nil {
 				t.Errorf("%s: %v", verb, err)
@@ -104,6 +109,46 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// A program that another needs may be missing, end while it is asked, or hang. virt-handler learns which it is, and asks again.
+func TestAskNamesTheProgram(t *testing.T) {
+	dir := t.TempDir()
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := Ask(ctx, brokerapi.DevicePlugin, dir, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: podUID}, nil)
+		if !errors.Is(brokerapi.FromError(err), brokerapi.ErrUnreachable) || !strings.HasPrefix(err.Error(), "virt-device-plugin of this node") {
+			t.Errorf("got %v", err)
+		}
+		return err
+	}
+	_ = ask()
+	socket := brokerapi.DevicePlugin.Socket(dir)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := Listen(socket, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	if err := ask(); !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("from a program that hangs: %v", err)
+	}
+	go func() {
+		for {
+			conn, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1<<10))
+			_ = conn.Close()
+		}
+	}()
+	if err := ask(); !strings.Contains(err.Error(), "EOF") {
+		t.Errorf("from a program that ends: %v", err)
 	}
 }
 
