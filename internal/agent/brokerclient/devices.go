@@ -19,6 +19,10 @@ const (
 	// firstRetry and maxRetry bound the delay before another attempt to reach the broker, which doubles each time.
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 5 * time.Second
+	// pingEvery is how often a program whose connection exists is asked whether it responds, and pingTimeout how long that, and its first
+	// response, may take.
+	pingEvery   = 10 * time.Second
+	pingTimeout = 5 * time.Second
 )
 
 // Devices follows the state of the node's devices, which virt-device-plugin advertises to the kubelet, and whether each program of the broker's
@@ -28,6 +32,8 @@ type Devices struct {
 	// onConnect is called when all programs respond again.
 	onConnect func()
 	changed   chan struct{}
+	// pingEvery and pingTimeout are those above, except in tests.
+	pingEvery, pingTimeout time.Duration
 
 	mu    sync.Mutex
 	state brokerapi.DevicesResult
@@ -37,7 +43,10 @@ type Devices struct {
 
 // NewDevices returns Devices. onConnect is called each time that all programs respond after one did not; it must not block.
 func NewDevices(client *Client, onConnect func()) *Devices {
-	return &Devices{client: client, onConnect: onConnect, changed: make(chan struct{}, 1), responds: map[brokerapi.Program]bool{}}
+	return &Devices{
+		client: client, onConnect: onConnect, changed: make(chan struct{}, 1), pingEvery: pingEvery, pingTimeout: pingTimeout,
+		responds: map[brokerapi.Program]bool{},
+	}
 }
 
 // Changed receives a value when the result of Usable may have changed.
@@ -105,18 +114,23 @@ func (d *Devices) keepFollowing(ctx context.Context, program brokerapi.Program) 
 	}
 }
 
-// follow follows a program, and the devices with the one that has them, until the connection ends. It calls connected after the first
-// response.
+// follow follows a program, and the devices with the one that has them, until the connection ends or the program does not respond to
+// another request. It calls connected after the first response.
 func (d *Devices) follow(ctx context.Context, program brokerapi.Program, connected func()) error {
 	verb := brokerapi.WatchProgram
 	if program == brokerapi.WatchDevices.Program() {
 		verb = brokerapi.WatchDevices
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	conn, err := d.client.send(ctx, program, &brokerapi.Request{Verb: verb})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
+	if err := conn.SetReadDeadline(time.Now().Add(d.pingTimeout)); err != nil {
+		return unreachable(ctx, err)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	for first := true; ; first = false {
@@ -133,10 +147,32 @@ func (d *Devices) follow(ctx context.Context, program brokerapi.Program, connect
 			return err
 		}
 		if first {
+			if err := conn.SetReadDeadline(time.Time{}); err != nil {
+				return unreachable(ctx, err)
+			}
 			connected()
+			go d.keepPinging(ctx, program, cancel)
 		}
 		if result != nil {
 			d.set(state)
+		}
+	}
+}
+
+// keepPinging calls hangs when a program does not respond: one that hangs, and has not ended, keeps its connections.
+func (d *Devices) keepPinging(ctx context.Context, program brokerapi.Program, hangs context.CancelCauseFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(d.pingEvery):
+		}
+		bounded, cancel := context.WithTimeout(ctx, d.pingTimeout)
+		err := d.client.Ping(bounded, program)
+		cancel()
+		if err != nil && brokerapi.CodeOf(err) == "" { // an error that it sent is a response
+			hangs(fmt.Errorf("%w: it does not respond to a ping: %w", brokerapi.ErrUnreachable, err))
+			return
 		}
 	}
 }
