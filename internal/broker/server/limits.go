@@ -19,7 +19,7 @@ const (
 	reserved = 512
 	// maxConnections is how many connections are open. Each takes about 24 KiB.
 	maxConnections = 2048
-	// largeRequests is how many large requests are received at a time.
+	// largeRequests is how many large requests are in flight, those that wait included. What they hold is decoded.
 	largeRequests = 16
 )
 

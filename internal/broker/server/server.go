@@ -52,7 +52,7 @@ type Server struct {
 	Options
 	// pings are requests that do nothing, and waits those that wait for an event until the client ends them.
 	pings, waits *Limiter
-	// large has an element for each large request that is being received.
+	// large has an element for each large request, from when it is received until it has ended.
 	large chan struct{}
 	// lines limits the lines of the log.
 	lines *rate.Limiter
@@ -151,7 +151,8 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	if err := conn.SetDeadline(time.Now().Add(brokerapi.RequestTimeout)); err != nil {
 		return
 	}
-	request, err := s.receive(conn)
+	request, release, err := s.receive(conn)
+	defer release()
 	if errors.Is(err, io.EOF) {
 		return
 	}
@@ -180,11 +181,11 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	s.idle.Reset(idleAfter)
 }
 
-// receive receives a request. Of the large ones, it receives few at a time.
-func (s *Server) receive(conn *net.UnixConn) (*brokerapi.Request, error) {
-	release := func() {}
-	defer func() { release() }()
-	return brokerapi.ReadRequest(conn, func(length uint32) error {
+// receive receives a request. There are few large ones at a time, whose arguments take memory also while they wait for their turn. The caller
+// releases each.
+func (s *Server) receive(conn *net.UnixConn) (request *brokerapi.Request, release func(), err error) {
+	release = func() {}
+	request, err = brokerapi.ReadRequest(conn, func(length uint32) error {
 		if length <= brokerapi.SmallRequest {
 			return nil
 		}
@@ -193,9 +194,10 @@ func (s *Server) receive(conn *net.UnixConn) (*brokerapi.Request, error) {
 			release = func() { <-s.large }
 			return nil
 		case <-time.After(brokerapi.RequestTimeout):
-			return &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "too many large requests are being received: retry"}
+			return &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "too many large requests are in flight: retry"}
 		}
 	})
+	return request, release, err
 }
 
 // checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own. It reports whether it is

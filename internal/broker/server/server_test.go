@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -149,6 +150,72 @@ func TestAskNamesTheProgram(t *testing.T) {
 	}()
 	if err := ask(); !strings.Contains(err.Error(), "EOF") {
 		t.Errorf("from a program that ends: %v", err)
+	}
+}
+
+// The arguments of a large request take memory until it has ended, so that the limit for their number holds until then.
+func TestFewLargeRequestsAtATime(t *testing.T) {
+	short, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(short) })
+	socket := filepath.Join(short, "s")
+	running, resume := make(chan struct{}, 2*largeRequests), make(chan struct{})
+	task := Task{Limit: NewLimiter(inAll, 0, "busy"), Run: func(context.Context) (Answer, error) {
+		running <- struct{}{}
+		<-resume
+		return Answer{}, nil
+	}}
+	verbs := Verbs{brokerapi.ChangeNetwork: With(func(string, []string) (Task, error) { return task, nil })}
+	s := New(Options{Program: brokerapi.NetworkBroker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: logr.Discard()})
+	t.Cleanup(s.Close)
+	listener, err := Listen(socket, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, listener) }()
+	responses := make(chan error, 2*largeRequests)
+	request := func(size int) {
+		text, err := json.Marshal([]string{strings.Repeat("x", size)})
+		if err != nil {
+			t.Error(err)
+		}
+		bounded, end := context.WithTimeout(ctx, patience)
+		defer end()
+		response, err := ask(bounded, socket, &brokerapi.Request{Verb: brokerapi.ChangeNetwork, Pod: podUID, Arguments: text})
+		if err == nil && response.Error != nil {
+			err = response.Error
+		}
+		responses <- err
+	}
+	for range largeRequests {
+		go request(brokerapi.SmallRequest)
+	}
+	for range largeRequests {
+		<-running
+	}
+	go request(brokerapi.SmallRequest) // waits
+	go request(1)
+	<-running // the small one
+	time.Sleep(100 * time.Millisecond)
+	if len(running) > 0 || len(s.large) != largeRequests {
+		t.Errorf("%d large requests are in flight, and %d more run", len(s.large), len(running))
+	}
+	close(resume)
+	for range largeRequests + 2 {
+		if err := <-responses; err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(s.large) > 0 {
+		t.Errorf("%d large requests are left", len(s.large))
 	}
 }
 
