@@ -8,9 +8,11 @@ package agentclient
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,12 +20,14 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
@@ -32,8 +36,12 @@ import (
 const (
 	// connectTimeout bounds finding an agent's Pod, the TCP connection and the TLS handshake.
 	connectTimeout = 5 * time.Second
+	// replaceTimeout bounds the wait for an agent that is being replaced, which takes seconds.
+	replaceTimeout = 15 * time.Second
+	// replaceInterval is the time between two attempts to reach it.
+	replaceInterval = time.Second
 	// dialTimeout bounds the opening of a stream. The agent connects to the guest before it responds.
-	dialTimeout = 15 * time.Second
+	dialTimeout = 25 * time.Second
 	// requestTimeout bounds a request that does not stream. It is shorter than the server's own timeout, so that the caller gets
 	// the error of this package.
 	requestTimeout = 25 * time.Second
@@ -51,6 +59,8 @@ type Options struct {
 	Namespace string
 	// Port is the port on which agents listen. Default: agentapi.ConsolePort.
 	Port int
+	// ReplaceTimeout bounds the wait for an agent that is being replaced. Default: 15 seconds.
+	ReplaceTimeout time.Duration
 	// TLS returns the configuration of a connection to the agent of a node: its ServerName is agentapi.ServerName(node), and both
 	// sides authenticate.
 	TLS func(node string) (*tls.Config, error)
@@ -58,10 +68,11 @@ type Options struct {
 
 // Client sends requests to node agents.
 type Client struct {
-	pods finder
-	port int
-	tls  func(node string) (*tls.Config, error)
-	http *http.Client
+	pods    finder
+	port    int
+	replace time.Duration
+	tls     func(node string) (*tls.Config, error)
+	http    *http.Client
 }
 
 // VMIRef refers to the VMI of a request.
@@ -87,9 +98,9 @@ type Request struct {
 
 // New returns a Client.
 func New(o Options) *Client {
-	c := &Client{pods: finder{reader: o.Pods, namespace: o.Namespace}, port: o.Port, tls: o.TLS}
-	if c.port == 0 {
-		c.port = agentapi.ConsolePort
+	c := &Client{
+		pods: finder{reader: o.Pods, namespace: o.Namespace}, tls: o.TLS,
+		port: cmp.Or(o.Port, agentapi.ConsolePort), replace: cmp.Or(o.ReplaceTimeout, replaceTimeout),
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
@@ -107,9 +118,24 @@ func New(o Options) *Client {
 type nodeKey struct{}
 
 // connect dials the agent of the request's node and verifies its certificate. The host in the request's URL is the name in that
-// certificate, not an address.
+// certificate, not an address. An agent that is being replaced is waited for: nothing of the request has been sent yet.
 func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, error) {
 	node, _ := ctx.Value(nodeKey{}).(string)
+	var conn net.Conn
+	var err error
+	waitErr := wait.PollUntilContextTimeout(ctx, replaceInterval, c.replace, true, func(context.Context) (bool, error) {
+		conn, err = c.connectOnce(ctx, network, node)
+		var noAgent *noAgentError
+		return !errors.As(err, &noAgent) && !errors.Is(err, syscall.ECONNREFUSED), nil
+	})
+	if err == nil && conn == nil {
+		return nil, waitErr
+	}
+	return conn, err
+}
+
+// connectOnce makes one attempt to connect.
+func (c *Client) connectOnce(ctx context.Context, network, node string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	config, err := c.tls(node)

@@ -124,6 +124,54 @@ func TestBothSidesVerifyCertificates(t *testing.T) {
 	}
 }
 
+// successiveReader returns the Pods of one reader after the other, and at the end those of the last.
+type successiveReader struct {
+	readers []client.Reader
+	client.Reader
+}
+
+func (r *successiveReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	next := r.readers[0]
+	r.readers = r.readers[min(1, len(r.readers)-1):]
+	return next.List(ctx, list, options...)
+}
+
+func TestAnAgentThatIsBeingReplacedIsWaitedFor(t *testing.T) {
+	a := fakeagent.Start(t, node)
+	deleted := func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"kept"}
+	}
+	notListening := func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.2" }
+	replacement := []client.Reader{
+		reader(pod("a", local, deleted)), reader(), reader(pod("b", notListening)), reader(pod("b", local)),
+	}
+	c := New(Options{
+		Pods: &successiveReader{readers: replacement}, Namespace: "kubevirt", Port: a.Port, TLS: a.Authority.Client(t),
+	})
+	if err := c.Put(t.Context(), pause()); err != nil {
+		t.Error(err)
+	}
+	if calls := a.Calls(); len(calls) != 1 {
+		t.Errorf("got %v, want one call", calls)
+	}
+}
+
+func TestTheWaitForAnAgentEnds(t *testing.T) {
+	a := fakeagent.Start(t, node)
+	for name, tc := range map[string]struct {
+		pods client.Reader
+		want string
+	}{
+		"no Pod":        {reader(), "node node1 has no running agent: there is no virt-handler Pod"},
+		"not listening": {reader(pod("a", func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.2" })), "connection refused"},
+	} {
+		c := New(Options{Pods: tc.pods, Namespace: "kubevirt", Port: a.Port, ReplaceTimeout: time.Millisecond, TLS: a.Authority.Client(t)})
+		if err := c.Put(t.Context(), pause()); !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	a := fakeagent.Start(t, node)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)

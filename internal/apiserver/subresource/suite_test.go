@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/go-logr/logr"
@@ -71,7 +72,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithObjects(append(objects, agentPod(node))...).Build()
 	w.api = &API{
 		Client: w.client, Config: func() clusterconfig.Config { return w.config }, Health: &health.Check{APIServer: apiServer{}, ConfigVersion: func() string { return "17" }},
-		Agents: agentclient.New(agentclient.Options{Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, TLS: w.agent.Authority.Client(t)}),
+		Agents: agentclient.New(agentclient.Options{
+			Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, ReplaceTimeout: time.Millisecond, TLS: w.agent.Authority.Client(t),
+		}),
 	}
 	w.restart(func(*API) {})
 	return w
