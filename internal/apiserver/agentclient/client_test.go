@@ -56,12 +56,13 @@ func TestAddressOfTheReadyAgent(t *testing.T) {
 		// want is the address, or empty if the error's reason contains why.
 		want, why string
 	}{
-		"one":               {pods: []client.Object{pod("a")}, want: "a"},
-		"one ready":         {pods: []client.Object{pod("a", unready), pod("b")}, want: "b"},
-		"none ready":        {pods: []client.Object{pod("a", unready)}, want: "a"},
-		"one being deleted": {pods: []client.Object{pod("a", deleted), pod("b", unready)}, want: "b"},
-		"one pending":       {pods: []client.Object{pod("a", pending)}, why: "Pod a"},
-		"none":              {why: "no virt-handler Pod"},
+		"one":                {pods: []client.Object{pod("a")}, want: "a"},
+		"one ready":          {pods: []client.Object{pod("a", unready), pod("b")}, want: "b"},
+		"none ready":         {pods: []client.Object{pod("a", unready)}, want: "a"},
+		"one being deleted":  {pods: []client.Object{pod("a", deleted), pod("b", unready)}, want: "b"},
+		"only one that ends": {pods: []client.Object{pod("a", deleted), pod("b", pending)}, want: "a"},
+		"one pending":        {pods: []client.Object{pod("a", pending)}, why: "Pod a"},
+		"none":               {why: "no virt-handler Pod"},
 		"another node's": {
 			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Spec.NodeName = "node2" })}, why: "no virt-handler Pod",
 		},
@@ -143,7 +144,7 @@ func TestAnAgentThatIsBeingReplacedIsWaitedFor(t *testing.T) {
 	}
 	notListening := func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.2" }
 	replacement := []client.Reader{
-		reader(pod("a", local, deleted)), reader(), reader(pod("b", notListening)), reader(pod("b", local)),
+		reader(pod("a", notListening, deleted)), reader(), reader(pod("b", notListening)), reader(pod("b", local)),
 	}
 	c := New(Options{
 		Pods: &successiveReader{readers: replacement}, Namespace: "kubevirt", Port: a.Port, TLS: a.Authority.Client(t),

@@ -33,7 +33,7 @@ type noAgentError struct{ reason string }
 func (e *noAgentError) Error() string { return e.reason }
 
 // address returns the IP address of a node's agent. While an agent is being replaced there may be two Pods: the ready one is
-// preferred.
+// preferred, then the new one. An old one serves requests while it waits for migrations.
 func (f finder) address(ctx context.Context, node string) (string, error) {
 	pods := &corev1.PodList{}
 	err := f.reader.List(ctx, pods, client.InNamespace(f.namespace),
@@ -41,11 +41,13 @@ func (f finder) address(ctx context.Context, node string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot list its Pods: %w", err)
 	}
-	var best *corev1.Pod
+	var best, old *corev1.Pod
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		switch {
-		case pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil:
+		case pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning:
+		case pod.DeletionTimestamp != nil:
+			old = pod
 		case podstate.Ready(pod):
 			return pod.Status.PodIP, nil
 		default:
@@ -55,6 +57,8 @@ func (f finder) address(ctx context.Context, node string) (string, error) {
 	switch {
 	case best != nil:
 		return best.Status.PodIP, nil
+	case old != nil:
+		return old.Status.PodIP, nil
 	case len(pods.Items) > 0:
 		return "", &noAgentError{fmt.Sprintf("Pod %s does not run", pods.Items[0].Name)}
 	default:
