@@ -17,7 +17,6 @@
 // The programs are /usr/bin/virt-broker, virt-network-broker and virt-device-plugin, each in a container of that name. All have these flags:
 //
 //	--kubelet-root   root directory of the kubelet on the node, /var/lib/kubelet
-//	--v              log verbosity, 0
 //
 // virt-broker and virt-device-plugin have
 //

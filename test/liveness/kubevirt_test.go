@@ -83,7 +83,6 @@ var configurationValues = map[string]string{
 	"configuration.developerConfiguration.logVerbosity.nodeVerbosity":                                 `{node: 5}`,
 	"configuration.evictionStrategy":                                                                  `LiveMigrate`,
 	"configuration.imagePullPolicy":                                                                   `Never`,
-	"configuration.migrations.matchSELinuxLevelOnMigration":                                           `false`,
 	"configuration.network.defaultNetworkInterface":                                                   `masquerade`,
 	"configuration.obsoleteCPUModels":                                                                 `{sample: true}`,
 	"configuration.supportContainerResources[].resources.limits":                                      `{cpu: 70m}`,
@@ -162,7 +161,6 @@ var configurationConsumers = map[string]consumer{
 	"configuration.migrations.progressTimeout":                   {"internal/agent/migration/convergence", "ProgressTimeout"},
 	"configuration.migrations.unsafeMigrationOverride":           {"internal/agent/migration", "UnsafeMigrationOverride"},
 	"configuration.migrations.disableTLS":                        {"internal/agent/migration", "DisableTLS"},
-	"configuration.migrations.matchSELinuxLevelOnMigration":      {"internal/controller/migration/virtualmachineinstancemigration", "MatchSELinuxLevelOnMigration"},
 	"configuration.migrations.completionTimeoutPerGiB":           {"internal/migration/policy", "CompletionTimeoutPerGiB"},
 	"configuration.migrations.utilityVolumesTimeout":             {"internal/controller/migration/virtualmachineinstancemigration", "UtilityVolumesTimeout"},
 }

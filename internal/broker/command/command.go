@@ -63,7 +63,6 @@ func (p Program) run(arguments []string) error {
 	}
 	fs, settings := flag.NewFlagSet(string(p.Name), flag.ContinueOnError), Settings{}
 	fs.StringVar(&settings.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node")
-	verbosity := fs.Int("v", 0, "log verbosity")
 	if p.Flags != nil {
 		p.Flags(fs)
 	}
@@ -86,7 +85,7 @@ func (p Program) run(arguments []string) error {
 	if err := memorylimit.Apply(memorylimit.PureGo); err != nil {
 		return err
 	}
-	settings.Log = logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-*verbosity)}))
+	settings.Log = logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, nil))
 	return p.serve(logr.NewContext(ctx, settings.Log), p.Name.Socket(sockets), settings)
 }
 
