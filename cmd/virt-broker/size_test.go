@@ -33,9 +33,9 @@ var programs = map[brokerapi.Program]struct {
 	// forbidden are prefixes of packages that it may not be built from, beside those of all programs.
 	forbidden []string
 }{
-	brokerapi.Broker:        {2934, 4039, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
-	brokerapi.NetworkBroker: {2509, 3514, []string{"internal/broker/network", "internal/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
-	brokerapi.DevicePlugin:  {2146, 3058, []string{"internal/broker/device", "internal/broker/podresources"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.Broker:        {2941, 4048, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.NetworkBroker: {2516, 3523, []string{"internal/broker/network", "internal/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
+	brokerapi.DevicePlugin:  {2155, 3071, []string{"internal/broker/device", "internal/broker/podresources"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 
 // shared are the packages of this module that every program may be built from. internal/brokerapi is the only one that they share with

@@ -40,8 +40,8 @@ const (
 	CodeNodesNetwork Code = "nodes-network"
 )
 
-// ErrUnreachable means that virt-broker does not respond. It is an ordinary case: its Pod may be restarted at any time.
-var ErrUnreachable = errors.New("virt-broker of this node is not reachable: check its Pod, of the DaemonSet virt-broker")
+// ErrUnreachable means that a program of virt-broker's Pod does not respond. It is an ordinary case: its Pod may be restarted at any time.
+var ErrUnreachable = errors.New("a program of virt-broker's Pod on this node is not reachable: check the Pod, of the DaemonSet virt-broker")
 
 // Error is why a request failed.
 type Error struct {

@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -101,7 +102,7 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 				kubectl(ctx, "", "apply", "--server-side", "-f", filepath.Join(installers, previousManifests))
 				Eventually(imagesOf).WithContext(ctx).WithArguments("virt-handler").WithTimeout(bootTimeout).WithPolling(pollInterval).
 					Should(ContainElement(HaveSuffix(":" + previous)))
-				kubectl(ctx, "", "delete", "daemonset", "virt-broker", "-n", "kubevirt") // see docs/upgrade.md
+				kubectl(ctx, "", "delete", "daemonset", "virt-broker", "-n", "kubevirt")
 			}
 			install(ctx, previousManifests, previous)
 		})
@@ -125,7 +126,7 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 
 	It("replaces all components by the KubeVirt object", func(ctx context.Context) {
 		if !hasBroker(previousManifests) || !apart {
-			Skip("virt-controller of a version without virt-broker, or with one container of it, cannot install what needs three: see docs/upgrade.md")
+			Skip("virt-controller of a version without virt-broker, or with one container of it, cannot install what needs three")
 		}
 		expectUndisturbed(ctx, guests, func() {
 			setVersion(ctx, imageTag)
@@ -176,13 +177,15 @@ func hasBroker(manifests string) bool {
 	return strings.Contains(string(text), "VIRT_BROKER_IMAGE")
 }
 
-// hasProgramsApart reports whether the virt-broker that is installed has a container for each of its programs.
+// hasProgramsApart reports whether the virt-broker that is installed has a container for each of its programs, with a socket of its own.
 func hasProgramsApart(ctx context.Context) bool {
 	GinkgoHelper()
 	ds := &appsv1.DaemonSet{}
 	err := k8s.Get(ctx, client.ObjectKey{Namespace: "kubevirt", Name: "virt-broker"}, ds)
 	Expect(client.IgnoreNotFound(err)).NotTo(HaveOccurred())
-	return len(ds.Spec.Template.Spec.Containers) == len(brokerapi.Programs)
+	return slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Name == string(brokerapi.NetworkBroker)
+	})
 }
 
 // prerequisites returns those of a version's manifests that have to be applied before imageTag changes, according to docs/upgrade.md.

@@ -202,7 +202,7 @@ func (c *Client) send(ctx context.Context, program brokerapi.Program, request *b
 		_ = dialed.Close()
 		return nil, unreachable(ctx, errors.New("it is no unix socket"))
 	}
-	if err := conn.SetWriteDeadline(time.Now().Add(brokerapi.RequestTimeout)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		_ = conn.Close()
 		return nil, unreachable(ctx, err)
 	}

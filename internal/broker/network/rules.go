@@ -37,7 +37,7 @@ const (
 // buffers is how much of a transaction and of the kernel's answers, one for each rule, is queued. Without it, 500 rules are too many.
 const buffers = 32 << 20
 
-// installing is held while rules are installed, as thousands take some MiB. Nothing that a Pod does delays that.
+// installing is held while rules are installed, as thousands take some MiB. No Pod can make that wait for it.
 var installing sync.Mutex
 
 // chains are the chains of the table.

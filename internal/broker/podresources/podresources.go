@@ -22,6 +22,9 @@ import (
 // kubeletTimeout bounds a call of the kubelet, which may be starting.
 const kubeletTimeout = 5 * time.Second
 
+// maxResponse bounds a response of the kubelet, in bytes. It is the kubelet's own limit: nodes with many devices need more than gRPC's.
+const maxResponse = 16 << 20
+
 // socket is the kubelet's socket in its pod-resources directory. Source: kubernetes
 // pkg/kubelet/apis/podresources/constants.go.
 const socket = "kubelet.sock"
@@ -75,7 +78,8 @@ type method[Q, R any] func(podresources.PodResourcesListerClient, context.Contex
 func call[Q, R any](ctx context.Context, c Client, does method[Q, R], request *Q) (*R, error) {
 	ctx, cancel := context.WithTimeout(ctx, kubeletTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the kubelet: %w", err)
 	}

@@ -8,14 +8,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// askTimeout bounds a request of one program to another, in which it calls the kubelet: longer than that may take.
-const askTimeout = 10 * time.Second
+const (
+	// askTimeout bounds a request of one program to another, which calls the kubelet for it. Many at once wait for their turn, and may
+	// not get it in time.
+	askTimeout = 10 * time.Second
+	// maxAsked limits the response, in bytes: the numbers of all CPUs of a node are shorter.
+	maxAsked = 64 << 10
+)
 
 // Ask sends a request to a program, whose socket is below a directory, and decodes the result unless that is nil.
 func Ask(ctx context.Context, program brokerapi.Program, dir string, request *brokerapi.Request, result any) error {
@@ -46,5 +52,5 @@ func ask(ctx context.Context, socket string, request *brokerapi.Request) (*broke
 	if err := errors.Join(conn.SetDeadline(deadline), brokerapi.WriteRequest(conn, request)); err != nil {
 		return nil, err
 	}
-	return brokerapi.ReadResponse(conn)
+	return brokerapi.ReadResponse(io.LimitReader(conn, maxAsked))
 }

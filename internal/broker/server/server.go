@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -54,6 +55,8 @@ type Server struct {
 	pings, waits *Limiter
 	// large has an element for each large request, from when it is received until it has ended.
 	large chan struct{}
+	// decoding is held while arguments are decoded: before they are rejected, they may take a hundred times the memory of their text.
+	decoding sync.Mutex
 	// lines limits the lines of the log.
 	lines *rate.Limiter
 	// idle gives unused memory back to the node after requests.
@@ -192,8 +195,8 @@ func (s *Server) receive(conn *net.UnixConn) (request *brokerapi.Request, releas
 		select {
 		case s.large <- struct{}{}:
 			release = func() { <-s.large }
-			return nil
-		case <-time.After(brokerapi.RequestTimeout):
+			return conn.SetReadDeadline(time.Now().Add(brokerapi.RequestTimeout))
+		case <-time.After(brokerapi.VerbTimeout):
 			return &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "too many large requests are in flight: retry"}
 		}
 	})
@@ -223,7 +226,9 @@ func (s *Server) respond(ctx context.Context, conn *net.UnixConn, request *broke
 		_, _ = conn.Read(make([]byte, 1))
 		cancel()
 	}()
+	s.decoding.Lock()
 	task, err := s.Task(request)
+	s.decoding.Unlock()
 	if err != nil {
 		return errors.Join(err, s.send(conn, Answer{}, err))
 	}
