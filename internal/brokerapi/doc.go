@@ -3,8 +3,8 @@
 
 // Package brokerapi is the protocol between virt-handler and the programs of virt-broker's Pod, the two halves of the node agent. virt-handler
 // has a token for the API server and handles what guests, launchers and other nodes send, and has no privileges on the node. The programs
-// have the privileges, each those that its verbs need, and neither a token nor a network. It is the only package that both halves are built
-// from.
+// have the privileges, each those that its verbs need, and neither a token nor a network. Of this module, both halves are built from this
+// package, networkapi, launcherpod/layout and component/memorylimit only.
 //
 // Each program serves one unix socket, in a directory that both Pods mount. A client opens a connection for each request: it sends one
 // Request and receives one Response, or several with a verb that watches. A connection that ends before the response cancels the request.
