@@ -6,7 +6,7 @@
 //	sbom -name NAME -version VERSION -created TIME FILE...
 //
 // A file is a Go program or a tar archive of a root file system. The modules of a program are read from it. The Debian packages of an
-// archive are read from its var/lib/dpkg/status.d, and their release from its usr/lib/os-release.
+// archive are read from its var/lib/dpkg/status or var/lib/dpkg/status.d, and their release from its usr/lib/os-release.
 package main
 
 import (
@@ -92,12 +92,14 @@ type relationship struct {
 const (
 	documentID = "SPDXRef-DOCUMENT"
 	unknown    = "NOASSERTION"
+	// statusFile contains a paragraph for each Debian package in an image with dpkg.
+	statusFile = "var/lib/dpkg/status"
 	// statusDir contains a file for each Debian package in an image without dpkg, from which scanners read.
 	statusDir = "var/lib/dpkg/status.d"
 	// osRelease contains the name and version of the distribution. Source: os-release(5).
 	osRelease = "usr/lib/os-release"
 	// maxStatus bounds such a file in bytes.
-	maxStatus = 1 << 20
+	maxStatus = 16 << 20
 )
 
 func run(out io.Writer, name, version, created string, files []string) error {
@@ -207,18 +209,21 @@ func debianPackages(file string) ([]component, error) {
 		}
 		switch name := path.Clean(header.Name); {
 		case name == osRelease:
-			release, err = fields(archive, "=")
-		case path.Dir(name) == statusDir:
-			var status map[string]string
-			status, err = fields(archive, ": ")
-			packages = append(packages, status)
+			var found []map[string]string
+			if found, err = paragraphs(archive, "="); len(found) > 0 {
+				release = found[0]
+			}
+		case name == statusFile, path.Dir(name) == statusDir:
+			var found []map[string]string
+			found, err = paragraphs(archive, ": ")
+			packages = append(packages, found...)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	if len(packages) == 0 {
-		return nil, fmt.Errorf("there are no packages in %s", statusDir)
+		return nil, fmt.Errorf("there are no packages in %s and %s", statusFile, statusDir)
 	}
 	return components(packages, release)
 }
@@ -239,14 +244,25 @@ func components(packages []map[string]string, release map[string]string) ([]comp
 	return found, nil
 }
 
-// fields reads the fields of a file that have one line: name, separator, value.
-func fields(from io.Reader, separator string) (map[string]string, error) {
-	found := map[string]string{}
+// paragraphs reads the paragraphs of a file, which empty lines separate. Of each it returns the fields that have one line: name,
+// separator, value.
+func paragraphs(from io.Reader, separator string) ([]map[string]string, error) {
+	var found []map[string]string
+	begins := true
 	lines := bufio.NewScanner(io.LimitReader(from, maxStatus))
 	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), separator); ok && !strings.HasPrefix(name, " ") {
-			found[name] = value
+		name, value, ok := strings.Cut(lines.Text(), separator)
+		switch {
+		case lines.Text() == "":
+			begins = true
+			continue
+		case !ok || strings.HasPrefix(name, " "):
+			continue
+		case begins:
+			found = append(found, map[string]string{})
+			begins = false
 		}
+		found[len(found)-1][name] = value
 	}
 	return found, lines.Err()
 }

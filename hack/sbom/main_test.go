@@ -24,6 +24,7 @@ func TestProgramsAndPackagesAreListed(t *testing.T) {
 	rootfs := filepath.Join(t.TempDir(), "rootfs.tar")
 	write(t, rootfs, map[string]string{
 		"./var/lib/dpkg/status.d/libexample++1": status,
+		"./var/lib/dpkg/status":                 "Package: first\nVersion: 1\nArchitecture: all\n\n\nPackage: second\nVersion: 2\nArchitecture: all\n",
 		"./usr/lib/os-release":                  "PRETTY_NAME=\"Debian\"\nID=debian\nVERSION_ID=\"13\"\n",
 	})
 	var first, second bytes.Buffer
@@ -39,7 +40,7 @@ func TestProgramsAndPackagesAreListed(t *testing.T) {
 	if err := json.Unmarshal(first.Bytes(), &d); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"stdlib", "libexample++1", "rootfs.tar", filepath.Base(program)} {
+	for _, want := range []string{"stdlib", "libexample++1", "first", "second", "rootfs.tar", filepath.Base(program)} {
 		if !slices.ContainsFunc(d.Packages, func(c component) bool { return c.Name == want && c.Version != "" }) {
 			t.Errorf("%s is not listed", want)
 		}
