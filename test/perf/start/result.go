@@ -104,7 +104,7 @@ func (r *result) compare() []target {
 
 // writeWrites writes the rows with the numbers of writes.
 func (r *result) writeWrites(row func(format string, values ...any)) {
-	row("writes per VM to Running, beyond creations\tone by one\tat once\teverybody's\twith types")
+	row("writes per VM to Running, beyond creations\tone by one\tat once\tall clients'\twith types")
 	for _, kind := range []struct {
 		name  string
 		count func(writes) float64
