@@ -71,8 +71,8 @@ func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pl
 	return &pluginapi.Empty{}, nil
 }
 
-// requestMuch sends many requests at the same time, some of them large, as virt-handler does while guests start. They fail, because there
-// are no guests.
+// requestMuch sends many requests at the same time, as virt-handler does while guests start. Some of them have large arguments. They fail,
+// because there are no guests.
 func requestMuch(t *testing.T, dial dialer, sockets, large string) {
 	t.Helper()
 	verbs := []brokerapi.Verb{brokerapi.WatchGuest, brokerapi.NetworkState, brokerapi.ExclusiveCPUs}

@@ -38,8 +38,8 @@ var programs = map[brokerapi.Program]struct {
 	brokerapi.DevicePlugin:  {2155, 3071, []string{"internal/broker/device", "internal/broker/podresources"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 
-// shared are the packages of this module that every program may be built from. internal/brokerapi is the only one that they share with
-// virt-handler, beside names of what is in a launcher Pod.
+// shared are the packages of this module that every program may be built from. They share internal/brokerapi,
+// the limit for their memory and the names of what is in a launcher Pod with virt-handler.
 var shared = []string{
 	"internal/broker/command", "internal/broker/podprocess", "internal/broker/pods", "internal/broker/server", "internal/brokerapi",
 	"internal/component/memorylimit", "internal/launcherpod/layout",

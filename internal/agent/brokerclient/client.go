@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
-// patience is how much longer than the broker's own time limit the client waits for a response.
+// patience is how long the client waits until a request is sent, and for its response: longer than a verb may take.
 const patience = brokerapi.VerbTimeout + 10*time.Second
 
 // Client calls the broker, which here is each program of its Pod. Each call has a connection of its own.

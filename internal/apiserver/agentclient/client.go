@@ -123,14 +123,12 @@ func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, erro
 	node, _ := ctx.Value(nodeKey{}).(string)
 	var conn net.Conn
 	var err error
-	waitErr := wait.PollUntilContextTimeout(ctx, replaceInterval, c.replace, true, func(context.Context) (bool, error) {
+	// Why the wait ended says less than the last attempt.
+	_ = wait.PollUntilContextTimeout(ctx, replaceInterval, c.replace, true, func(context.Context) (bool, error) {
 		conn, err = c.connectOnce(ctx, network, node)
 		var noAgent *noAgentError
 		return !errors.As(err, &noAgent) && !errors.Is(err, syscall.ECONNREFUSED), nil
 	})
-	if err == nil && conn == nil {
-		return nil, waitErr
-	}
 	return conn, err
 }
 

@@ -37,7 +37,7 @@ const (
 // buffers is how much of a transaction and of the kernel's answers, one for each rule, is queued. Without it, 500 rules are too many.
 const buffers = 32 << 20
 
-// installing is held while rules are installed, as thousands take some MiB. No Pod can make that wait for it.
+// installing is held while rules are installed, as thousands take some MiB. Only the number of rules that a Pod needs delays others.
 var installing sync.Mutex
 
 // chains are the chains of the table.

@@ -66,6 +66,26 @@ func TestSocketIsReplaced(t *testing.T) {
 	}
 }
 
+// serve runs a server until it is stopped, which is when it has ended.
+func serve(t *testing.T, s *Server, socket string) (stop func()) {
+	t.Helper()
+	t.Cleanup(s.Close)
+	listener, err := Listen(socket, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, listener) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The programs run as one user. One of them, with its fewer privileges, has no use of those of another.
 func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 	short, err := os.MkdirTemp("", "s")
@@ -83,14 +103,7 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 		verbs[verb] = With(func(string, None) (Task, error) { return ran, nil })
 	}
 	s := New(Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()) + 1, Log: logr.Discard()})
-	t.Cleanup(s.Close)
-	listener, err := Listen(socket, os.Getegid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, listener) }()
+	stop := serve(t, s, socket)
 	for verb := range s.Verbs {
 		request := &brokerapi.Request{Verb: verb}
 		if !verb.OfNode() {
@@ -107,10 +120,7 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 			t.Errorf("%s is not refused: %v", verb, err)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 // A program that another needs may be missing, end while it is asked, or hang. virt-handler learns which it is, and asks again.
@@ -169,21 +179,14 @@ func TestFewLargeRequestsAtATime(t *testing.T) {
 	}}
 	verbs := Verbs{brokerapi.ChangeNetwork: With(func(string, []string) (Task, error) { return task, nil })}
 	s := New(Options{Program: brokerapi.NetworkBroker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: logr.Discard()})
-	t.Cleanup(s.Close)
-	listener, err := Listen(socket, os.Getegid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, listener) }()
+	stop := serve(t, s, socket)
 	responses := make(chan error, 2*largeRequests)
 	request := func(size int) {
 		text, err := json.Marshal([]string{strings.Repeat("x", size)})
 		if err != nil {
 			t.Error(err)
 		}
-		bounded, end := context.WithTimeout(ctx, patience)
+		bounded, end := context.WithTimeout(t.Context(), patience)
 		defer end()
 		response, err := ask(bounded, socket, &brokerapi.Request{Verb: brokerapi.ChangeNetwork, Pod: podUID, Arguments: text})
 		if err == nil && response.Error != nil {
@@ -210,10 +213,7 @@ func TestFewLargeRequestsAtATime(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 	if len(s.large) > 0 {
 		t.Errorf("%d large requests are left", len(s.large))
 	}
