@@ -59,6 +59,17 @@ var goldenGuests = map[string]func() *guest{
 	"claim-kept": func() *guest {
 		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), func(f *domain.DiskFact) { f.KeepsSpace, f.Filled = true, true })
 	},
+	"tracked-claims": func() *guest {
+		overlay := launcherpod.TrackedDisksDir + "/"
+		tracked := func(f *domain.DiskFact) {
+			f.DataPath, f.Path, f.Format, f.Filled = f.Path, overlay+"data-1048576.qcow2", "qcow2", true
+		}
+		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), tracked).disk(
+			diskOn("device", v1.DiskBusSCSI), v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, domain.DiskFact{
+				Path: overlay + "device-1048576.qcow2", Format: "qcow2", DataPath: launcherpod.BlockDevice("device"), DataBlock: true, DirectIO: true,
+				CapacityBytes: 1 << 20,
+			})
+	},
 	"nics":         allNICs,
 	"root-complex": rootComplex,
 	"cloudinit-first": func() *guest {

@@ -174,6 +174,11 @@ func (b *diskBuilder) medium(disk *libvirtxml.DomainDisk, bus v1.DiskBus) error 
 	if b.fact.Sliced {
 		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage", Size: uint(b.fact.CapacityBytes)}}}
 	}
+	if b.fact.DataPath != "" {
+		disk.Source.DataStore = &libvirtxml.DomainDiskDataStore{
+			Format: &libvirtxml.DomainDiskFormat{Type: formatRaw}, Source: diskSource(b.fact.DataPath, b.fact.DataBlock),
+		}
+	}
 	disk.BackingStore = &libvirtxml.DomainDiskBackingStore{}
 	if b.fact.BackingPath != "" {
 		disk.BackingStore.Format = &libvirtxml.DomainDiskFormat{Type: b.fact.BackingFormat}

@@ -69,7 +69,7 @@ func (b *diskBuilder) cache() (string, error) {
 // takes a part of the node's fs.aio-max-nr, and a guest does not start if that is used up.
 func (b *diskBuilder) io(disk *libvirtxml.DomainDisk, cache string) (string, error) {
 	path := b.path.Child("io")
-	filled := b.fact.Block || b.fact.Filled && disk.ReadOnly == nil
+	filled := b.fact.Block || b.fact.DataBlock || b.fact.Filled && disk.ReadOnly == nil
 	switch mode := b.spec.IO; {
 	case mode == v1.IONative && cache != string(v1.CacheNone):
 		return "", field.Invalid(path, mode, "needs cache none and this disk has "+cache+": set threads, or leave it out")

@@ -63,12 +63,17 @@ type DiskFact struct {
 	BackingFormat string `json:"backingFormat,omitempty"`
 	// BackingBlock reports whether BackingPath is a block device.
 	BackingBlock bool `json:"backingBlock,omitempty"`
+	// DataPath is the raw image or block device with the data, if Path is an overlay that only tracks changed blocks, and Format is
+	// qcow2. Nothing but Path may use it while the guest runs.
+	DataPath string `json:"dataPath,omitempty"`
+	// DataBlock reports whether DataPath is a block device.
+	DataBlock bool `json:"dataBlock,omitempty"`
 	// CapacityBytes is the size that the guest sees.
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
 	// Sliced reports whether the guest sees only the first CapacityBytes of a larger Path: a disk that is migrated to another
 	// volume keeps its size while the guest runs.
 	Sliced bool `json:"sliced,omitempty"`
-	// DirectIO reports whether Path, and BackingPath if there is one, can be opened with O_DIRECT, which cache mode
+	// DirectIO reports whether Path, and BackingPath or DataPath if there is one, can be opened with O_DIRECT, which cache mode
 	// none needs.
 	DirectIO bool `json:"directIO,omitempty"`
 	// KeepsSpace reports whether the volume is preallocated, so that discarded blocks stay allocated.

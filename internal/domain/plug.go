@@ -135,6 +135,11 @@ func IsPlugged(disk *libvirtxml.DomainDisk) bool {
 	return strings.HasPrefix(sourceOf(disk), launcherpod.HotplugDisksDir+"/")
 }
 
+// IsTracked reports whether QEMU can track the changed blocks of a disk: whether it has an overlay.
+func IsTracked(disk *libvirtxml.DomainDisk) bool {
+	return disk.Source != nil && disk.Source.DataStore != nil
+}
+
 func isPluggedOrEmpty(disk *libvirtxml.DomainDisk) bool { return !HasMedium(disk) || IsPlugged(disk) }
 
 // HasMedium reports whether a disk has a medium. In libvirt's description, a drive without one has an empty file.

@@ -36,7 +36,10 @@ const (
 // prepare creates the directories that libvirtd and QEMU write to, and installs libvirt's configuration.
 func prepare(log logr.Logger) error {
 	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
-	for _, dir := range []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, filepath.Dir(qemuConf)} {
+	for _, dir := range []string{
+		homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, launcherpod.TrackedDisksDir,
+		filepath.Dir(qemuConf),
+	} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("create libvirt's directories: %w", err)
 		}

@@ -69,7 +69,7 @@ func TestConfigureQEMU(t *testing.T) {
 	if shipped == nil {
 		t.Fatalf("%s has no line with shared_filesystems", image)
 	}
-	want := []string{"/var/run/kubevirt-private/vmi-disks", launcherpod.HotplugDisksDir, launcherpod.StateDir}
+	want := []string{"/var/run/kubevirt-private/vmi-disks", launcherpod.HotplugDisksDir, launcherpod.StateDir, launcherpod.TrackedDisksDir}
 	if got := `"` + strings.Join(want, `", "`) + `"`; string(shipped[1]) != got {
 		t.Errorf("the image's configuration shares %s, want %s", shipped[1], got)
 	}

@@ -74,6 +74,9 @@ const (
 	RuntimeDir = "/var/run/libvirt"
 	// EphemeralDisksDir is where EphemeralDisksVolume is mounted, and the target of the storage pool.
 	EphemeralDisksDir = "/var/run/kubevirt-ephemeral-disks"
+	// TrackedDisksDir has the overlays of disks whose changed blocks are tracked. libvirt treats it as shared between Pods, because the
+	// target of a migration has overlays of its own there, and the data is in the claims.
+	TrackedDisksDir = EphemeralDisksDir + "/tracked"
 	// ConsoleLogDir is where ConsoleLogVolume is mounted, if the guest's console is logged.
 	ConsoleLogDir = "/var/run/kubevirt-private/console-log"
 	// ContainerDisksDir has one image volume per containerDisk beneath it.
@@ -135,6 +138,8 @@ const (
 	MigrationTLSPool = "migration-tls"
 	// EphemeralPool is the name of libvirt's storage pool on EphemeralDisksDir.
 	EphemeralPool = "ephemeral"
+	// TrackedPool is the name of libvirt's storage pool on TrackedDisksDir.
+	TrackedPool = "tracked"
 )
 
 // Names of interfaces in the Pod's network namespace.

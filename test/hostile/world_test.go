@@ -273,6 +273,8 @@ func (noFiles) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
 	return facts.BlockSizes{}, nil
 }
 
+func (noFiles) DeviceBytes(context.Context, string) (uint64, error) { return 0, nil }
+
 func (noFiles) OwnDevices(context.Context) error { return nil }
 
 func (noFiles) SetRealtime(context.Context, []uint) error { return nil }

@@ -18,6 +18,7 @@ import (
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
+	"github.com/vireo-project/vireo/internal/agent/media/overlay"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
@@ -80,6 +81,8 @@ func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
 		// an empty drive
 	case disk.Source.Block != nil:
 		p.prepareBlockDevice(disk.Source.Block.Dev)
+	case disk.Source.DataStore != nil:
+		p.writeOverlay(disk.Source.File.File, p.prepareBacking(disk.Source.DataStore.Source), diskBytes)
 	case disk.Driver.Type == "qcow2":
 		backing := p.prepareBacking(disk.BackingStore.Source)
 		_, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
@@ -100,6 +103,14 @@ func (p *pod) prepareBacking(source *libvirtxml.DomainDiskSource) string {
 	}
 	p.write(source.File.File, p.image)
 	return source.File.File
+}
+
+// writeOverlay writes an overlay of a raw image or a block device of the Pod, as the agent does before it starts a guest.
+func (p *pod) writeOverlay(podPath, dataFile string, bytes int64) {
+	GinkgoHelper()
+	content, err := overlay.Overlay{DiskBytes: uint64(bytes), DataFile: dataFile}.Marshal()
+	Expect(err).NotTo(HaveOccurred())
+	p.write(podPath, content)
 }
 
 func (p *pod) write(podPath string, content []byte) {

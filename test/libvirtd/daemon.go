@@ -100,7 +100,7 @@ func (d *Daemon) layout(rootfs string) error {
 		return err
 	}
 	for _, dir := range []string{
-		launcherpod.SocketsDir, launcherpod.RuntimeDir, launcherpod.EphemeralDisksDir, launcherpod.ContainerDisksDir,
+		launcherpod.SocketsDir, launcherpod.RuntimeDir, launcherpod.EphemeralDisksDir, launcherpod.TrackedDisksDir, launcherpod.HotplugDisksDir, launcherpod.ContainerDisksDir,
 		launcherpod.KernelBootDir, launcherpod.DisksDir, launcherpod.SecretsDir,
 		launcherpod.RuntimeDir + "/home", launcherpod.RuntimeDir + "/run", launcherpod.RuntimeDir + "/cache",
 		launcherpod.RuntimeDir + "/tmp", launcherpod.RuntimeDir + "/config/libvirt", launcherpod.TPMAuthorityDir,
@@ -117,7 +117,7 @@ func (d *Daemon) layout(rootfs string) error {
 			return err
 		}
 		// As virt-launcher does for a claim that no other Pod uses at the same time.
-		config = bytes.Replace(config, []byte(`, "`+launcherpod.StateDir+`"`), nil, 1)
+		config = bytes.Replace(config, []byte(`"`+launcherpod.StateDir+`", `), nil, 1)
 		if err := os.WriteFile(d.Host(launcherpod.RuntimeDir+"/config/"+to), config, 0o644); err != nil {
 			return err
 		}

@@ -27,6 +27,25 @@ func blockSizes(sys string, disk brokerapi.InspectResult) facts.BlockSizes {
 	return facts.BlockSizes{Logical: disk.BlockSize, Physical: disk.BlockSize, Discard: disk.BlockSize}
 }
 
+// sectorBytes is the unit of the size in sysfs, whatever the device's block size. Source: Linux Documentation/ABI/stable/sysfs-block.
+const sectorBytes = 512
+
+// deviceBytes returns the size of a block device or a partition, or 0 if the file is neither.
+func deviceBytes(sys string, file brokerapi.InspectResult) uint64 {
+	if file.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0
+	}
+	text, err := os.ReadFile(filepath.Join(sys, fmt.Sprintf("%d:%d", file.Major, file.Minor), "size")) //nolint:gosec // of the kernel, by a device's number
+	if err != nil {
+		return 0
+	}
+	sectors, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 54)
+	if err != nil {
+		return 0
+	}
+	return sectors * sectorBytes
+}
+
 // deviceSizes reads the limits of a device's queue. A partition uses the queue of its disk, one directory above.
 // Source: Linux Documentation/ABI/stable/sysfs-block.
 func deviceSizes(sys string, major, minor uint32) facts.BlockSizes {

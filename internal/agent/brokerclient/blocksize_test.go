@@ -39,6 +39,20 @@ func TestDeviceSizes(t *testing.T) {
 			t.Errorf("252:%d: got %+v, want %+v", minor, got, want)
 		}
 	}
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(filepath.Dir(queue), "size"), []byte("2097152\n"), 0o600),
+		os.WriteFile(filepath.Join(partition, "size"), []byte("2048\n"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for minor, want := range map[uint32]uint64{0: 1 << 30, 1: 1 << 20, 2: 0} {
+		if got := deviceBytes(sys, brokerapi.InspectResult{Mode: unix.S_IFBLK, Major: 252, Minor: minor}); got != want {
+			t.Errorf("252:%d: got %d bytes, want %d", minor, got, want)
+		}
+	}
+	if got := deviceBytes(sys, brokerapi.InspectResult{Mode: unix.S_IFREG, Major: 252}); got != 0 {
+		t.Errorf("a file: got %d bytes", got)
+	}
 	file := brokerapi.InspectResult{Mode: unix.S_IFREG, BlockSize: 4096}
 	if got, want := blockSizes(sys, file), (facts.BlockSizes{Logical: 4096, Physical: 4096, Discard: 4096}); got != want {
 		t.Errorf("a file: got %+v, want %+v", got, want)

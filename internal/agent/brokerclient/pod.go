@@ -48,6 +48,12 @@ func (f Files) BlockSizes(ctx context.Context, path string) (facts.BlockSizes, e
 	return blockSizes(sysBlock, result), err
 }
 
+// DeviceBytes returns the size of a block device, or 0 if it is not known.
+func (f Files) DeviceBytes(ctx context.Context, path string) (uint64, error) {
+	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path})
+	return deviceBytes(sysBlock, result), err
+}
+
 // inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond.
 func (f Files) inspect(ctx context.Context, arguments brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
 	bounded, cancel := context.WithTimeout(ctx, inspectTimeout)

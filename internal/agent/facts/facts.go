@@ -5,6 +5,7 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"maps"
 
@@ -79,16 +80,20 @@ func Collect(
 	return facts, nil
 }
 
-// directIO reports whether QEMU can open a disk, and the image below it, with O_DIRECT.
+// directIO reports whether QEMU can open a disk, and the image or the device below it, with O_DIRECT.
 func directIO(ctx context.Context, files Files, disk domain.DiskFact) (bool, error) {
 	can, err := disk.Block, error(nil)
 	if !can {
 		can, err = files.DirectIO(ctx, disk.Path)
 	}
-	if !can || err != nil || disk.BackingPath == "" || disk.BackingBlock {
+	below, block := disk.BackingPath, disk.BackingBlock
+	if disk.DataPath != "" {
+		below, block = disk.DataPath, disk.DataBlock
+	}
+	if !can || err != nil || below == "" || block {
 		return can, err
 	}
-	return files.DirectIO(ctx, disk.BackingPath)
+	return files.DirectIO(ctx, below)
 }
 
 // AddBlockSizes adds the block sizes of disks whose spec requests those of their volumes. It does not access other disks.
@@ -99,7 +104,7 @@ func AddBlockSizes(ctx context.Context, vmi *v1.VirtualMachineInstance, files Fi
 		if !found || !domain.MatchesVolume(spec) {
 			continue
 		}
-		sizes, err := files.BlockSizes(ctx, disk.Path)
+		sizes, err := files.BlockSizes(ctx, cmp.Or(disk.DataPath, disk.Path))
 		if err != nil {
 			return err
 		}

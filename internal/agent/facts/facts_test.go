@@ -70,6 +70,9 @@ func TestCollect(t *testing.T) {
 			// QEMU opens a backing file with the same flags as the overlay.
 			"above a": {Path: "/d", BackingPath: "/a"}, "above b": {Path: "/d", BackingPath: "/b"},
 			"above c": {Path: "/d", BackingPath: "/dev/c", BackingBlock: true},
+			// Nor does it cache the overlay of a disk whose blocks are tracked, nor the data.
+			"tracks a": {Path: "/d", DataPath: "/a"}, "tracks b": {Path: "/d", DataPath: "/b"},
+			"tracks c": {Path: "/d", DataPath: "/dev/c", DataBlock: true}, "cached overlay of a": {Path: "/b", DataPath: "/a"},
 		},
 		KernelBoot: &domain.KernelBootFact{Kernel: "/k"},
 	}
@@ -87,7 +90,9 @@ func TestCollect(t *testing.T) {
 			"a": {Path: "/a", Format: "raw", DirectIO: true, LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: 1024}, "b": {Path: "/b", Format: "raw"},
 			"c":       {Path: "/dev/c", Block: true, DirectIO: true},
 			"above a": {Path: "/d", BackingPath: "/a", DirectIO: true}, "above b": {Path: "/d", BackingPath: "/b"},
-			"above c": {Path: "/d", BackingPath: "/dev/c", BackingBlock: true, DirectIO: true},
+			"above c":  {Path: "/d", BackingPath: "/dev/c", BackingBlock: true, DirectIO: true},
+			"tracks a": {Path: "/d", DataPath: "/a", DirectIO: true}, "tracks b": {Path: "/d", DataPath: "/b"},
+			"tracks c": {Path: "/d", DataPath: "/dev/c", DataBlock: true, DirectIO: true}, "cached overlay of a": {Path: "/b", DataPath: "/a"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -77,6 +77,7 @@ type migrationTarget interface {
 // Files reads the files and processes of a launcher Pod, and changes those that the Pod may not change itself.
 type Files interface {
 	facts.Files
+	media.DeviceFiles
 	// OwnDevices makes the user that QEMU runs as the owner of the Pod's devices.
 	OwnDevices(ctx context.Context) error
 	// SetRealtime gives vCPUs of the Pod's guest a realtime priority, if they run on CPUs that only their container may use.

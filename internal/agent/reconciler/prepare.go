@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
@@ -135,6 +136,11 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 		}, withoutHotplugged(vmi, s.pod))
 		if err != nil {
 			return fromMedia(vmi, err)
+		}
+		if backup.WantsTracking(&vmi.Status) {
+			if err := media.Track(ctx, storage, r.Files(s.pod.UID), withoutHotplugged(vmi, s.pod), disks); err != nil {
+				return fromConnection(fmt.Errorf("prepare disks: %w", err))
+			}
 		}
 		s.cache.disks = disks
 	}

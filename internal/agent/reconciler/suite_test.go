@@ -394,6 +394,8 @@ func (fakeFiles) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
 	return facts.BlockSizes{Logical: 512, Physical: 4096, Discard: 4096}, nil
 }
 
+func (fakeFiles) DeviceBytes(context.Context, string) (uint64, error) { return 2 << 30, nil }
+
 func (fakeFiles) OwnDevices(context.Context) error { return nil }
 
 func (f fakeFiles) AttachVolume(_ context.Context, volume string, attachment types.UID, block bool) error {

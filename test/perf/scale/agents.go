@@ -222,6 +222,8 @@ func (files) BlockSizes(context.Context, string) (facts.BlockSizes, error) {
 	return facts.BlockSizes{}, nil
 }
 
+func (files) DeviceBytes(context.Context, string) (uint64, error) { return 0, nil }
+
 func (files) OwnDevices(context.Context) error { return nil }
 
 func (files) SetRealtime(context.Context, []uint) error { return nil }

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"context"
+	"fmt"
+	"path"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/media/overlay"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// DeviceFiles inspects files of the launcher Pod.
+type DeviceFiles interface {
+	// DeviceBytes returns the size of a block device of the Pod, or 0 if it is not known.
+	DeviceBytes(ctx context.Context, path string) (uint64, error)
+	// DirectIO reports whether a file of the Pod can be opened with O_DIRECT.
+	DirectIO(ctx context.Context, path string) (bool, error)
+}
+
+// Track lays overlays over the prepared disks of a VMI, with which QEMU can track their changed blocks. They are new ones: nothing but the
+// overlay can have written to a disk since it was made. A disk that cannot have one stays as it is, and its backups are full ones.
+func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMachineInstance, result *Result) error {
+	for _, name := range backup.Trackable(vmi) {
+		fact, found := result.Disks[name]
+		if !found || fact.Format != hypervisor.FormatRaw || fact.Sliced {
+			continue
+		}
+		t := tracker{storage: s, files: files, vmi: vmi, volume: name, fact: fact}
+		if err := t.track(ctx); err != nil {
+			return fmt.Errorf("volume %q: track its changed blocks: %w", name, err)
+		}
+		if t.problem != "" {
+			log.FromContext(ctx).Info("The changed blocks of a disk are not tracked", "volume", name, "reason", t.problem)
+			continue
+		}
+		result.Disks[name] = t.fact
+	}
+	return nil
+}
+
+// tracker lays an overlay over one disk.
+type tracker struct {
+	storage Storage
+	files   DeviceFiles
+	vmi     *v1.VirtualMachineInstance
+	volume  string
+	// fact is the disk: without its overlay at first, and then with it.
+	fact domain.DiskFact
+	// problem is why the disk has no overlay.
+	problem string
+}
+
+func (t *tracker) track(ctx context.Context) error {
+	bytes, err := t.bytes(ctx)
+	if err != nil || t.problem != "" {
+		return err
+	}
+	content, err := overlay.Overlay{DiskBytes: bytes, DataFile: t.fact.Path}.Marshal()
+	if err != nil {
+		t.problem = err.Error()
+		return nil
+	}
+	pool, err := t.storage.Pool(ctx, launcherpod.TrackedPool, launcherpod.TrackedDisksDir)
+	if err != nil {
+		return err
+	}
+	// With the size in its name, an overlay of an earlier attempt has the same number of bytes.
+	file := hypervisor.Volume{
+		Name: fmt.Sprintf("%s-%d.qcow2", t.volume, bytes), Format: hypervisor.FormatRaw, Capacity: uint64(len(content)),
+	}
+	if pool.Find(file.Name) == nil {
+		if err := t.storage.Create(ctx, launcherpod.TrackedPool, file); err != nil {
+			return err
+		}
+	}
+	// Always: an earlier attempt may have been interrupted, or QEMU may have changed the overlay.
+	if err := t.storage.Upload(ctx, launcherpod.TrackedPool, file.Name, content); err != nil {
+		return err
+	}
+	return t.setOverlay(ctx, path.Join(launcherpod.TrackedDisksDir, file.Name), bytes)
+}
+
+// setOverlay makes an overlay the guest's disk, unless QEMU would have to cache it, and with it the data.
+func (t *tracker) setOverlay(ctx context.Context, file string, bytes uint64) error {
+	direct, err := t.files.DirectIO(ctx, file)
+	if err != nil {
+		return err
+	}
+	if !direct {
+		t.problem = "the Pod's ephemeral storage does not support direct I/O"
+		return nil
+	}
+	t.fact.DataPath, t.fact.DataBlock = t.fact.Path, t.fact.Block
+	t.fact.Path, t.fact.Block, t.fact.Format = file, false, hypervisor.FormatQCOW2
+	t.fact.CapacityBytes = int64(bytes)
+	return nil
+}
+
+// bytes returns the size of the disk without an overlay. An overlay with another size would change what the guest sees.
+func (t *tracker) bytes(ctx context.Context) (bytes uint64, err error) {
+	if t.fact.Block {
+		bytes, err = t.files.DeviceBytes(ctx, t.fact.Path)
+	} else {
+		bytes, err = t.fileBytes(ctx)
+	}
+	if err != nil || t.problem != "" {
+		return 0, err
+	}
+	status := vmistatus.FindVolume(&t.vmi.Status, t.volume)
+	switch {
+	case bytes == 0:
+		t.problem = "the size of the disk is not known"
+	case t.vmi.Status.Phase == v1.Running && status != nil && uint64(status.Size) != bytes:
+		// A disk that was migrated to a larger volume keeps its size until the guest's next start.
+		t.problem = fmt.Sprintf("the running guest has a disk of %d bytes, and its volume has %d", status.Size, bytes)
+	}
+	return bytes, nil
+}
+
+func (t *tracker) fileBytes(ctx context.Context) (uint64, error) {
+	pool, err := t.storage.Pool(ctx, PoolName(t.volume), launcherpod.DiskDir(t.volume))
+	if err != nil {
+		return 0, err
+	}
+	image := pool.Find(path.Base(t.fact.Path))
+	if image == nil {
+		return 0, fmt.Errorf("the image %s is gone", t.fact.Path)
+	}
+	if image.Format != hypervisor.FormatRaw {
+		// libvirt then reports another size than that of the file.
+		t.problem = fmt.Sprintf("its content looks like an image of the format %q", image.Format)
+		return 0, nil
+	}
+	return image.Capacity, nil
+}
