@@ -30,6 +30,20 @@ type DiskBackup struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=atomic
 	Volumes []string `json:"volumes"`
+	// checkpoint is the name of a checkpoint to create, so that a later backup can be an incremental one.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// since is the name of the checkpoint from which the backup is an incremental one, if the guest has the checkpoint.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Since string `json:"since,omitempty"`
+	// keptCheckpoints are the checkpoints that backups may still start from. With a checkpoint, all others are deleted.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=atomic
+	// +optional
+	KeptCheckpoints []string `json:"keptCheckpoints,omitempty"`
 	// canceled is true once the backup is to be aborted. It stays true.
 	// +optional
 	Canceled bool `json:"canceled,omitempty"`
@@ -51,6 +65,19 @@ type DiskBackupRecord struct {
 	// endedAt is when the agent observed that the backup had ended.
 	// +optional
 	EndedAt *metav1.Time `json:"endedAt,omitempty"`
+	// checkpoint is the name of the checkpoint that was created with the backup. Empty if there is none.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// since is the name of the checkpoint from which the backup is an incremental one. Empty if it is a full one.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Since string `json:"since,omitempty"`
+	// fullBecause explains, for people, why the backup is a full one although an incremental one was requested, or why no checkpoint
+	// was created.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	FullBecause string `json:"fullBecause,omitempty"`
 	// problem explains, for people, why the backup failed.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional

@@ -69,6 +69,11 @@ type VirtualMachineInstanceStatus struct {
 	// diskBackupRecord is what the agent has done for the last such request. Set by the agent.
 	// +optional
 	DiskBackupRecord *DiskBackupRecord `json:"diskBackupRecord,omitempty"`
+	// trackedVolumes are the names of the volumes whose disks have an overlay with which QEMU can track changed blocks, as long as it
+	// runs. Set by the agent.
+	// +listType=atomic
+	// +optional
+	TrackedVolumes []string `json:"trackedVolumes,omitempty"`
 	// topologyHints are what a node must offer for a migration.
 	// +optional
 	TopologyHints *TopologyHints `json:"topologyHints,omitempty"`

@@ -45,6 +45,8 @@ type View struct {
 	Images bool
 	// Blocked is set while no backup may begin: the guest migrates, or the utility volume is not there.
 	Blocked bool
+	// Changes is what is known about changed blocks. It only matters before the record is written.
+	Changes Changes
 	// Problem is why libvirt has refused to begin the backup, in this run.
 	Problem string
 }
@@ -113,7 +115,7 @@ func (v View) idle() (Action, Record) {
 	case v.Blocked || v.Job.State == JobOther:
 		return Wait, v.Record
 	default:
-		return Request, Record{ID: i.ID, Stage: Requested, StartedAt: v.Now}
+		return Request, i.record(v.Now, v.Changes)
 	}
 }
 

@@ -19,6 +19,10 @@ type Intent struct {
 	Directory, FilePrefix string
 	// Volumes are the volumes of which the disks are copied.
 	Volumes []string
+	// Checkpoint is the name of a checkpoint to create, Since that of the one from which the backup is to be an incremental one, and Kept
+	// are those from which later backups may be. Empty means none.
+	Checkpoint, Since string
+	Kept              []string
 	// Canceled is set once and never reset after that.
 	Canceled bool
 }
@@ -37,9 +41,16 @@ type Record struct {
 	Stage Stage
 	// StartedAt is when it was requested, and EndedAt when the agent observed that it had ended.
 	StartedAt, EndedAt time.Time
+	// Checkpoint is the checkpoint that is created with the backup, Since the one from which it is an incremental one. Empty means none.
+	Checkpoint, Since string
+	// FullBecause explains to users why an incremental backup or a checkpoint was requested and there is none.
+	FullBecause string
 	// Problem explains to users why it failed.
 	Problem string
 }
+
+// Incremental reports whether the backup only has what has changed since an earlier one.
+func (r Record) Incremental() bool { return r.Since != "" }
 
 // Stage is the stage of a backup. A backup never returns to an earlier one.
 type Stage uint8

@@ -41,7 +41,7 @@ func IntentOf(status *v1.VirtualMachineInstanceStatus) *Intent {
 	}
 	return &Intent{
 		ID: b.ID, UtilityVolume: b.UtilityVolume, Directory: b.Directory, FilePrefix: b.FilePrefix, Volumes: slices.Clone(b.Volumes),
-		Canceled: b.Canceled,
+		Checkpoint: b.Checkpoint, Since: b.Since, Kept: slices.Clone(b.KeptCheckpoints), Canceled: b.Canceled,
 	}
 }
 
@@ -52,7 +52,7 @@ func (i *Intent) Status() *v1.DiskBackup {
 	}
 	return &v1.DiskBackup{
 		ID: i.ID, UtilityVolume: i.UtilityVolume, Directory: i.Directory, FilePrefix: i.FilePrefix, Volumes: slices.Clone(i.Volumes),
-		Canceled: i.Canceled,
+		Checkpoint: i.Checkpoint, Since: i.Since, KeptCheckpoints: slices.Clone(i.Kept), Canceled: i.Canceled,
 	}
 }
 
@@ -63,7 +63,10 @@ func RecordOf(status *v1.VirtualMachineInstanceStatus) Record {
 		return Record{}
 	}
 	stage, _ := StageNamed(r.Stage)
-	return Record{ID: r.ID, Stage: stage, Problem: r.Problem, StartedAt: utc(r.StartedAt), EndedAt: utc(r.EndedAt)}
+	return Record{
+		ID: r.ID, Stage: stage, Problem: r.Problem, StartedAt: utc(r.StartedAt), EndedAt: utc(r.EndedAt),
+		Checkpoint: r.Checkpoint, Since: r.Since, FullBecause: r.FullBecause,
+	}
 }
 
 // Status returns the record in the format of the VMI's status, or nil if there has been no backup.
@@ -73,6 +76,7 @@ func (r Record) Status() *v1.DiskBackupRecord {
 	}
 	return &v1.DiskBackupRecord{
 		ID: r.ID, Stage: r.Stage.Name(), Problem: r.Problem, StartedAt: optional(r.StartedAt), EndedAt: optional(r.EndedAt),
+		Checkpoint: r.Checkpoint, Since: r.Since, FullBecause: r.FullBecause,
 	}
 }
 

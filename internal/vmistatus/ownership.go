@@ -116,6 +116,7 @@ var fieldOwners = map[string]owners{
 	"fsFreezeStatus":       byHandler,
 	"snapshotFreezeRecord": byHandler,
 	"diskBackupRecord":     byHandler,
+	"trackedVolumes":       byHandler,
 	"selinuxContext":       byHandler,
 }
 

@@ -39,6 +39,7 @@ var typeDifferences = []onPurpose{
 	{"VirtualMachineInstance.status.snapshotFreezeRecord", addedField, ownField},
 	{"VirtualMachineInstance.status.diskBackup", addedField, ownField},
 	{"VirtualMachineInstance.status.diskBackupRecord", addedField, ownField},
+	{"VirtualMachineInstance.status.trackedVolumes", addedField, ownField},
 }
 
 // accepted matches differences with a list and records which entries matched.
@@ -91,6 +92,7 @@ var schemaDifferences = []onPurpose{
 	{"VirtualMachineInstance.status.snapshotFreezeRecord", schemaAdded, ownField},
 	{"VirtualMachineInstance.status.diskBackup", schemaAdded, ownField},
 	{"VirtualMachineInstance.status.diskBackupRecord", schemaAdded, ownField},
+	{"VirtualMachineInstance.status.trackedVolumes", schemaAdded, ownField},
 	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook rejects any other value"},
 	{"selfSigned.caRotateInterval", schemaRule, durationWhy},
 	{"selfSigned.certRotateInterval", schemaRule, durationWhy},

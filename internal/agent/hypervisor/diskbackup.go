@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -24,10 +25,24 @@ const (
 	// maxBackupID and MaxBackupProblem are the limits for the texts of a record, as in the schema of the VMI's status.
 	maxBackupID      = 63
 	MaxBackupProblem = 1024
+	// MaxCheckpointName is the limit for the name of a checkpoint, as in the schema of the VMI's status.
+	MaxCheckpointName = 253
 )
 
 // ErrBackupRecord means that the record of a backup in the domain's metadata cannot be read. Only a launcher can have written it.
 var ErrBackupRecord = errors.New("the record of a backup in the domain's metadata cannot be read")
+
+// BackupRequest is a backup to begin.
+type BackupRequest struct {
+	// Pool is the name of the pool that Dir becomes, the directory of the images.
+	Pool, Dir string
+	// Images are the images.
+	Images []BackupImage
+	// Checkpoint is the name of a checkpoint to create, from which a later backup can be an incremental one. Empty creates none.
+	Checkpoint string
+	// Since is the checkpoint of an earlier backup: the images have only what has changed since. Empty copies everything.
+	Since string
+}
 
 // BackupImage is the image that a disk is copied to.
 type BackupImage struct {
@@ -35,6 +50,19 @@ type BackupImage struct {
 	Target string
 	// File is the name of the image in the directory of the backup.
 	File string
+	// Tracked reports whether the checkpoint has the disk: QEMU tracks its changes since then.
+	Tracked bool
+}
+
+// File returns the path of an image.
+func (r *BackupRequest) File(image BackupImage) string { return path.Join(r.Dir, image.File) }
+
+// Checkpoint is a point in time since which QEMU tracks the changes of disks.
+type Checkpoint struct {
+	// Name is its name.
+	Name string
+	// Targets are the names of the targets of these disks.
+	Targets []string
 }
 
 // DiskBackupNote returns a record as an element for the domain's metadata.
@@ -46,6 +74,9 @@ func DiskBackupNote(r backup.Record) string {
 		{"stage", string(r.Stage.Name())},
 		{"startedAt", noteTime(r.StartedAt)},
 		{"endedAt", noteTime(r.EndedAt)},
+		{"checkpoint", r.Checkpoint},
+		{"since", r.Since},
+		{"fullBecause", CleanLine(r.FullBecause, MaxBackupProblem)},
 		{"problem", CleanLine(r.Problem, MaxBackupProblem)},
 	} {
 		if a.value != "" {
@@ -92,8 +123,22 @@ func setBackupAttribute(r *backup.Record, name, value string) (err error) {
 		r.StartedAt, err = readNoteTime(value)
 	case "endedAt":
 		r.EndedAt, err = readNoteTime(value)
+	case "checkpoint":
+		r.Checkpoint, err = checkpointName(value)
+	case "since":
+		r.Since, err = checkpointName(value)
+	case "fullBecause":
+		r.FullBecause = CleanLine(value, MaxBackupProblem)
 	case "problem":
 		r.Problem = CleanLine(value, MaxBackupProblem)
 	}
 	return err
+}
+
+// checkpointName returns a name if it can be that of a checkpoint.
+func checkpointName(value string) (string, error) {
+	if len(value) > MaxCheckpointName || printable.Text(value, MaxCheckpointName) != value {
+		return "", errors.New("it is no name of a checkpoint")
+	}
+	return value, nil
 }

@@ -24,6 +24,8 @@ func TestDiskBackupOfADomain(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, r := range []backup.Record{
 		{ID: "a", Stage: backup.Requested, StartedAt: at},
+		{ID: "a", Stage: backup.Running, StartedAt: at, Checkpoint: "b-20260301T120000Z", Since: "a-20260228T120000Z"},
+		{ID: "a", Stage: backup.Running, StartedAt: at, Checkpoint: "b", FullBecause: "the guest's <restart>"},
 		{ID: "a", Stage: backup.Failed, StartedAt: at, EndedAt: at.Add(time.Minute), Problem: `it said "no" & <stopped>'`},
 	} {
 		got, err := backedUp(StateRunning, DiskBackupNote(r)).DiskBackup()
@@ -51,6 +53,8 @@ func TestHostileDiskBackupRecord(t *testing.T) {
 		"a long ID":          " id='" + strings.Repeat("a", maxBackupID+1) + "' stage='Running'",
 		"a control in an ID": " id='a&#x7f;' stage='Running'",
 		"no time":            " id='a' stage='Running' startedAt='soon'",
+		"a long checkpoint":  " id='a' stage='Running' checkpoint='" + strings.Repeat("a", MaxCheckpointName+1) + "'",
+		"a control in since": " id='a' stage='Running' since='a&#x7f;'",
 		"a year of 5 digits": " id='a' stage='Running' endedAt='10000-01-01T00:00:00Z'",
 	} {
 		if got, err := backedUp(StateRunning, "<"+diskBackupTag+attributes+"/>").DiskBackup(); !errors.Is(err, ErrBackupRecord) || got != nil {

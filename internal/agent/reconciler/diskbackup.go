@@ -9,7 +9,11 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -25,6 +29,8 @@ const (
 	// maxBackupActions is how many actions a reconciliation may take. A backup of an empty disk takes three, one more than a restarted
 	// agent has to abort.
 	maxBackupActions = 6
+	// maxTracked is how many volumes are reported as tracked: as many as a backup can have.
+	maxTracked = 256
 )
 
 // diskBackuper backs up the disks of a running guest.
@@ -36,7 +42,11 @@ type diskBackuper interface {
 	// DiscardJobResult makes libvirt forget the result of the last job.
 	DiscardJobResult(ctx context.Context, domain string) error
 	// BeginBackup creates a directory as a pool and begins to copy disks to images in it. It fails if an image exists.
-	BeginBackup(ctx context.Context, domain, pool, dir string, images []hypervisor.BackupImage) error
+	BeginBackup(ctx context.Context, domain string, request hypervisor.BackupRequest) error
+	// Checkpoints returns the checkpoints of a running domain, with the targets of their disks.
+	Checkpoints(ctx context.Context, domain string) ([]hypervisor.Checkpoint, error)
+	// DeleteCheckpoint deletes a checkpoint. It does nothing if there is none.
+	DeleteCheckpoint(ctx context.Context, domain, name string) error
 	// HasImages reports whether all files exist in the directory of a backup.
 	HasImages(ctx context.Context, pool, dir string, files []string) (bool, error)
 	// AbortBackup aborts a backup. It does nothing if there is none.
@@ -119,6 +129,11 @@ func (b *backupRun) observe(ctx context.Context) error {
 	}
 	b.view.Images = false
 	intent, record := b.view.Intent, b.view.Record
+	if intent != nil && intent.ID != record.ID && intent.Checkpoint != "" {
+		if err := b.observeChanges(ctx); err != nil {
+			return err
+		}
+	}
 	if b.view.Job.State != backup.JobSucceeded || record.Ended() || intent == nil || intent.ID != record.ID {
 		return nil
 	}
@@ -132,6 +147,25 @@ func (b *backupRun) observe(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// observeChanges reads which disks are tracked, and since when.
+func (b *backupRun) observeChanges(ctx context.Context) error {
+	b.view.Changes = backup.Changes{Tracked: trackedVolumes(b.scope.domain), Checkpoints: map[string][]string{}}
+	list, err := b.guest.Checkpoints(ctx, b.scope.domainName())
+	if err != nil {
+		return err
+	}
+	for _, checkpoint := range list {
+		var volumes []string
+		for _, volume := range b.view.Intent.Volumes {
+			if slices.Contains(checkpoint.Targets, diskTarget(b.scope.domain.XML, domain.DiskAlias(volume))) {
+				volumes = append(volumes, volume)
+			}
+		}
+		b.view.Changes.Checkpoints[checkpoint.Name] = volumes
+	}
+	return nil
 }
 
 func (b *backupRun) write(ctx context.Context, record backup.Record) error {
@@ -155,7 +189,12 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 		b.view.Problem = problem
 		return nil
 	}
-	err := b.guest.BeginBackup(ctx, b.scope.domainName(), backupPool(record.ID), backupDir(intent), images)
+	err := b.deleteObsolete(ctx, record)
+	if err == nil {
+		err = b.guest.BeginBackup(ctx, b.scope.domainName(), hypervisor.BackupRequest{
+			Pool: backupPool(record.ID), Dir: backupDir(intent), Images: images, Checkpoint: record.Checkpoint, Since: record.Since,
+		})
+	}
 	switch {
 	case err == nil:
 		record.Stage = backup.Running
@@ -168,6 +207,27 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 	}
 }
 
+// deleteObsolete deletes the checkpoints from which no backup will start any more: each costs the guest memory, and time with each write.
+// One that cannot be deleted is harmless.
+func (b *backupRun) deleteObsolete(ctx context.Context, record backup.Record) error {
+	if record.Checkpoint == "" {
+		return nil
+	}
+	if err := b.observeChanges(ctx); err != nil {
+		return err
+	}
+	for _, name := range b.view.Intent.Obsolete(record, b.view.Changes) {
+		err := b.guest.DeleteCheckpoint(ctx, b.scope.domainName(), name)
+		if errors.Is(err, hypervisor.ErrUnreachable) {
+			return err
+		}
+		if err != nil {
+			log.FromContext(ctx).Error(err, "Cannot delete a checkpoint that no backup needs any more", "checkpoint", name)
+		}
+	}
+	return nil
+}
+
 // images returns the images of the disks, or why there is none for one of them.
 func (b *backupRun) images() (images []hypervisor.BackupImage, problem string) {
 	intent := b.view.Intent
@@ -176,7 +236,10 @@ func (b *backupRun) images() (images []hypervisor.BackupImage, problem string) {
 		if target == "" {
 			return nil, fmt.Sprintf("the guest has no disk of the volume %s", volume)
 		}
-		images = append(images, hypervisor.BackupImage{Target: target, File: path.Base(intent.File(volume))})
+		// A backup with a checkpoint has only disks that are tracked.
+		images = append(images, hypervisor.BackupImage{
+			Target: target, File: path.Base(intent.File(volume)), Tracked: b.view.Record.Checkpoint != "",
+		})
 	}
 	return images, ""
 }
@@ -187,6 +250,31 @@ func backupPool(id string) string { return "backup-" + id }
 // backupDir is the directory of a backup in the launcher Pod.
 func backupDir(intent *backup.Intent) string {
 	return path.Join(launcherpod.UtilityVolumeDir(intent.UtilityVolume), path.Clean("/"+intent.Directory))
+}
+
+// trackedVolumes returns the volumes of a running domain whose disks have an overlay.
+func trackedVolumes(d *hypervisor.Domain) []string {
+	var names []string
+	if d == nil || d.XML == nil || d.XML.Devices == nil {
+		return nil
+	}
+	for i := range d.XML.Devices.Disks {
+		disk := &d.XML.Devices.Disks[i]
+		if disk.Alias == nil || !domain.IsTracked(disk) || len(names) == maxTracked {
+			continue
+		}
+		// A hostile launcher may have chosen the alias.
+		if name, ours := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias("")); ours && len(validation.IsDNS1123Label(name)) == 0 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// setTracked copies the volumes whose changed blocks are tracked to the status.
+func setTracked(s *scope) {
+	s.vmi.Status.TrackedVolumes = trackedVolumes(s.domain)
 }
 
 // isUtilityMounted reports whether the volume for the images is in the launcher Pod.

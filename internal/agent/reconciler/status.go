@@ -41,6 +41,7 @@ func computeStatus(s *scope, phaseErr error) {
 		s.setMemoryOverhead()
 		setInterfaces(s)
 		setVolumes(s)
+		setTracked(s)
 		setGuestOS(status, s.report().info)
 		setCredentials(s, now)
 		setMigratable(s.vmi, now)

@@ -5,6 +5,7 @@ package fake
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -21,6 +22,9 @@ type backingUp struct {
 	images map[string]bool
 	open   []string
 	begun  int
+	// checkpoints are the guest's, by name, and requests the backups that were begun.
+	checkpoints map[string]hypervisor.Checkpoint
+	requests    []hypervisor.BackupRequest
 }
 
 // EndBackup ends the running backup: with success if the problem is empty.
@@ -59,6 +63,42 @@ func (l *Launcher) Images() []string {
 	return slices.Collect(maps.Keys(l.backups.images))
 }
 
+// LastBackup returns the backup that was begun last.
+func (l *Launcher) LastBackup() hypervisor.BackupRequest {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.backups.requests) == 0 {
+		return hypervisor.BackupRequest{}
+	}
+	return l.backups.requests[len(l.backups.requests)-1]
+}
+
+// ForgetCheckpoints makes the guest lose its checkpoints, as with a new QEMU.
+func (l *Launcher) ForgetCheckpoints() {
+	l.change(func() { l.backups.checkpoints = nil })
+}
+
+// Checkpoints returns the guest's checkpoints.
+func (l *Launcher) Checkpoints(ctx context.Context, name string) ([]hypervisor.Checkpoint, error) {
+	if err := l.running(ctx, "checkpoints", name); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.backups.checkpoints)), nil
+}
+
+// DeleteCheckpoint deletes a checkpoint, if there is one.
+func (l *Launcher) DeleteCheckpoint(ctx context.Context, name, checkpoint string) error {
+	if err := l.running(ctx, "checkpoints", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.backups.checkpoints, checkpoint)
+	return nil
+}
+
 // RecordBackup writes the record to the domain's metadata.
 func (l *Launcher) RecordBackup(ctx context.Context, name string, record backup.Record) error {
 	if err := l.running(ctx, "record", name); err != nil {
@@ -93,7 +133,7 @@ func (l *Launcher) DiscardJobResult(ctx context.Context, name string) error {
 }
 
 // BeginBackup begins a job.
-func (l *Launcher) BeginBackup(ctx context.Context, name, _, dir string, images []hypervisor.BackupImage) error {
+func (l *Launcher) BeginBackup(ctx context.Context, name string, r hypervisor.BackupRequest) error {
 	if err := l.running(ctx, "backup", name); err != nil {
 		return err
 	}
@@ -102,11 +142,27 @@ func (l *Launcher) BeginBackup(ctx context.Context, name, _, dir string, images 
 	if l.backups.images == nil {
 		l.backups.images = map[string]bool{}
 	}
-	for _, image := range images {
-		file := path.Join(dir, image.File)
+	for _, image := range r.Images {
+		file := r.File(image)
 		l.backups.images[file] = true
 		l.backups.open = append(l.backups.open, file)
 	}
+	if _, found := l.backups.checkpoints[r.Since]; r.Since != "" && !found {
+		return fmt.Errorf("checkpoint %q not found", r.Since)
+	}
+	if r.Checkpoint != "" {
+		created := hypervisor.Checkpoint{Name: r.Checkpoint}
+		for _, image := range r.Images {
+			if image.Tracked {
+				created.Targets = append(created.Targets, image.Target)
+			}
+		}
+		if l.backups.checkpoints == nil {
+			l.backups.checkpoints = map[string]hypervisor.Checkpoint{}
+		}
+		l.backups.checkpoints[r.Checkpoint] = created
+	}
+	l.backups.requests = append(l.backups.requests, r)
 	l.backups.job = backup.Job{State: backup.JobActive}
 	l.backups.begun++
 	return l.respond("backup")

@@ -6,7 +6,6 @@ package rpc
 import (
 	"context"
 	"fmt"
-	"path"
 
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -75,27 +74,20 @@ func (c *Conn) DiscardJobResult(ctx context.Context, domain string) error {
 	})
 }
 
-// BeginBackup creates a directory as a pool and begins to copy disks to images in it. It fails if an image exists.
-func (c *Conn) BeginBackup(ctx context.Context, domain, pool, dir string, images []hypervisor.BackupImage) error {
-	definition := &libvirtxml.DomainBackup{Push: &libvirtxml.DomainBackupPush{Disks: &libvirtxml.DomainBackupPushDisks{}}}
-	for _, image := range images {
-		definition.Push.Disks.Disks = append(definition.Push.Disks.Disks, libvirtxml.DomainBackupPushDisk{
-			Name: image.Target, Backup: "yes",
-			Driver: &libvirtxml.DomainBackupDiskDriver{Type: hypervisor.FormatQCOW2},
-			Target: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path.Join(dir, image.File)}},
-		})
-	}
-	text, err := definition.Marshal()
+// BeginBackup creates a directory as a pool and begins to copy disks to images in it. It fails if an image exists, and then creates no
+// checkpoint.
+func (c *Conn) BeginBackup(ctx context.Context, domain string, r hypervisor.BackupRequest) error {
+	definition, checkpoint, err := backupXML(r)
 	if err != nil {
-		return fmt.Errorf("write the backup's XML: %w", err)
+		return err
 	}
-	if err := c.call(ctx, actTimeout, "create the directory "+dir, func(l *libvirt.Connect) error {
-		return makeDirectory(l, pool, dir)
+	if err := c.call(ctx, actTimeout, "create the directory "+r.Dir, func(l *libvirt.Connect) error {
+		return makeDirectory(l, r.Pool, r.Dir)
 	}); err != nil {
 		return err
 	}
 	return c.call(ctx, actTimeout, "begin the backup", func(l *libvirt.Connect) error {
-		return withDomain(l, domain, func(d *libvirt.Domain) error { return d.BackupBegin(text, "", 0) })
+		return withDomain(l, domain, func(d *libvirt.Domain) error { return d.BackupBegin(definition, checkpoint, 0) })
 	})
 }
 

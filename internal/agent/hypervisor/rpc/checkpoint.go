@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+)
+
+// maxCheckpoints is how many checkpoints of a domain are read. A guest has one more than its VM has trackers.
+const maxCheckpoints = 64
+
+// Checkpoints returns the checkpoints that libvirt has of a domain. They are gone with the domain's QEMU.
+func (c *Conn) Checkpoints(ctx context.Context, domain string) ([]hypervisor.Checkpoint, error) {
+	ctx, end := c.startConversation(ctx)
+	defer end()
+	var found []hypervisor.Checkpoint
+	err := c.onDomain(ctx, domain, "read the checkpoints", func(d *libvirt.Domain) error {
+		list, err := d.ListAllCheckpoints(0)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			for i := range list {
+				_ = list[i].Free()
+			}
+		}()
+		for i := range list[:min(len(list), maxCheckpoints)] {
+			text, err := list[i].GetXMLDesc(libvirt.DOMAIN_CHECKPOINT_XML_NO_DOMAIN)
+			if isCode(err, libvirt.ERR_NO_DOMAIN_CHECKPOINT) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			parsed := &libvirtxml.DomainCheckpoint{}
+			if err := hypervisor.ReadXML(ctx, text, parsed); err != nil {
+				return fmt.Errorf("parse the XML of a checkpoint: %w", err)
+			}
+			found = append(found, checkpointOf(parsed))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// checkpointOf returns a checkpoint with the disks that it has a bitmap of.
+func checkpointOf(parsed *libvirtxml.DomainCheckpoint) hypervisor.Checkpoint {
+	checkpoint := hypervisor.Checkpoint{Name: parsed.Name}
+	if parsed.Disks == nil {
+		return checkpoint
+	}
+	for _, disk := range parsed.Disks.Disks {
+		if disk.Checkpoint == checkpointBitmap {
+			checkpoint.Targets = append(checkpoint.Targets, disk.Name)
+		}
+	}
+	return checkpoint
+}
+
+// DeleteCheckpoint deletes a checkpoint with its bitmaps. It does nothing if there is none.
+func (c *Conn) DeleteCheckpoint(ctx context.Context, domain, name string) error {
+	return c.onDomain(ctx, domain, "delete the checkpoint "+name, func(d *libvirt.Domain) error {
+		checkpoint, err := d.CheckpointLookupByName(name, 0)
+		if isCode(err, libvirt.ERR_NO_DOMAIN_CHECKPOINT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { _ = checkpoint.Free() }()
+		return checkpoint.Delete(0)
+	})
+}
+
+// Values of attributes of libvirt's XML of backups and checkpoints.
+const (
+	checkpointBitmap  = "bitmap"
+	checkpointNone    = "no"
+	modeIncremental   = "incremental"
+	includedInABackup = "yes"
+)
+
+// backupXML returns the definitions of a backup and of its checkpoint, which is empty if the backup creates none.
+func backupXML(r hypervisor.BackupRequest) (backup, checkpoint string, err error) {
+	definition := &libvirtxml.DomainBackup{Push: &libvirtxml.DomainBackupPush{Disks: &libvirtxml.DomainBackupPushDisks{}}}
+	created := &libvirtxml.DomainCheckpoint{Name: r.Checkpoint, Disks: &libvirtxml.DomainCheckpointDisks{}}
+	for _, image := range r.Images {
+		disk := libvirtxml.DomainBackupPushDisk{
+			Name: image.Target, Backup: includedInABackup,
+			Driver: &libvirtxml.DomainBackupDiskDriver{Type: hypervisor.FormatQCOW2},
+			Target: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: r.File(image)}},
+		}
+		if r.Since != "" {
+			disk.BackupMode, disk.Incremental = modeIncremental, r.Since
+		}
+		definition.Push.Disks.Disks = append(definition.Push.Disks.Disks, disk)
+		tracked := libvirtxml.DomainCheckpointDisk{Name: image.Target, Checkpoint: checkpointNone}
+		if image.Tracked {
+			tracked.Checkpoint = checkpointBitmap
+		}
+		created.Disks.Disks = append(created.Disks.Disks, tracked)
+	}
+	if backup, err = definition.Marshal(); err != nil {
+		return "", "", fmt.Errorf("write the backup's XML: %w", err)
+	}
+	if r.Checkpoint == "" {
+		return backup, "", nil
+	}
+	if checkpoint, err = created.Marshal(); err != nil {
+		return "", "", fmt.Errorf("write the checkpoint's XML: %w", err)
+	}
+	return backup, checkpoint, nil
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package backup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Changes is what the agent knows about the changed blocks of a running guest's disks.
+type Changes struct {
+	// Tracked are the volumes whose disks have an overlay.
+	Tracked []string
+	// Checkpoints are the guest's checkpoints by name, with the volumes whose changed blocks are known since.
+	Checkpoints map[string][]string
+}
+
+// maxNamed is how many volumes a text names.
+const maxNamed = 5
+
+// record returns the record with which a backup begins. What kind of backup it is does not change after that. It is an incremental one only
+// if all of its disks have been tracked since the checkpoint: the images of one backup belong together.
+func (i *Intent) record(now time.Time, c Changes) Record {
+	r := Record{ID: i.ID, Stage: Requested, StartedAt: now}
+	if i.Checkpoint == "" {
+		return r
+	}
+	if missing := i.without(c.Tracked); len(missing) > 0 {
+		r.FullBecause = "changed blocks are not tracked of " + named(missing)
+		return r
+	}
+	r.Checkpoint = i.Checkpoint
+	if i.Since == "" {
+		return r
+	}
+	since, found := c.Checkpoints[i.Since]
+	switch missing := i.without(since); {
+	case !found:
+		r.FullBecause = fmt.Sprintf("the running guest does not have the checkpoint %s: it was started or migrated after that", i.Since)
+	case len(missing) > 0:
+		r.FullBecause = fmt.Sprintf("the checkpoint %s does not have %s", i.Since, named(missing))
+	default:
+		r.Since = i.Since
+	}
+	return r
+}
+
+// Obsolete returns the checkpoints from which no backup will start any more. A backup that creates none deletes none.
+func (i *Intent) Obsolete(r Record, c Changes) []string {
+	if r.Checkpoint == "" {
+		return nil
+	}
+	var names []string
+	for name := range c.Checkpoints {
+		if name != r.Since && name != r.Checkpoint && !slices.Contains(i.Kept, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// without returns the volumes of the backup that are not in a list.
+func (i *Intent) without(list []string) []string {
+	var missing []string
+	for _, volume := range i.Volumes {
+		if !slices.Contains(list, volume) {
+			missing = append(missing, volume)
+		}
+	}
+	return missing
+}
+
+func named(volumes []string) string {
+	if len(volumes) == 1 {
+		return "the volume " + volumes[0]
+	}
+	text := "the volumes " + strings.Join(volumes[:min(len(volumes), maxNamed)], ", ")
+	if more := len(volumes) - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
