@@ -114,6 +114,8 @@ type Config struct {
 	InstancetypeReferencePolicy v1.InstancetypeReferencePolicy
 	// CommonInstancetypes installs the common instance types and preferences.
 	CommonInstancetypes bool
+	// ChangedBlockTracking selects the VMs whose changed blocks are tracked.
+	ChangedBlockTracking TrackedVMs
 	// FeatureGates are the enabled features.
 	FeatureGates FeatureGates
 

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -134,7 +133,8 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 	if d := s.CommonInstancetypesDeployment; d != nil && d.Enabled != nil {
 		c.CommonInstancetypes = *d.Enabled
 	}
-	p.autoCPULimit(s.AutoCPULimitNamespaceLabelSelector, path.Child("autoCPULimitNamespaceLabelSelector"))
+	c.AutoCPULimitNamespaces = p.selector(s.AutoCPULimitNamespaceLabelSelector, path.Child("autoCPULimitNamespaceLabelSelector"))
+	p.changedBlockTracking(s.ChangedBlockTrackingLabelSelectors, path.Child("changedBlockTrackingLabelSelectors"))
 	for _, support := range s.SupportContainerResources {
 		resources := corev1.ResourceRequirements{Requests: support.Resources.Requests, Limits: support.Resources.Limits}
 		switch support.Type {
@@ -147,22 +147,6 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 		}
 	}
 	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode, path.Child("virtualMachineInstancesPerNode"))
-}
-
-func (p *parser) autoCPULimit(s *metav1.LabelSelector, path *field.Path) {
-	if s == nil {
-		return
-	}
-	if errs := metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path); len(errs) > 0 {
-		p.errs = append(p.errs, errs...)
-		return
-	}
-	selector, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		p.errs = append(p.errs, field.Invalid(path, s, err.Error()))
-		return
-	}
-	p.config.AutoCPULimitNamespaces = selector
 }
 
 func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {

@@ -120,6 +120,41 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		Expect(versionOf(of)).To(Equal(before))
 	})
 
+	It("continues the backups of its tracker", func() {
+		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "t"}}
+		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+		Expect(k8sClient.Create(ctx, tracker)).To(Succeed())
+		reconcile()
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		reconcile()
+		guest(func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
+		since := ""
+		for _, name := range []string{"first", "second"} {
+			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+			of.Spec.PvcName = ptr.To("backups")
+			Expect(k8sClient.Create(ctx, of)).To(Succeed())
+			reconcile()
+			mounted(true)
+			intent := backup.IntentOf(&ExpectExists(vmi).Status)
+			Expect(intent.Checkpoint).To(HavePrefix(name + "-"))
+			Expect(intent.Since).To(Equal(since))
+			guest(func(s *v1.VirtualMachineInstanceStatus) {
+				s.DiskBackupRecord = backup.Record{
+					ID: intent.ID, Stage: backup.Succeeded, StartedAt: time.Now(), Checkpoint: intent.Checkpoint, Since: since,
+				}.Status()
+			})
+			Expect(ExpectExists(tracker).Status).To(Or(BeNil(), HaveField("LatestCheckpoint.Name", since)), "its claim is not detached yet")
+			mounted(false)
+			Expect(conditionOf(backupv1alpha1.ConditionComplete).Status).To(Equal(metav1.ConditionTrue))
+			Expect(of.Status.CheckpointName).To(HaveValue(Equal(intent.Checkpoint)))
+			Expect(ExpectExists(tracker).Status.LatestCheckpoint).To(And(HaveField("Name", intent.Checkpoint),
+				HaveField("Volumes", ConsistOf(backupv1alpha1.BackupVolumeInfo{VolumeName: "root", DiskTarget: "vda"}))))
+			since = intent.Checkpoint
+		}
+		Expect(of.Status.Type).To(Equal(backupv1alpha1.Incremental))
+	})
+
 	It("is aborted when it is deleted, and goes when QEMU does not write any more", func() {
 		reconcile()
 		mounted(true)

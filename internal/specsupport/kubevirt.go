@@ -35,7 +35,6 @@ var KubeVirtFields = []Field{
 	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
 	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
 	{"configuration.hypervisors", nil, Warn, "KVM and emulation are what there is"},
-	{"configuration.changedBlockTrackingLabelSelectors", nil, Warn, "incremental backup is not implemented yet"},
 	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},
 	{"configuration.confidentialCompute", nil, Warn, "encrypted guests are not implemented yet"},
 	{"configuration.roleAggregationStrategy", []string{"Manual"}, Warn, "the roles are installed with the manifests: install them with config/manual-role-aggregation, or the chart with roles.aggregate=false"},

@@ -18,7 +18,7 @@ var VMIFields = []Field{
 
 	{"domain.devices.disks[].cdrom.readonly", []string{"false"}, Warn, "a guest never writes to a CD-ROM, whatever this says"},
 	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},
-	{"domain.devices.disks[].changedBlockTracking", nil, Refuse, "incremental backup is not implemented yet"},
+	{"domain.devices.disks[].changedBlockTracking", nil, Refuse, "choosing single disks is not implemented: the labels of the VM decide, see configuration.changedBlockTrackingLabelSelectors of the KubeVirt object"},
 
 	{"domain.devices.interfaces[].sriov", nil, Refuse, "SR-IOV is not implemented yet: use masquerade or bridge"},
 	{"domain.devices.interfaces[].slirp", nil, Refuse, "KubeVirt removed it: use masquerade"},

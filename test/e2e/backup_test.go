@@ -117,7 +117,74 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		Expect(condition(instance, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
 		Expect(readVM(ctx, namespace, name).Generation).To(Equal(generation))
 	}, SpecTimeout(15*time.Minute))
+
+	It("has only what has changed if the running guest has the tracker's checkpoint", func(ctx context.Context) {
+		const name = "tracked"
+		enableGate(ctx, "IncrementalBackup")
+		trackLabeled(ctx)
+		namespace := newNamespace(ctx)
+		target := makeClaim(namespace, "backups", corev1.PersistentVolumeFilesystem)
+		target.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Gi")
+		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock), target,
+			makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted), withGracePeriod(60), withClaim("files", "files"), withClaim("block", "block"),
+				func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{trackedLabel: "yes"} }))
+		expectTracking := func(state v1.ChangedBlockTrackingState) {
+			GinkgoHelper()
+			Eventually(readVM).WithArguments(ctx, namespace, name).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(
+				HaveField("Status.ChangedBlockTracking", HaveField("State", state)))
+		}
+		expectTracking(v1.ChangedBlockTrackingInitializing)
+		expectVirtctl(ctx, "start", "-n", namespace, name)
+		expectReady(ctx, namespace, name)
+		expectBoots(ctx, namespace, name, 1)
+		expectTracking(v1.ChangedBlockTrackingEnabled)
+
+		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}}
+		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: name}
+		create(ctx, tracker)
+		backUp := func(backup string, kind backupv1alpha1.BackupType, message string) {
+			GinkgoHelper()
+			made := makeBackup(namespace, backup, tracker.Name, target.Name)
+			made.Spec.Source.APIGroup, made.Spec.Source.Kind = ptr.To(backupv1alpha1.GroupVersion.Group), "VirtualMachineBackupTracker"
+			create(ctx, made)
+			expectBackup(ctx, made)
+			Expect(made.Status.Type).To(Equal(kind), "%+v", made.Status)
+			Expect(meta.FindStatusCondition(made.Status.Conditions, string(backupv1alpha1.ConditionComplete)).Message).To(ContainSubstring(message))
+			Expect(k8s.Get(ctx, client.ObjectKeyFromObject(tracker), tracker)).To(Succeed())
+			Expect(tracker.Status.LatestCheckpoint.Name).To(Equal(ptr.Deref(made.Status.CheckpointName, "")))
+		}
+		backUp("first", backupv1alpha1.Full, "had no checkpoint")
+		writeOn(ctx, namespace, name, writeExported, "files", "block")
+		backUp("second", backupv1alpha1.Incremental, "since the checkpoint first-")
+
+		By("making a full one after a restart")
+		before := vmi(ctx, namespace, name)
+		expectVirtctl(ctx, "restart", "-n", namespace, name)
+		expectNewInstance(ctx, before)
+		expectReady(ctx, namespace, name)
+		expectTracking(v1.ChangedBlockTrackingEnabled)
+		backUp("third", backupv1alpha1.Full, "does not have the checkpoint second-")
+	}, SpecTimeout(15*time.Minute))
 })
+
+// trackedLabel is the label of VMs whose changed blocks are tracked.
+const trackedLabel = "e2e.vireo.example/tracked"
+
+// trackLabeled has the changed blocks of VMs with trackedLabel tracked.
+func trackLabeled(ctx context.Context) {
+	GinkgoHelper()
+	Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		list := &v1.KubeVirtList{}
+		if err := k8s.List(ctx, list); err != nil {
+			return err
+		}
+		kubeVirt := &list.Items[0]
+		kubeVirt.Spec.Configuration.ChangedBlockTrackingLabelSelectors = &v1.ChangedBlockTrackingSelectors{
+			VirtualMachineLabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{trackedLabel: "yes"}},
+		}
+		return k8s.Update(ctx, kubeVirt)
+	})).To(Succeed())
+}
 
 func makeBackup(namespace, name, vm, claim string) *backupv1alpha1.VirtualMachineBackup {
 	made := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

@@ -16,8 +16,11 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"libvirt.org/go/libvirtxml"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/backup"
@@ -99,6 +102,14 @@ func (g *trackedGuest) expectChain(image string) {
 	expectOutput(qemuImg("compare", "-U", "-f", "qcow2", "-F", "raw", base, g.pod.daemon.Host(image)), "Images are identical")
 }
 
+// blocksOf returns the space that a file occupies, in units of 512 bytes.
+func blocksOf(path string) int64 {
+	GinkgoHelper()
+	var stat unix.Stat_t
+	Expect(unix.Stat(path, &stat)).To(Succeed())
+	return stat.Blocks
+}
+
 func expectOutput(command *exec.Cmd, text string) {
 	GinkgoHelper()
 	out, err := command.CombinedOutput()
@@ -145,7 +156,9 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		Expect(g.conn.DeleteCheckpoint(ctx, g.domain, "b1")).To(Succeed())
 		Expect(g.conn.DeleteCheckpoint(ctx, g.domain, "b1")).To(Succeed())
 		Expect(checkpoints(g.conn, g.domain)).To(ConsistOf("b2"))
-		g.run("rm /mnt/data/two; sync; fstrim /mnt/data || true; yes four | head -c 65536 > /mnt/data/four; sync")
+		before := blocksOf(p.daemon.Host(image))
+		g.run("mount -o remount,discard /mnt/data; rm /mnt/data/one; sync; yes four | head -c 65536 > /mnt/data/four; sync")
+		Eventually(func() int64 { return blocksOf(p.daemon.Host(image)) }).Should(BeNumerically("<", before-1000), "the discard does not reach the image")
 		g.backUp("b3", "b2")
 		g.expectChain(image)
 
@@ -197,10 +210,22 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
 		join(m.sourcePod, m.targetPod)
 		size := int64(len(ext4()))
+		// A second disk is copied, as that of a containerDisk is.
+		const copiedDisk = launcherpod.EphemeralDisksDir + "/copied.img"
+		withCopiedDisk := func() *libvirtxml.Domain {
+			d := trackedDomain(sharedDisk)
+			d.Devices.Disks = append(d.Devices.Disks, libvirtxml.DomainDisk{
+				Device: "disk", Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw", Cache: "none"},
+				Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: copiedDisk}},
+				Target: &libvirtxml.DomainDiskTarget{Dev: "vdb", Bus: "virtio"}, Alias: &libvirtxml.DomainAlias{Name: "ua-disk-copied"},
+			})
+			return d
+		}
 		for _, p := range []*pod{m.sourcePod, m.targetPod} {
 			p.writeOverlay(trackedOverlay, sharedDisk, size)
+			p.write(copiedDisk, make([]byte, diskBytes))
 		}
-		g := &trackedGuest{linux: bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *trackedDomain(sharedDisk) })}
+		g := &trackedGuest{linux: bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *withCopiedDisk() })}
 		m.guest = g.linux
 		m.targetPod.share(m.sourcePod, sharedDisk)
 		m.targetPod.prepareKernel(guestBoot())
@@ -210,9 +235,11 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 			GinkgoHelper()
 			live, err := m.sourceConn.LiveXML(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
-			xml, err := domain.ForTarget(live, trackedDomain(sharedDisk))
+			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vdb"}, DialTarget: m.dial}
+			r.XML, err = domain.ForTarget(live, withCopiedDisk())
 			Expect(err).NotTo(HaveOccurred())
-			return hypervisor.TransferRequest{Domain: m.guest.domain, XML: xml, Address: m.address, DialTarget: m.dial}
+			m.installCertificates(&r)
+			return r
 		}
 		g.run("echo before > /mnt/data/log; sync")
 		g.backUp("b1", "")
@@ -283,5 +310,71 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		g.run("yes three | dd of=/dev/" + disk + " bs=65536 count=2 seek=40 conv=fsync")
 		g.backUp("b2", "b1")
 		g.expectChain(device)
+	})
+})
+
+var _ = Describe("The agent and changed blocks", Label("libvirt"), func() {
+	It("backs up what has changed of an image and of a device", func() {
+		vmi := assignedVMI()
+		vmi.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingInitializing}
+		disk := v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}
+		for _, claim := range []v1.VolumeStatus{claimStatus("file", corev1.PersistentVolumeFilesystem), claimStatus("device", corev1.PersistentVolumeBlock)} {
+			source := &v1.PersistentVolumeClaimVolumeSource{}
+			source.ClaimName = claim.Name
+			addDisk(vmi, disk, claim.Name, v1.VolumeSource{PersistentVolumeClaim: source})
+			claim.PersistentVolumeClaimInfo.FilesystemOverhead = ptr.To[v1.Percent]("0")
+			vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, claim)
+		}
+		n := newNode(launcherPod(), vmi)
+		n.addPrimaryInterface()
+		n.writeImage()
+		image := n.writeInPod(launcherpod.DiskDir("file")+"/disk.img", make([]byte, 2*diskBytes))
+		target := n.daemon.Host(launcherpod.UtilityVolumeDir("target"))
+		Expect(os.MkdirAll(target, 0o755)).To(Succeed())
+		for _, path := range []string{image, target} {
+			Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
+		}
+		Expect(os.Chmod(image, 0o600)).To(Succeed())
+		grow := (&pod{daemon: n.daemon}).prepareBlockDevice(launcherpod.BlockDevice("device"))
+		n.linkSocket()
+		n.settle(isRunning)
+		Expect(n.vmi().Status.TrackedVolumes).To(ConsistOf("device", "file"))
+		n.addUtilityVolume("target")
+
+		By("copying everything first")
+		intent := &backup.Intent{
+			ID: "a", UtilityVolume: "target", Directory: "vm/a", FilePrefix: "a-", Volumes: []string{"file", "device"}, Checkpoint: "of-a",
+		}
+		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-a"), HaveField("Since", "")))
+
+		By("copying what has changed with a restarted agent")
+		n.stopAgent()
+		n.startAgent()
+		intent = &backup.Intent{
+			ID: "b", UtilityVolume: "target", Directory: "vm/b", FilePrefix: "b-", Volumes: []string{"file", "device"}, Checkpoint: "of-b", Since: "of-a",
+			Kept: []string{"of-a"},
+		}
+		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-b"), HaveField("Since", "of-a")))
+		for _, volume := range intent.Volumes {
+			Expect(filepath.Join(target, intent.File(volume))).To(BeAnExistingFile())
+		}
+
+		By("growing both disks")
+		grow(4 * diskBytes)
+		n.setCapacity("4Mi")
+		n.settle(func(vmi *v1.VirtualMachineInstance) bool {
+			grown := 0
+			for _, volume := range vmi.Status.VolumeStatus {
+				if volume.Size == 4*diskBytes {
+					grown++
+				}
+			}
+			return grown == 2
+		})
+		intent = &backup.Intent{
+			ID: "c", UtilityVolume: "target", Directory: "vm/c", FilePrefix: "c-", Volumes: []string{"file", "device"}, Checkpoint: "of-c", Since: "gone",
+		}
+		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Since", ""),
+			HaveField("FullBecause", ContainSubstring("does not have the checkpoint gone"))))
 	})
 })

@@ -5,6 +5,7 @@ package media
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 
@@ -36,8 +37,13 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 			continue
 		}
 		t := tracker{storage: s, files: files, vmi: vmi, volume: name, fact: fact}
-		if err := t.track(ctx); err != nil {
+		err := t.track(ctx)
+		if errors.Is(err, hypervisor.ErrUnreachable) || err != nil && ctx.Err() != nil {
 			return fmt.Errorf("volume %q: track its changed blocks: %w", name, err)
+		}
+		if err != nil {
+			// Such as in the Pod of an earlier version, which has no directory for overlays. The guest can do without.
+			t.problem = err.Error()
 		}
 		if t.problem != "" {
 			log.FromContext(ctx).Info("The changed blocks of a disk are not tracked", "volume", name, "reason", t.problem)
@@ -67,8 +73,7 @@ func (t *tracker) track(ctx context.Context) error {
 	}
 	content, err := overlay.Overlay{DiskBytes: bytes, DataFile: t.fact.Path}.Marshal()
 	if err != nil {
-		t.problem = err.Error()
-		return nil
+		return err
 	}
 	pool, err := t.storage.Pool(ctx, launcherpod.TrackedPool, launcherpod.TrackedDisksDir)
 	if err != nil {

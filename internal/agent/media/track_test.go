@@ -6,6 +6,7 @@ package media
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media/overlay"
 	"github.com/vireo-project/vireo/internal/domain"
@@ -124,17 +126,26 @@ func TestTrack(t *testing.T) {
 	}
 }
 
-func TestTrackReportsThatThePodCannotBeInspected(t *testing.T) {
+func TestTrackWithErrors(t *testing.T) {
 	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
 	claim.PersistentVolumeClaim.ClaimName = "c"
-	launcher := fake.NewNode().Launcher("pod")
 	vmi := vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem), asDisk(nil))
-	result, err := Prepare(context.Background(), launcher, content{}.write(t), limits, vmi)
-	if err != nil {
-		t.Fatal(err)
-	}
-	broken := errors.New("no broker")
-	if err := Track(context.Background(), launcher, deviceFiles{err: broken}, vmi, result); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
+	for name, tc := range map[string]struct {
+		err   error
+		fails bool
+	}{
+		"the launcher is unreachable":    {fmt.Errorf("create: %w", hypervisor.ErrUnreachable), true},
+		"there is no directory for them": {errors.New("no such directory"), false},
+	} {
+		launcher := fake.NewNode().Launcher("pod")
+		result, err := Prepare(context.Background(), launcher, content{}.write(t), limits, vmi)
+		if err != nil {
+			t.Fatal(err)
+		}
+		launcher.Fail("create", tc.err)
+		err = Track(context.Background(), launcher, deviceFiles{}, vmi, result)
+		if errors.Is(err, tc.err) != tc.fails || result.Disks["v"].DataPath != "" {
+			t.Errorf("%s: got %v with %+v", name, err, result.Disks["v"])
+		}
 	}
 }

@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,7 +64,7 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 			continue
 		}
 		attempt := growth{bytes: want}
-		if err := growDisk(ctx, s, r.Files(s.pod.UID), disks, volume, target, want); err != nil {
+		if err := r.growDisk(ctx, s, disks, volume, target, want); err != nil {
 			log.FromContext(ctx).Error(err, "Cannot grow a disk to the size of its claim", "volume", volume.Name, "bytes", want)
 			attempt.retry = s.now.Add(growRetry)
 			s.requeueAfter(growRetry)
@@ -95,16 +96,19 @@ func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
 	return disk.Target.Dev, media.DiskBytes(info)
 }
 
-func growDisk(
-	ctx context.Context, s *scope, files media.DeviceFiles, disks diskGrower, volume *v1.Volume, target string, want uint64,
-) error {
+func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
 	block := vmistatus.IsBlock(claimInfo(s.vmi, volume.Name))
 	switch disk := domain.FindDisk(s.domain.XML, domain.DiskAlias(volume.Name)); {
 	case block && disk != nil && domain.IsTracked(disk):
 		// libvirt knows the size of the overlay's file only. QEMU refuses another size than the device's.
-		device, err := files.DeviceBytes(ctx, launcherpod.BlockDevice(volume.Name))
-		if err != nil || device == 0 {
-			return fmt.Errorf("the size of its device is not known: %w", err)
+		device, err := r.Files(s.pod.UID).DeviceBytes(ctx, launcherpod.BlockDevice(volume.Name))
+		switch {
+		case err != nil:
+			return fmt.Errorf("read the size of its device: %w", err)
+		case device == 0:
+			return errors.New("the size of its device is not known")
+		case device <= s.cache.sizes[target]:
+			return nil // The device has not grown with its claim.
 		}
 		return disks.GrowDisk(ctx, s.domainName(), target, device)
 	case block:

@@ -129,7 +129,8 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 	if vmi == nil || !s.mayStart() {
 		return nil
 	}
-	if s.cache.disks == nil {
+	tracks := backup.WantsTracking(&vmi.Status)
+	if s.cache.disks == nil || s.cache.tracks != tracks {
 		disks, err := media.Prepare(ctx, storage, r.Content(s.pod.UID), media.Limits{
 			ReserveBytes:        s.config.MinimumReservePVCBytes,
 			TolerateLessPercent: s.config.PVCTolerateLessSpaceUpToPercent,
@@ -137,12 +138,12 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 		if err != nil {
 			return fromMedia(vmi, err)
 		}
-		if backup.WantsTracking(&vmi.Status) {
+		if tracks {
 			if err := media.Track(ctx, storage, r.Files(s.pod.UID), withoutHotplugged(vmi, s.pod), disks); err != nil {
 				return fromConnection(fmt.Errorf("prepare disks: %w", err))
 			}
 		}
-		s.cache.disks = disks
+		s.cache.disks, s.cache.tracks = disks, tracks
 	}
 	s.disks = s.cache.disks
 	return nil

@@ -104,6 +104,8 @@ type podCache struct {
 	// interfaces and disks are set once they are prepared.
 	interfaces map[string]domain.InterfaceFact
 	disks      *media.Result
+	// tracks reports whether disks have overlays, as far as they can.
+	tracks bool
 	// forwards reports whether all ports are forwarded to the guest.
 	forwards bool
 	// sizes are those of the running guest's disks in bytes, by the name of their target.

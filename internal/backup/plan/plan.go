@@ -24,8 +24,10 @@ type Observed struct {
 	Now time.Time
 	// Backup is the backup.
 	Backup *v1alpha1.VirtualMachineBackup
-	// Tracker is the source of the backup if that is a tracker and exists.
+	// Tracker is the source of the backup if that is a tracker and exists. It is read from the API server.
 	Tracker *v1alpha1.VirtualMachineBackupTracker
+	// Checkpoints are the latest checkpoints of all trackers of the VM. They are only needed before the backup starts.
+	Checkpoints []string
 	// VMI is the VM's VMI that has not ended, or nil. One that the VM does not control does not count.
 	VMI *v1.VirtualMachineInstance
 	// Claim is the claim that the backup is written to, or nil.
@@ -45,6 +47,8 @@ type Step struct {
 	Freeze      *freeze.Intent
 	Intent      *backup.Intent
 	ClearIntent bool
+	// Checkpoint is written to the status of the tracker: later backups start from it.
+	Checkpoint *v1alpha1.BackupCheckpoint
 	// Done means that nothing of the backup is left in the VMI. The finalizer can be removed.
 	Done bool
 	// After is when to call Next again even if nothing changes, or 0.
@@ -164,7 +168,7 @@ func (p *planner) waitFor(at time.Time) {
 
 // run waits until the backup has begun, the guest is thawed, the backup has ended and the claim is detached, in this order.
 func (p *planner) run() {
-	p.step.Status.Type = v1alpha1.Full
+	p.setType()
 	p.include()
 	if !p.thawed() {
 		p.progress(v1alpha1.ReasonInitiated, "The backup is being started")
@@ -181,6 +185,12 @@ func (p *planner) run() {
 	}
 	if p.record.Stage != backup.Succeeded {
 		p.fail(v1alpha1.ReasonFailed, "The disks were not copied: "+p.record.Problem)
+		return
+	}
+	if checkpoint := p.nextCheckpoint(); checkpoint != nil {
+		// Before the backup is complete: a client that waits for that may start the next one.
+		p.progress(v1alpha1.ReasonInitiated, "The checkpoint is being stored in the tracker")
+		p.step.Checkpoint = checkpoint
 		return
 	}
 	p.complete()

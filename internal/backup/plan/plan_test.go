@@ -51,7 +51,7 @@ func (c *cluster) next() Step {
 	c.t.Helper()
 	s := Next(c.Observed)
 	changes := 0
-	for _, set := range []bool{s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.Intent != nil, s.ClearIntent, s.Done} {
+	for _, set := range []bool{s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.Intent != nil, s.ClearIntent, s.Checkpoint != nil, s.Done} {
 		if set {
 			changes++
 		}
@@ -71,6 +71,8 @@ func (c *cluster) next() Step {
 		c.VMI.Status.DiskBackup = s.Intent.Status()
 	case s.ClearIntent:
 		c.VMI.Status.DiskBackup = nil
+	case s.Checkpoint != nil:
+		c.Tracker.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: s.Checkpoint}
 	}
 	return s
 }
@@ -155,7 +157,7 @@ func TestBackup(t *testing.T) {
 	}
 	c.record(backup.Succeeded, "")
 	c.finish()
-	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "Incremental backups are not implemented")
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, messageFull)
 	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonCompleted, "")
 }
 
@@ -358,17 +360,6 @@ func TestWaitsAndProblems(t *testing.T) {
 			}
 			c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, tc.problem)
 		})
-	}
-}
-
-func TestBackupOfATracker(t *testing.T) {
-	c := newCluster(t)
-	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
-	c.Tracker = &v1alpha1.VirtualMachineBackupTracker{}
-	c.Tracker.Spec.Source.Name = "vm"
-	c.begin()
-	if c.Backup.Status.Type != v1alpha1.Full {
-		t.Errorf("the type is %s", c.Backup.Status.Type)
 	}
 }
 

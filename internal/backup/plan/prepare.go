@@ -58,10 +58,11 @@ func (p *planner) prepare() {
 	}
 	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
 	if p.frozen() {
+		name := p.Backup.Name + "-" + p.Now.UTC().Format("20060102T150405Z")
 		p.step.Intent = &diskbackup.Intent{
-			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes,
-			Directory: fmt.Sprintf("%s/%s-%s", SourceVM(p.Backup, p.Tracker), p.Backup.Name, p.Now.UTC().Format("20060102T150405Z")),
+			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes, Directory: SourceVM(p.Backup, p.Tracker) + "/" + name,
 		}
+		p.track(name)
 	}
 }
 

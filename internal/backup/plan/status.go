@@ -14,8 +14,11 @@ import (
 // problemNotKept is why the guest was not frozen, if the agent does not report it.
 const problemNotKept = "The guest's file systems were not frozen until the backup had begun"
 
-// messageFull is the message of a backup that is complete.
-const messageFull = "The backup has all data of the included volumes. Incremental backups are not implemented yet"
+// messageFull and messageIncremental are the messages of a backup that is complete.
+const (
+	messageFull        = "The backup has all data of the included volumes"
+	messageIncremental = "The backup has what has changed in the included volumes since the checkpoint "
+)
 
 // set sets a condition.
 func (p *planner) set(kind v1alpha1.ConditionType, isTrue bool, reason, message string) {
@@ -43,8 +46,14 @@ func (p *planner) fail(reason, message string) {
 // complete reports that there is a backup, with a warning if the guest was to be frozen and was not.
 func (p *planner) complete() {
 	reason, message := v1alpha1.ReasonCompleted, messageFull
+	switch {
+	case p.record.Incremental():
+		message = messageIncremental + p.record.Since
+	case p.Tracker != nil:
+		message += ". It is a full one because " + p.whyFull()
+	}
 	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
-		reason, message = v1alpha1.ReasonCompletedWithWarning, messageFull+". "+quiesced.Message
+		reason, message = v1alpha1.ReasonCompletedWithWarning, message+". "+quiesced.Message
 	}
 	p.set(v1alpha1.ConditionProgressing, false, reason, message)
 	p.set(v1alpha1.ConditionComplete, true, reason, message)

@@ -61,6 +61,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachineinstancetypes;virtualmachineclusterinstancetypes,verbs=list;watch
 // +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachinepreferences;virtualmachineclusterpreferences,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
@@ -77,6 +78,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToExpand)).
+		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToTrack)).
 		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
 			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(classChanged)).
@@ -97,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy, CPUAllocationRatio: config.CPUAllocationRatio,
-		HotplugVolumes: config.HotplugVolumes,
+		HotplugVolumes: config.HotplugVolumes, Tracking: trackingOf(&config),
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

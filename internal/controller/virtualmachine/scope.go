@@ -55,6 +55,8 @@ type Scope struct {
 	CPUAllocationRatio int
 	// ReferencePolicy is whether the VM keeps referring to its instance type and preference.
 	ReferencePolicy v1.InstancetypeReferencePolicy
+	// Tracking is which VMs have their changed blocks tracked.
+	Tracking Tracking
 	// LiveMetadata are the annotations and labels of the template that are copied to a running instance.
 	LiveMetadata podspec.LiveMetadata
 	// Strategy is the run strategy in force.
@@ -110,7 +112,7 @@ func Run(ctx context.Context, s *Scope) error {
 	if err != nil && s.Failure == nil && !apierrors.IsConflict(err) {
 		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: err.Error()}
 	}
-	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s))
+	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s), setTracking(ctx, s))
 	// 1. The status is written even if a phase failed: it reports the failure.
 	computeStatus(s)
 	if statusErr := writeStatus(ctx, s); statusErr != nil {

@@ -37,6 +37,8 @@ type scope struct {
 	backup *v1alpha1.VirtualMachineBackup
 	// vmi is the VM's VMI as read, or nil.
 	vmi *v1.VirtualMachineInstance
+	// tracker is the source of the backup as read, or nil.
+	tracker *v1alpha1.VirtualMachineBackupTracker
 	// requeueAfter is when to reconcile again even if nothing changes, or 0.
 	requeueAfter time.Duration
 }
@@ -79,9 +81,11 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	source := s.backup.Spec.Source
 	var err error
 	if source.Kind == kindTracker {
-		if o.Tracker, err = reconciler.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.Client); err != nil {
+		// A stale one would have an earlier checkpoint.
+		if o.Tracker, err = reconciler.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.APIReader); err != nil {
 			return o, err
 		}
+		s.tracker = o.Tracker
 	}
 	if o.Claim, err = reconciler.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
 		return o, err
@@ -94,6 +98,9 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 		return o, err
 	}
 	o.VMI = s.vmi
+	if o.Checkpoints, err = s.checkpoints(ctx, vm); err != nil {
+		return o, err
+	}
 	migrations := &v1.VirtualMachineInstanceMigrationList{}
 	if err := s.APIReader.List(ctx, migrations, client.InNamespace(s.vmi.Namespace), client.MatchingFields{"spec.vmiName": vm}); err != nil {
 		return o, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
@@ -102,6 +109,26 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 		return !m.IsFinal() && m.DeletionTimestamp == nil
 	})
 	return o, nil
+}
+
+// checkpoints returns the latest checkpoints of the VM's trackers, if the backup is one of a tracker. Those of a tracker that the cache does
+// not have yet may be deleted; its next backup is then a full one.
+func (s *scope) checkpoints(ctx context.Context, vm string) (names []string, err error) {
+	if s.tracker == nil {
+		return nil, nil
+	}
+	list := &v1alpha1.VirtualMachineBackupTrackerList{}
+	if err := s.Client.List(ctx, list, client.InNamespace(s.backup.Namespace)); err != nil {
+		return nil, fmt.Errorf("list the trackers of VirtualMachine %s: %w", s.key(vm), err)
+	}
+	for i := range list.Items {
+		status := list.Items[i].Status
+		if list.Items[i].Spec.Source.Name == vm && status != nil && status.LatestCheckpoint != nil && status.LatestCheckpoint.Name != "" {
+			names = append(names, status.LatestCheckpoint.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
@@ -139,11 +166,26 @@ func (s *scope) apply(ctx context.Context, step plan.Step) error {
 		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = step.Freeze.Status() })
 	case step.Intent != nil:
 		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = step.Intent.Status() })
+	case step.Checkpoint != nil:
+		return s.storeCheckpoint(ctx, step.Checkpoint)
 	case step.ClearIntent:
 		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = nil })
 	default:
 		return nil
 	}
+}
+
+// storeCheckpoint writes the checkpoint from which later backups of the tracker start, with the resource version that was read.
+func (s *scope) storeCheckpoint(ctx context.Context, checkpoint *v1alpha1.BackupCheckpoint) error {
+	changed := s.tracker.DeepCopy()
+	if changed.Status == nil {
+		changed.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{}
+	}
+	changed.Status.LatestCheckpoint = checkpoint
+	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.tracker)); err != nil {
+		return fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", client.ObjectKeyFromObject(s.tracker), err)
+	}
+	return nil
 }
 
 // changeVolumes changes the VMI's utility volumes, with the resource version that was read.

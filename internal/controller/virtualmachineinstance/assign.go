@@ -40,6 +40,9 @@ func (s *scope) assignPod(ctx context.Context) error {
 	if err := s.assignVSOCK(ctx); err != nil {
 		return err
 	}
+	if err := s.decideTracking(ctx); err != nil {
+		return err
+	}
 	overhead, read := podspec.MemoryOverhead(s.vmi, s.podConfig), s.vmi
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
 		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.NodeNameLabel, s.pod.Spec.NodeName)

@@ -157,6 +157,7 @@ func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	setHotplug(o, status)
 	setMigrationRequired(o, r, status)
 	setClaims(o, status)
+	setTracking(o, status)
 }
 
 // explainSilence judges a live VMI's node whose agent is silent. The message describes what happens next and what a user can do.

@@ -162,6 +162,9 @@ func setAssigned(o *observed, r *result, status *v1.VirtualMachineInstanceStatus
 	setImports(o, status)
 	setProvisioning(o, status)
 	status.VSOCKCID = r.vsockCID
+	if r.tracked {
+		status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingInitializing}
+	}
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
 	setNotReady(o, status, v1.GuestNotRunningReason, "The launcher Pod runs, the guest is about to start.")

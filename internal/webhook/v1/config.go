@@ -12,7 +12,6 @@ import (
 const (
 	gateDecentralized   = "DecentralizedLiveMigration"
 	gateDownwardMetrics = "DownwardMetrics"
-	gateBackup          = "IncrementalBackup"
 	gateHostDevices     = "HostDevices"
 	gateHotplugVolumes  = "DeclarativeHotplugVolumes"
 	gateIgnition        = "ExperimentalIgnitionSupport"

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // +kubebuilder:webhook:path=/virtualmachinebackups-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=create,versions=v1alpha1,name=virtualmachinebackup-validator.backup.kubevirt.io,admissionReviewVersions=v1
@@ -22,7 +23,7 @@ var _ admission.Validator[*v1alpha1.VirtualMachineBackup] = (*backupValidator)(n
 
 // ValidateCreate implements admission.Validator.
 func (v *backupValidator) ValidateCreate(context.Context, *v1alpha1.VirtualMachineBackup) (admission.Warnings, error) {
-	if !v.config.Current().IsEnabled(gateBackup) {
+	if !v.config.Current().IsEnabled(clusterconfig.GateIncrementalBackup) {
 		return nil, apierrors.NewBadRequest("IncrementalBackup feature gate not enabled")
 	}
 	return nil, nil

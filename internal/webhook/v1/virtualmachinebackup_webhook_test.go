@@ -11,7 +11,7 @@ import (
 )
 
 func TestBackupNeedsItsFeatureGate(t *testing.T) {
-	for gate, want := range map[string]string{gateBackup: "", gateSnapshot: "IncrementalBackup feature gate not enabled"} {
+	for gate, want := range map[string]string{clusterconfig.GateIncrementalBackup: "", gateSnapshot: "IncrementalBackup feature gate not enabled"} {
 		config := clusterconfig.Config{FeatureGates: clusterconfig.NewFeatureGates([]string{gate}, nil)}
 		_, err := (&backupValidator{config: fixedConfig{config}}).ValidateCreate(t.Context(), &v1alpha1.VirtualMachineBackup{})
 		expectRefused(t, err, want)

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+)
+
+// maxKept is how many checkpoints a guest keeps. Each takes memory, and time with each write.
+const maxKept = 16
+
+// track requests a checkpoint for the tracker's next backup, and that this one starts from the tracker's latest checkpoint. A guest whose
+// changed blocks are not tracked can have none.
+func (p *planner) track(name string) {
+	if p.Tracker == nil || len(p.VMI.Status.TrackedVolumes) == 0 {
+		return
+	}
+	intent := p.step.Intent
+	intent.Checkpoint = name
+	latest := p.latest()
+	if latest != "" && !p.Backup.Spec.ForceFullBackup {
+		intent.Since = latest
+	}
+	// The tracker's own first: without it, its next backup would be a full one if this one fails.
+	if latest != "" {
+		intent.Kept = append(intent.Kept, latest)
+	}
+	for _, other := range p.Checkpoints {
+		if len(intent.Kept) < maxKept && !slices.Contains(intent.Kept, other) {
+			intent.Kept = append(intent.Kept, other)
+		}
+	}
+}
+
+// latest returns the name of the tracker's checkpoint, or nothing.
+func (p *planner) latest() string {
+	if p.Tracker == nil || p.Tracker.Status == nil || p.Tracker.Status.LatestCheckpoint == nil {
+		return ""
+	}
+	return p.Tracker.Status.LatestCheckpoint.Name
+}
+
+// setType reports what kind of backup the agent is making, as soon as that is known.
+func (p *planner) setType() {
+	if p.record.ID == "" {
+		return
+	}
+	p.step.Status.Type = v1alpha1.Full
+	if p.record.Incremental() {
+		p.step.Status.Type = v1alpha1.Incremental
+	}
+	if name := p.created(); name != "" {
+		p.step.Status.CheckpointName = ptr.To(name)
+	}
+}
+
+// created returns the name of the checkpoint that the agent has created with the backup, or nothing. It is only the one that was requested.
+func (p *planner) created() string {
+	if p.intent == nil || p.intent.Checkpoint != p.record.Checkpoint {
+		return ""
+	}
+	return p.record.Checkpoint
+}
+
+// nextCheckpoint returns the checkpoint that is to become the tracker's, or nil. An incremental backup only continues the backups of its
+// tracker: if the tracker was replaced meanwhile, it is not known which backups the new one's user has.
+func (p *planner) nextCheckpoint() *v1alpha1.BackupCheckpoint {
+	latest := p.latest()
+	created := p.created()
+	if p.Tracker == nil || created == "" || latest == created || p.record.Incremental() && latest != p.record.Since {
+		return nil
+	}
+	return &v1alpha1.BackupCheckpoint{
+		Name: created, CreationTime: ptr.To(metav1.NewTime(p.record.StartedAt)), Volumes: p.step.Status.IncludedVolumes,
+	}
+}
+
+// whyFull returns why a backup of a tracker is a full one.
+func (p *planner) whyFull() string {
+	switch {
+	case p.record.FullBecause != "":
+		return p.record.FullBecause
+	case p.Backup.Spec.ForceFullBackup:
+		return "forceFullBackup is set"
+	case p.record.Checkpoint == "":
+		return "changed blocks of the running guest are not tracked, as status.changedBlockTracking of the VM reports"
+	default:
+		return "the tracker had no checkpoint"
+	}
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	"github.com/vireo-project/vireo/internal/backup"
+)
+
+// newTracked returns a guest whose changed blocks are tracked, with a backup of a tracker that has this checkpoint, or none.
+func newTracked(t *testing.T, latest string) *cluster {
+	c := newCluster(t)
+	c.VMI.Status.TrackedVolumes = []string{"root"}
+	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+	c.Tracker = &v1alpha1.VirtualMachineBackupTracker{}
+	c.Tracker.Spec.Source.Name = "vm"
+	if latest != "" {
+		c.Tracker.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &v1alpha1.BackupCheckpoint{Name: latest}}
+		c.Checkpoints = []string{latest}
+	}
+	return c
+}
+
+// succeed does what the agent does: it takes from the intent what the guest can do.
+func (c *cluster) succeed(since, because string) {
+	c.t.Helper()
+	record := backup.Record{
+		ID: "u", Stage: backup.Succeeded, StartedAt: c.Now, Since: since, FullBecause: because, Checkpoint: backup.IntentOf(&c.VMI.Status).Checkpoint,
+	}
+	c.VMI.Status.DiskBackupRecord = record.Status()
+	if s := c.next(); s.RemoveVolume != "backup-u" || s.Checkpoint != nil {
+		c.t.Fatalf("the claim is not detached: %+v", s)
+	}
+	c.unmount()
+}
+
+const own = "b-20260301T120000Z"
+
+func TestTrackerGetsACheckpointOnceItsBackupIsOnTheClaim(t *testing.T) {
+	c := newTracked(t, "")
+	c.begin()
+	if intent := backup.IntentOf(&c.VMI.Status); intent.Checkpoint != own || intent.Since != "" || intent.Kept != nil {
+		t.Errorf("the intent is %+v", intent)
+	}
+	c.succeed("", "")
+	s := c.next()
+	volumes := []v1alpha1.BackupVolumeInfo{{VolumeName: "root", DiskTarget: "vda"}}
+	if s.Checkpoint == nil || s.Checkpoint.Name != own || !s.Checkpoint.CreationTime.Time.Equal(start) || !slices.Equal(s.Checkpoint.Volumes, volumes) {
+		t.Fatalf("the checkpoint is %+v", s.Checkpoint)
+	}
+	if meta.IsStatusConditionTrue(c.Backup.Status.Conditions, string(v1alpha1.ConditionComplete)) {
+		t.Error("the backup is complete before the tracker has its checkpoint")
+	}
+	c.next()
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "because the tracker had no checkpoint")
+	if got := c.Backup.Status; got.Type != v1alpha1.Full || ptr.Deref(got.CheckpointName, "") != own {
+		t.Errorf("the status is %+v", got)
+	}
+}
+
+func TestIncrementalBackup(t *testing.T) {
+	c := newTracked(t, "a")
+	c.Checkpoints = []string{"a", "of-another"}
+	c.begin()
+	if intent := backup.IntentOf(&c.VMI.Status); intent.Checkpoint != own || intent.Since != "a" || !slices.Equal(intent.Kept, []string{"a", "of-another"}) {
+		t.Errorf("the intent is %+v", intent)
+	}
+	c.succeed("a", "")
+	c.next()
+	c.next()
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a")
+	if got := c.Backup.Status; got.Type != v1alpha1.Incremental || ptr.Deref(got.CheckpointName, "") != own || c.Tracker.Status.LatestCheckpoint.Name != own {
+		t.Errorf("the status is %+v", got)
+	}
+}
+
+func TestFullBackupsOfATrackerSayWhy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change         func(*cluster)
+		agent, because string
+		checkpoint     bool
+	}{
+		"it is forced":      {func(c *cluster) { c.Backup.Spec.ForceFullBackup = true }, "", "forceFullBackup", true},
+		"it is not tracked": {func(c *cluster) { c.VMI.Status.TrackedVolumes = nil }, "", "changed blocks of the running guest are not tracked", false},
+		"the guest is new":  {func(*cluster) {}, "the running guest does not have it", "the running guest does not have it", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newTracked(t, "a")
+			tc.change(c)
+			c.begin()
+			c.succeed("", tc.agent)
+			if s := c.next(); (s.Checkpoint != nil) != tc.checkpoint {
+				t.Errorf("the checkpoint is %+v", s.Checkpoint)
+			}
+			c.next()
+			c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "It is a full one because "+tc.because)
+			if c.Backup.Status.Type != v1alpha1.Full {
+				t.Errorf("the type is %s", c.Backup.Status.Type)
+			}
+		})
+	}
+}
+
+func TestBackupThatFailsLeavesTheTracker(t *testing.T) {
+	c := newTracked(t, "a")
+	c.begin()
+	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Failed, StartedAt: c.Now, Since: "a", Checkpoint: own, Problem: "no space left"}.Status()
+	c.finish()
+	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "no space left")
+	if got := c.Tracker.Status.LatestCheckpoint.Name; got != "a" {
+		t.Errorf("the tracker has the checkpoint %s", got)
+	}
+}
+
+func TestIncrementalBackupDoesNotContinueAnotherTracker(t *testing.T) {
+	c := newTracked(t, "a")
+	c.begin()
+	c.succeed("a", "")
+	c.Tracker.Status = nil
+	if s := c.next(); s.Checkpoint != nil {
+		t.Errorf("the new tracker gets %+v", s.Checkpoint)
+	}
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a")
+}
+
+func TestTrackerGetsNoCheckpointThatWasNotRequested(t *testing.T) {
+	c := newTracked(t, "a")
+	c.begin()
+	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Succeeded, StartedAt: c.Now, Since: "a", Checkpoint: "other"}.Status()
+	c.next()
+	c.unmount()
+	if s := c.next(); s.Checkpoint != nil || s.Status.CheckpointName != nil {
+		t.Errorf("the tracker gets %+v, and the backup %v", s.Checkpoint, s.Status.CheckpointName)
+	}
+}
+
+func TestBackupOfAVMCreatesNoCheckpoint(t *testing.T) {
+	c := newCluster(t)
+	c.VMI.Status.TrackedVolumes, c.Checkpoints = []string{"root"}, []string{"a"}
+	c.begin()
+	if intent := backup.IntentOf(&c.VMI.Status); intent.Checkpoint != "" || intent.Since != "" || intent.Kept != nil {
+		t.Errorf("the intent is %+v", intent)
+	}
+}
+
+func TestGuestKeepsAFewCheckpoints(t *testing.T) {
+	c := newTracked(t, "a")
+	c.Checkpoints = nil
+	for i := range 2 * maxKept {
+		c.Checkpoints = append(c.Checkpoints, fmt.Sprint(i))
+	}
+	c.begin()
+	if kept := backup.IntentOf(&c.VMI.Status).Kept; len(kept) != maxKept || kept[0] != "a" {
+		t.Errorf("it keeps %v", kept)
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// tracking returns the default configuration with selectors of the VMs whose changed blocks are tracked, or nil.
+func tracking(enabled bool, vms, namespaces labels.Selector) clusterconfig.Config {
+	config := clusterconfig.Default()
+	config.Images.Launcher = "registry.example/virt-launcher:v1"
+	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
+	if enabled {
+		config.FeatureGates = clusterconfig.NewFeatureGates([]string{clusterconfig.GateIncrementalBackup}, nil)
+	}
+	config.ChangedBlockTracking = clusterconfig.TrackedVMs{VirtualMachines: vms, Namespaces: namespaces}
+	return config
+}
+
+var backedUp = labels.SelectorFromSet(labels.Set{"backup": "yes"})
+
+// labelNamespace makes the selector backedUp select a namespace.
+func labelNamespace(name string) {
+	GinkgoHelper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	before := client.MergeFrom(ExpectExists(ns).DeepCopy())
+	metav1.SetMetaDataLabel(&ns.ObjectMeta, "backup", "yes")
+	Expect(k8sClient.Patch(ctx, ns, before)).To(Succeed())
+}
+
+var _ = Describe("The tracking of a VMI's changed blocks", func() {
+	state := func(vmi *v1.VirtualMachineInstance) v1.ChangedBlockTrackingState {
+		GinkgoHelper()
+		if got := ExpectExists(vmi).Status.ChangedBlockTracking; got != nil {
+			return got.State
+		}
+		return v1.ChangedBlockTrackingUndefined
+	}
+	// assigned returns a VMI with a disk on a claim that has just been assigned to its agent.
+	assigned := func(config clusterconfig.Config, namespace bool, change func(*builder.VM) *builder.VM) (*world, *v1.VirtualMachineInstance) {
+		GinkgoHelper()
+		w := newWorld()
+		w.Config = fixedConfig{config}
+		if namespace {
+			labelNamespace(w.ns)
+		}
+		vm := change(builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm"))).Obj()
+		ExpectCreated(vm)
+		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
+		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root").OwnedBy(ExpectExists(vm)))
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		_, err = w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		return w, vmi
+	}
+	plain := func(vm *builder.VM) *builder.VM { return vm }
+	labeled := func(vm *builder.VM) *builder.VM { return vm.Label("backup", "yes") }
+
+	It("is requested when it is assigned, and enabled when all of its disks have overlays", func() {
+		w, vmi := assigned(tracking(true, backedUp, nil), false, labeled)
+		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
+		setStatus(vmi, v1.Running, running)
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
+		_, err = w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingEnabled))
+	})
+
+	DescribeTable("is decided by labels and the feature gate",
+		func(enabled, byVM, byNamespace, labelsVM, labelsNamespace bool, want v1.ChangedBlockTrackingState) {
+			var vms, namespaces labels.Selector
+			if byVM {
+				vms = backedUp
+			}
+			if byNamespace {
+				namespaces = backedUp
+			}
+			change := plain
+			if labelsVM {
+				change = labeled
+			}
+			_, vmi := assigned(tracking(enabled, vms, namespaces), labelsNamespace, change)
+			Expect(state(vmi)).To(Equal(want))
+		},
+		Entry("the namespace's labels", true, true, true, false, true, v1.ChangedBlockTrackingInitializing),
+		Entry("no matching labels", true, true, true, false, false, v1.ChangedBlockTrackingUndefined),
+		Entry("no selector", true, false, false, true, true, v1.ChangedBlockTrackingUndefined),
+		Entry("the gate is off", false, true, true, true, true, v1.ChangedBlockTrackingUndefined),
+	)
+})
+
+var _ = Describe("The tracking of a VM's changed blocks", func() {
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
+	expectState := func(vm *v1.VirtualMachine, config clusterconfig.Config, want v1.ChangedBlockTrackingState) {
+		GinkgoHelper()
+		m.Config = fixedConfig{config}
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		if got := ExpectExists(vm).Status.ChangedBlockTracking; want == v1.ChangedBlockTrackingUndefined {
+			Expect(got).To(BeNil())
+		} else {
+			Expect(got).To(HaveField("State", want))
+		}
+	}
+
+	It("follows the selectors, the gate and the running guest", func() {
+		vm, vmi := m.started(builder.MakeVM("vm").Label("backup", "yes"))
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "node-1" })
+		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingUndefined)
+		expectState(vm, tracking(false, backedUp, nil), v1.ChangedBlockTrackingFGDisabled)
+		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingPendingRestart)
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			s.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingEnabled}
+		})
+		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingEnabled)
+		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingPendingRestart)
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.ChangedBlockTracking = nil })
+		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingDisabled)
+		labelNamespace(m.ns)
+		expectState(vm, tracking(true, nil, backedUp), v1.ChangedBlockTrackingPendingRestart)
+	})
+})

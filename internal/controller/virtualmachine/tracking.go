@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// Tracking is the cluster's configuration of the tracking of changed blocks.
+type Tracking struct {
+	// Enabled reports whether the feature gate is on, and Selected which VMs are tracked.
+	Enabled  bool
+	Selected clusterconfig.TrackedVMs
+}
+
+// trackingOf returns the part of a configuration about the tracking of changed blocks.
+func trackingOf(c *clusterconfig.Config) Tracking {
+	return Tracking{Enabled: c.IsEnabled(clusterconfig.GateIncrementalBackup), Selected: c.ChangedBlockTracking}
+}
+
+// setTracking sets whether the changed blocks of the VM's disks are tracked, or will be after its next start. It keeps the state if the
+// labels of the VM's namespace cannot be read. KubeVirt's states.
+func setTracking(ctx context.Context, s *Scope) error {
+	selected := false
+	if !s.Tracking.Selected.None() {
+		var err error
+		if selected, err = reconciler.SelectsForTracking(ctx, s.APIReader, s.Tracking.Selected, s.VM); err != nil {
+			return err
+		}
+	}
+	state := trackingState(s, selected)
+	switch before := s.Status.ChangedBlockTracking; {
+	case before == nil && state == v1.ChangedBlockTrackingUndefined:
+	case before == nil:
+		s.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: state}
+	default:
+		before.State = state
+	}
+	return nil
+}
+
+func trackingState(s *Scope, selected bool) v1.ChangedBlockTrackingState {
+	runs := alive(s)
+	tracked := runs && backup.WantsTracking(&s.VMI.Status)
+	starts := runs && s.VMI.Status.NodeName == ""
+	switch {
+	case selected && !s.Tracking.Enabled:
+		return v1.ChangedBlockTrackingFGDisabled
+	case selected && tracked:
+		return s.VMI.Status.ChangedBlockTracking.State
+	case selected && runs && !starts, !selected && tracked:
+		return v1.ChangedBlockTrackingPendingRestart
+	case selected:
+		return v1.ChangedBlockTrackingInitializing
+	case s.Status.ChangedBlockTracking != nil:
+		return v1.ChangedBlockTrackingDisabled
+	default:
+		return v1.ChangedBlockTrackingUndefined
+	}
+}
+
+// vmsToTrack returns the VMs whose state may change with the configuration.
+func (r *Reconciler) vmsToTrack(ctx context.Context, _ client.Object) []ctrl.Request {
+	list := &v1.VirtualMachineList{}
+	if err := r.Client.List(ctx, list); err != nil {
+		log.FromContext(ctx).Error(err, "Cannot list the VMs whose changed blocks may be tracked")
+		return nil
+	}
+	config := r.Config.Current()
+	none := config.ChangedBlockTracking.None()
+	var requests []ctrl.Request
+	for i := range list.Items {
+		if vm := &list.Items[i]; !none || vm.Status.ChangedBlockTracking != nil {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
+		}
+	}
+	return requests
+}
