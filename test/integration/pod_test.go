@@ -6,6 +6,7 @@ package integration_test
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,7 +109,9 @@ func (p *pod) prepareBacking(source *libvirtxml.DomainDiskSource) string {
 // writeOverlay writes an overlay of a raw image or a block device of the Pod, as the agent does before it starts a guest.
 func (p *pod) writeOverlay(podPath, dataFile string, bytes int64) {
 	GinkgoHelper()
-	content, err := overlay.Overlay{DiskBytes: uint64(bytes), DataFile: dataFile}.Marshal()
+	reader, _, err := overlay.Overlay{DiskBytes: uint64(bytes), DataFile: dataFile}.Open()
+	Expect(err).NotTo(HaveOccurred())
+	content, err := io.ReadAll(reader)
 	Expect(err).NotTo(HaveOccurred())
 	p.write(podPath, content)
 }

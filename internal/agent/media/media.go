@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -27,6 +28,8 @@ type Storage interface {
 	Resize(ctx context.Context, pool, name string, bytes uint64, filled bool) error
 	// Upload writes a volume's content.
 	Upload(ctx context.Context, pool, name string, data []byte) error
+	// UploadFrom writes a volume's content, which has this size, as it is read.
+	UploadFrom(ctx context.Context, pool, name string, size uint64, content io.Reader) error
 }
 
 // PoolName returns the name of libvirt's pool for the directory with a volume's disk image.

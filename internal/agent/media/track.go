@@ -71,7 +71,7 @@ func (t *tracker) track(ctx context.Context) error {
 	if err != nil || t.problem != "" {
 		return err
 	}
-	content, err := overlay.Overlay{DiskBytes: bytes, DataFile: t.fact.Path}.Marshal()
+	content, size, err := overlay.Overlay{DiskBytes: bytes, DataFile: t.fact.Path}.Open()
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (t *tracker) track(ctx context.Context) error {
 	}
 	// With the size in its name, an overlay of an earlier attempt has the same number of bytes.
 	file := hypervisor.Volume{
-		Name: fmt.Sprintf("%s-%d.qcow2", t.volume, bytes), Format: hypervisor.FormatRaw, Capacity: uint64(len(content)),
+		Name: fmt.Sprintf("%s-%d.qcow2", t.volume, bytes), Format: hypervisor.FormatRaw, Capacity: size,
 	}
 	if pool.Find(file.Name) == nil {
 		if err := t.storage.Create(ctx, launcherpod.TrackedPool, file); err != nil {
@@ -89,7 +89,7 @@ func (t *tracker) track(ctx context.Context) error {
 		}
 	}
 	// Always: an earlier attempt may have been interrupted, or QEMU may have changed the overlay.
-	if err := t.storage.Upload(ctx, launcherpod.TrackedPool, file.Name, content); err != nil {
+	if err := t.storage.UploadFrom(ctx, launcherpod.TrackedPool, file.Name, size, content); err != nil {
 		return err
 	}
 	return t.setOverlay(ctx, path.Join(launcherpod.TrackedDisksDir, file.Name), bytes)

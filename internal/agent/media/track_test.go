@@ -4,9 +4,11 @@
 package media
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -117,8 +119,12 @@ func TestTrack(t *testing.T) {
 				if got.DataPath == "" {
 					continue
 				}
-				want, err := overlay.Overlay{DiskBytes: uint64(got.CapacityBytes), DataFile: got.DataPath}.Marshal()
-				if err != nil || !cmp.Equal(want, launcher.Content(got.Path[len(trackedDir):])) {
+				overlaid, _, err := overlay.Overlay{DiskBytes: uint64(got.CapacityBytes), DataFile: got.DataPath}.Open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := io.ReadAll(overlaid)
+				if err != nil || !bytes.Equal(want, launcher.Content(got.Path[len(trackedDir):])) {
 					t.Errorf("the overlay has another content (%v)", err)
 				}
 			}

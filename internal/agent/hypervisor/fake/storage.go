@@ -6,6 +6,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -105,6 +106,18 @@ func (l *Launcher) file(name string) *hypervisor.Volume {
 		}
 	}
 	return nil
+}
+
+// UploadFrom stores the content of a volume.
+func (l *Launcher) UploadFrom(ctx context.Context, pool, name string, size uint64, content io.Reader) error {
+	data, err := io.ReadAll(content)
+	if err != nil {
+		return err
+	}
+	if uint64(len(data)) != size {
+		return fmt.Errorf("%d bytes were sent to the volume %q, not %d", len(data), name, size)
+	}
+	return l.Upload(ctx, pool, name, data)
 }
 
 // Upload stores a volume's content.

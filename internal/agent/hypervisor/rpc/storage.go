@@ -4,8 +4,11 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"libvirt.org/go/libvirt"
@@ -200,6 +203,11 @@ func resizeTimeout(bytes uint64, filled bool) time.Duration {
 
 // Upload writes the content of a volume.
 func (c *Conn) Upload(ctx context.Context, pool, name string, data []byte) error {
+	return c.UploadFrom(ctx, pool, name, uint64(len(data)), bytes.NewReader(data))
+}
+
+// UploadFrom writes the content of a volume as it is read.
+func (c *Conn) UploadFrom(ctx context.Context, pool, name string, size uint64, content io.Reader) error {
 	return c.call(ctx, actTimeout, "write the volume "+name, func(l *libvirt.Connect) error {
 		volume, err := lookUpVolume(l, pool, name)
 		if err != nil {
@@ -211,21 +219,31 @@ func (c *Conn) Upload(ctx context.Context, pool, name string, data []byte) error
 			return err
 		}
 		defer func() { _ = stream.Free() }()
-		if err := volume.Upload(stream, 0, uint64(len(data)), 0); err != nil {
+		if err := volume.Upload(stream, 0, size, 0); err != nil {
 			return err
 		}
-		return send(stream, data)
+		return send(stream, content)
 	})
 }
 
-func send(stream *libvirt.Stream, data []byte) error {
-	for len(data) > 0 {
-		n, err := stream.Send(data[:min(len(data), uploadChunk)])
-		if err != nil {
-			_ = stream.Abort()
-			return err
+func send(stream *libvirt.Stream, content io.Reader) error {
+	chunk := make([]byte, uploadChunk)
+	for {
+		n, err := content.Read(chunk)
+		for sent := 0; sent < n; {
+			more, err := stream.Send(chunk[sent:n])
+			if err != nil {
+				_ = stream.Abort()
+				return err
+			}
+			sent += more
 		}
-		data = data[n:]
+		switch {
+		case errors.Is(err, io.EOF):
+			return stream.Finish()
+		case err != nil:
+			_ = stream.Abort()
+			return fmt.Errorf("read what to write to a volume: %w", err)
+		}
 	}
-	return stream.Finish()
 }

@@ -6,6 +6,7 @@ package overlay
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 )
 
 // The format of qcow2, version 3. Source: QEMU docs/interop/qcow2.rst.
@@ -34,7 +35,7 @@ const (
 	minCluster, maxCluster = 64 << 10, 2 << 20
 	// tableBytes is the size up to which tables may grow before the clusters do. QEMU has those in memory that the guest uses.
 	tableBytes = 8 << 20
-	// maxDisk is more than the size of any disk, and limits the memory that an overlay takes while it is made: 64 MiB for its tables.
+	// maxDisk is more than the size of any disk, and limits the size of an overlay: 64 MiB for its tables.
 	maxDisk = 16 << 40
 )
 
@@ -53,22 +54,67 @@ type layout struct {
 	refcountTable, refcountBlocks, l1, l2 uint64
 }
 
-// Marshal returns the content of the overlay's file.
-func (o Overlay) Marshal() ([]byte, error) {
+// Open returns the content of the overlay's file, and how many bytes it has. Reading takes memory for one cluster only.
+func (o Overlay) Open() (content io.Reader, bytes uint64, err error) {
 	switch {
 	case o.DiskBytes == 0 || o.DiskBytes%sectorBytes != 0:
-		return nil, fmt.Errorf("a disk of %d bytes: the size must be a multiple of %d, and not 0", o.DiskBytes, sectorBytes)
+		return nil, 0, fmt.Errorf("a disk of %d bytes: the size must be a multiple of %d, and not 0", o.DiskBytes, sectorBytes)
 	case o.DiskBytes > maxDisk:
-		return nil, fmt.Errorf("a disk of %d bytes: the size must be at most %d", o.DiskBytes, uint64(maxDisk))
+		return nil, 0, fmt.Errorf("a disk of %d bytes: the size must be at most %d", o.DiskBytes, uint64(maxDisk))
 	case o.DataFile == "" || len(o.DataFile) > maxNameBytes:
-		return nil, fmt.Errorf("a data file with a path of %d bytes: it must have 1 to %d", len(o.DataFile), maxNameBytes)
+		return nil, 0, fmt.Errorf("a data file with a path of %d bytes: it must have 1 to %d", len(o.DataFile), maxNameBytes)
 	}
 	l := o.layout()
-	image := make([]byte, l.clusters()*l.cluster)
-	o.writeHeader(image, l)
-	l.writeRefcounts(image)
-	o.writeTables(image, l)
-	return image, nil
+	return &reader{overlay: o, layout: l}, l.clusters() * l.cluster, nil
+}
+
+// reader makes one cluster after the other.
+type reader struct {
+	overlay Overlay
+	layout  layout
+	// next is the number of the next cluster, and left what was not read of the last one, which is in cluster.
+	next          uint64
+	cluster, left []byte
+}
+
+// Read implements io.Reader.
+func (r *reader) Read(into []byte) (int, error) {
+	if len(r.left) == 0 {
+		if r.next == r.layout.clusters() {
+			return 0, io.EOF
+		}
+		if r.cluster == nil {
+			r.cluster = make([]byte, r.layout.cluster)
+		}
+		clear(r.cluster)
+		r.overlay.fill(r.cluster, r.layout, r.next)
+		r.left = r.cluster
+		r.next++
+	}
+	n := copy(into, r.left)
+	r.left = r.left[n:]
+	return n, nil
+}
+
+// fill writes the content of a cluster, which is empty.
+func (o Overlay) fill(cluster []byte, l layout, number uint64) {
+	parts := []struct {
+		clusters uint64
+		fill     func(cluster []byte, number uint64)
+	}{
+		{1, func(cluster []byte, _ uint64) { o.fillHeader(cluster, l) }},
+		{l.refcountTable, l.fillRefcountTable},
+		{l.refcountBlocks, l.fillRefcountBlock},
+		{l.l1, l.fillL1},
+		{l.l2, func(cluster []byte, number uint64) { o.fillL2(cluster, l, number) }},
+	}
+	for _, part := range parts {
+		if number < part.clusters {
+			part.fill(cluster, number)
+			return
+		}
+		number -= part.clusters
+	}
 }
 
 func (o Overlay) layout() layout {
@@ -96,7 +142,7 @@ func (l layout) refcountBlocksAt() uint64 { return l.refcountTableAt() + l.refco
 func (l layout) l1At() uint64             { return l.refcountBlocksAt() + l.refcountBlocks*l.cluster }
 func (l layout) l2At() uint64             { return l.l1At() + l.l1*l.cluster }
 
-func (o Overlay) writeHeader(image []byte, l layout) {
+func (o Overlay) fillHeader(image []byte, l layout) {
 	e := binary.BigEndian
 	e.PutUint32(image[0:], magic)
 	e.PutUint32(image[4:], version)
@@ -120,23 +166,35 @@ func (o Overlay) writeHeader(image []byte, l layout) {
 	copy(image[headerBytes+8:], o.DataFile)
 }
 
-// writeRefcounts counts one reference to each cluster of the overlay. The clusters of the data file have no counts.
-func (l layout) writeRefcounts(image []byte) {
-	for i := range l.refcountBlocks {
-		binary.BigEndian.PutUint64(image[l.refcountTableAt()+i*entryBytes:], l.refcountBlocksAt()+i*l.cluster)
-	}
-	for i := range l.clusters() {
-		binary.BigEndian.PutUint16(image[l.refcountBlocksAt()+i*refcountBytes:], 1)
+// fillRefcountTable names the blocks with the counts of references.
+func (l layout) fillRefcountTable(cluster []byte, number uint64) {
+	perTable := l.cluster / entryBytes
+	for i := range min(perTable, l.refcountBlocks-min(number*perTable, l.refcountBlocks)) {
+		binary.BigEndian.PutUint64(cluster[i*entryBytes:], l.refcountBlocksAt()+(number*perTable+i)*l.cluster)
 	}
 }
 
-// writeTables gives each cluster of the disk its own offset.
-func (o Overlay) writeTables(image []byte, l layout) {
-	for i := range l.l2 {
-		binary.BigEndian.PutUint64(image[l.l1At()+i*entryBytes:], copied|(l.l2At()+i*l.cluster))
+// fillRefcountBlock counts one reference to each cluster of the overlay. The clusters of the data file have no counts.
+func (l layout) fillRefcountBlock(cluster []byte, number uint64) {
+	perBlock := l.cluster / refcountBytes
+	for i := range min(perBlock, l.clusters()-min(number*perBlock, l.clusters())) {
+		binary.BigEndian.PutUint16(cluster[i*refcountBytes:], 1)
 	}
-	for i := range divideUp(o.DiskBytes, l.cluster) {
-		binary.BigEndian.PutUint64(image[l.l2At()+i*entryBytes:], copied|i*l.cluster)
+}
+
+// fillL1 names the L2 tables.
+func (l layout) fillL1(cluster []byte, number uint64) {
+	perTable := l.cluster / entryBytes
+	for i := range min(perTable, l.l2-min(number*perTable, l.l2)) {
+		binary.BigEndian.PutUint64(cluster[i*entryBytes:], copied|(l.l2At()+(number*perTable+i)*l.cluster))
+	}
+}
+
+// fillL2 gives each cluster of the disk its own offset.
+func (o Overlay) fillL2(cluster []byte, l layout, number uint64) {
+	perTable, all := l.cluster/entryBytes, divideUp(o.DiskBytes, l.cluster)
+	for i := range min(perTable, all-min(number*perTable, all)) {
+		binary.BigEndian.PutUint64(cluster[i*entryBytes:], copied|(number*perTable+i)*l.cluster)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,9 +23,13 @@ const (
 
 func marshal(t *testing.T, o Overlay) []byte {
 	t.Helper()
-	image, err := o.Marshal()
+	content, size, err := o.Open()
 	if err != nil {
 		t.Fatal(err)
+	}
+	image, err := io.ReadAll(content)
+	if err != nil || uint64(len(image)) != size {
+		t.Fatalf("%d bytes were read, not %d: %v", len(image), size, err)
 	}
 	return image
 }
@@ -62,8 +67,8 @@ func TestInvalid(t *testing.T) {
 		"no data file":    {DiskBytes: mib},
 		"a very long one": {DiskBytes: mib, DataFile: strings.Repeat("x", 1024)},
 	} {
-		if image, err := o.Marshal(); err == nil {
-			t.Errorf("%s: there is an overlay of %d bytes", name, len(image))
+		if _, size, err := o.Open(); err == nil {
+			t.Errorf("%s: there is an overlay of %d bytes", name, size)
 		}
 	}
 }
