@@ -63,7 +63,7 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	network.DNS = network.DNS.WithSubdomain(options.Subdomain)
 	children := reaper.New()
 	go children.Run(ctx)
-	if err := prepare(log); err != nil {
+	if err := prepare(log, launcherpod.TrackedDisksDir); err != nil {
 		return internal(err)
 	}
 	finishConsole, err := logConsole(ctx)

@@ -33,13 +33,12 @@ const (
 	dialInterval = 10 * time.Millisecond
 )
 
-// prepare creates the directories that libvirtd and QEMU write to, and installs libvirt's configuration.
-func prepare(log logr.Logger) error {
+// prepare creates the directories that libvirtd and QEMU write to, with those that only a guest needs (guestDirs), and installs libvirt's
+// configuration.
+func prepare(log logr.Logger, guestDirs ...string) error {
 	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
-	for _, dir := range []string{
-		homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, launcherpod.TrackedDisksDir,
-		filepath.Dir(qemuConf),
-	} {
+	dirs := []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, filepath.Dir(qemuConf)}
+	for _, dir := range append(dirs, guestDirs...) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("create libvirt's directories: %w", err)
 		}
