@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/vireo-project/vireo/internal/export/content"
@@ -25,8 +26,11 @@ var returned = []string{
 // returnedTypes are the types of content that are returned. Others become application/octet-stream.
 var returnedTypes = map[string]bool{
 	"application/octet-stream": true, "application/gzip": true, "application/json": true, "application/yaml": true, "text/html": true, "text/plain": true,
-	"multipart/byteranges": true,
+	"multipart/byteranges": true, "application/x-tar": true,
 }
+
+// fileName matches the names under which a client may be told to save a response: no path, no hidden file, nothing that looks like an option.
+var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 // protect sets the headers that keep a browser from running a response and from guessing its type.
 func protect(header http.Header) {
@@ -78,9 +82,22 @@ func responseHeader(from http.Header) http.Header {
 	default:
 		out.Set("Content-Type", from.Get("Content-Type"))
 	}
+	if disposition := attachment(from.Get("Content-Disposition")); disposition != "" {
+		out.Set("Content-Disposition", disposition)
+	}
 	// The exporter redirects from a directory to itself with a slash.
 	if location := from.Get("Location"); location != "" && !strings.HasPrefix(location, "/") && !strings.ContainsAny(location, ":\\?#") {
 		out.Set("Location", location)
 	}
 	return out
+}
+
+// attachment returns a Content-Disposition by which a client saves a response, or nothing if it is another one or has another name than those
+// of fileName. Other parameters are left out.
+func attachment(disposition string) string {
+	kind, parameters, err := mime.ParseMediaType(disposition)
+	if err != nil || kind != "attachment" || !fileName.MatchString(parameters["filename"]) {
+		return ""
+	}
+	return `attachment; filename="` + parameters["filename"] + `"`
 }

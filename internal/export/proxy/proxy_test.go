@@ -272,6 +272,43 @@ func TestHostileResponses(t *testing.T) {
 	}
 }
 
+// An exporter names the file of an image. A hostile one must not choose where a client saves a response.
+func TestNamesOfDownloads(t *testing.T) {
+	const image = `attachment; filename="export.oci.tar"`
+	for sent, want := range map[string]string{
+		image:                                 image,
+		"Attachment; FileName=export.oci.tar": image,
+		image + `; size=1; creation-date="today"`: image,
+		"attachment; filename*=UTF-8''export.tar": `attachment; filename="export.tar"`,
+		"":                                     "",
+		"attachment":                           "",
+		"inline":                               "",
+		`inline; filename="export.oci.tar"`:    "",
+		`form-data; filename="export.oci.tar"`: "",
+		`attachment; filename=""`:              "",
+		`attachment; filename=".bashrc"`:       "",
+		`attachment; filename="-rf"`:           "",
+		`attachment; filename="../export.oci.tar"`:         "",
+		`attachment; filename="a/b"`:                       "",
+		`attachment; filename="a\\b"`:                      "",
+		`attachment; filename="a b"`:                       "",
+		`attachment; filename="a\"; filename=b"`:           "",
+		"attachment; filename*=UTF-8''a%0D%0AX:y":          "",
+		"attachment; filename*=UTF-8''%E2%80%AEtar":        "",
+		`attachment; filename="a"; filename="b"`:           "",
+		"attachment; filename=" + strings.Repeat("a", 129): "",
+	} {
+		w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "application/x-tar")
+			rw.Header().Set("Content-Disposition", sent)
+		})
+		got := w.get(readyPath + "/export.oci.tar").header
+		if values := strings.Join(got.Values("Content-Disposition"), ","); values != want || got.Get("Content-Type") != "application/x-tar" {
+			t.Errorf("%q: got %q and the type %s, want %q", sent, values, got.Get("Content-Type"), want)
+		}
+	}
+}
+
 func TestCutDownloadsLookCut(t *testing.T) {
 	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(rw, strings.Repeat("x", 1<<20))
