@@ -44,6 +44,10 @@ const (
 	PVCPendingReason = "PVCPending"
 	// PVCBoundReason: the claim is bound.
 	PVCBoundReason = "PVCBound"
+	// OCIDigestsPendingReason: the digests of the disks, with which an OCI image begins, are not known yet.
+	OCIDigestsPendingReason = "DigestsPending"
+	// OCIDigestsComputedReason: the export can be downloaded as an OCI image.
+	OCIDigestsComputedReason = "DigestsComputed"
 )
 
 // Reasons of events on an export.

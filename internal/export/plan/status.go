@@ -14,12 +14,6 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
-// Reasons of the condition OCIReady. KubeVirt's.
-const (
-	reasonDigestsPending  = "DigestsPending"
-	reasonDigestsComputed = "DigestsComputed"
-)
-
 // status returns the status of an export.
 func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMachineExportStatus {
 	status := w.Export.Status.DeepCopy()
@@ -58,13 +52,13 @@ func (w *World) setImage(status *exportv1.VirtualMachineExportStatus, s *source)
 		conditions.Remove(&status.Conditions, exportv1.ConditionOCIReady)
 		return
 	}
-	pending := condition(exportv1.ConditionOCIReady, corev1.ConditionFalse, reasonDigestsPending, "")
+	pending := condition(exportv1.ConditionOCIReady, corev1.ConditionFalse, export.OCIDigestsPendingReason, "")
 	switch {
 	case status.Phase != exportv1.Ready:
 	case !w.hasImage(s):
 		pending.Message = "There is no manifest of the VM, which an OCI image needs"
 	default:
-		pending = condition(exportv1.ConditionOCIReady, corev1.ConditionTrue, reasonDigestsComputed, "")
+		pending = condition(exportv1.ConditionOCIReady, corev1.ConditionTrue, export.OCIDigestsComputedReason, "")
 	}
 	w.set(status, *pending)
 }
