@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	exportapi "github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -51,9 +52,10 @@ func writeOn(ctx context.Context, namespace, name, text string, disks ...string)
 func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 	GinkgoHelper()
 	directory := GinkgoT().TempDir()
+	enableGate(ctx, "OCIExport")
 	expectVirtctl(ctx, "vmexport", "create", "-n", namespace, "taken", "--snapshot="+snapshot)
 	export := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "taken"}}
-	expectExport(ctx, export, exportv1.Ready)
+	expectImageExport(ctx, export)
 
 	sums := map[string]string{}
 	for _, volume := range []string{"files", "block"} {
@@ -67,11 +69,14 @@ func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 		sums[volume] = sum(bytes.NewReader(data))
 		Expect(sumOfGzip(raw + ".gz")).To(Equal(sums[volume]))
 	}
+	image := filepath.Join(directory, "image.tar")
+	expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--format=oci", "--output="+image, "--port-forward")
+	expectImage(image, vm, sums)
 	manifests := expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--manifest", "--include-secret", "--port-forward")
 	Expect(manifests).To(And(ContainSubstring("kind: VirtualMachine\n"), ContainSubstring("name: "+vm+"\n"), ContainSubstring("/volumes/files/disk.img.gz")))
 	if hasLocalNodes() {
 		expectSameDisks(ctx, export, sums)
-		expectProxied(ctx, export, sums["files"])
+		expectProxied(ctx, export, map[string]string{"/volumes/files/disk.img": sums["files"], content.OCIPath: sumOfFile(image)})
 	}
 
 	expectKubeVirtExports(ctx, namespace, snapshot, vm, sums)
@@ -99,6 +104,18 @@ func expectExport(ctx context.Context, export *exportv1.VirtualMachineExport, ph
 		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(export), export)).To(Succeed())
 		g.Expect(export.Status).NotTo(BeNil())
 		g.Expect(export.Status.Phase).To(Equal(phase), "%+v", export.Status.Conditions)
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// expectImageExport waits until an export is ready as an OCI image, too.
+func expectImageExport(ctx context.Context, export *exportv1.VirtualMachineExport) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(export), export)).To(Succeed())
+		g.Expect(export.Status).NotTo(BeNil())
+		g.Expect(export.Status.Phase).To(Equal(exportv1.Ready), "%+v", export.Status.Conditions)
+		g.Expect(export.Status.Conditions).To(ContainElement(And(
+			HaveField("Type", exportv1.ConditionOCIReady), HaveField("Status", corev1.ConditionTrue), HaveField("Reason", exportapi.OCIDigestsComputedReason))))
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
@@ -138,8 +155,9 @@ func expectSameDisks(ctx context.Context, export *exportv1.VirtualMachineExport,
 	Expect(sumOfFile(filepath.Join(root, content.DeviceDirectory, "block"))).To(Equal(sums["block"]))
 }
 
-// expectProxied downloads through virt-exportproxy, as an Ingress does, and checks that requests without the token are rejected.
-func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, want string) {
+// expectProxied downloads through virt-exportproxy, as an Ingress does, and checks that requests without the token are rejected. sums are
+// those of what is at some paths.
+func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, sums map[string]string) {
 	GinkgoHelper()
 	secret := &corev1.Secret{}
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: export.Namespace, Name: *export.Status.TokenSecretRef}, secret)).To(Succeed())
@@ -149,9 +167,11 @@ func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, w
 	const file = "/volumes/files/disk.img"
 	proxyPath := content.ProxyPath(export.Namespace, export.Name)
 
-	code, body := proxy.get(ctx, proxyPath+file, token)
-	Expect(code).To(Equal(http.StatusOK))
-	Expect(sum(bytes.NewReader(body))).To(Equal(want))
+	for path, want := range sums {
+		code, body := proxy.get(ctx, proxyPath+path, token)
+		Expect(code).To(Equal(http.StatusOK), path)
+		Expect(sum(bytes.NewReader(body))).To(Equal(want), path)
+	}
 	for _, wrong := range []string{"", token[1:], token + "x", "x" + token[1:]} {
 		code, body := proxy.get(ctx, proxyPath+file, wrong)
 		Expect(code).To(Equal(http.StatusUnauthorized))
