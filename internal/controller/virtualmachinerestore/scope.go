@@ -88,6 +88,9 @@ func Run(ctx context.Context, s *Scope) error {
 		return err
 	case errors.As(err, &refused):
 		step = restore.Refused(world, err)
+		if _, err := apply(ctx, s, &world, &step); err != nil {
+			return err
+		}
 	default:
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
 		step = restore.Failed(world, err)

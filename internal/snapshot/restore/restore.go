@@ -179,8 +179,8 @@ func Failed(w World, err error) Step {
 	return *s.step
 }
 
-// Refused returns the step that ends a restore whose new VM is not valid. A retry would not help, because neither the restore nor the
-// snapshot can change.
+// Refused returns the step that ends a restore whose VM is not valid. A retry would not help, because neither the restore nor the snapshot
+// can change. Its only change unlocks the target.
 func Refused(w World, err error) Step {
 	s := withoutChanges(w)
 	s.fail(printable.Text(err.Error(), maxReason))

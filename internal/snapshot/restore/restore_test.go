@@ -4,6 +4,7 @@
 package restore
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -412,6 +413,55 @@ func TestTargetReadiness(t *testing.T) {
 	toNew(c)
 	c.Running = true
 	c.run(t, all) // A VMI of that name does not use the restored claims.
+}
+
+// TestATargetThatStartsWhenItIsLocked has a VMI that appears once the VM is locked. Users cannot stop a locked VM.
+func TestATargetThatStartsWhenItIsLocked(t *testing.T) {
+	for policy, tc := range map[v1beta1.TargetReadinessPolicy]struct{ stops, fails bool }{
+		v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail: {},
+		v1beta1.VirtualMachineRestoreWaitEventually:         {},
+		v1beta1.VirtualMachineRestoreStopTarget:             {stops: true},
+		v1beta1.VirtualMachineRestoreFailImmediate:          {fails: true},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			c := newCluster()
+			c.Restore.Spec.TargetReadinessPolicy = &policy
+			for c.Target.Status.RestoreInProgress == nil {
+				c.apply(Next(c.World), all)
+			}
+			c.Running = true
+			step := Next(c.World)
+			if !step.Unlock || changes(step) != 1 || Finished(step.Status) != tc.fails {
+				t.Fatalf("step %+v", step)
+			}
+			c.apply(step, all)
+			if step = Next(c.World); step.Unlock || step.Lock || step.Stop != tc.stops {
+				t.Errorf("the next step is %+v", step)
+			}
+			if c.Running = false; !tc.fails {
+				c.run(t, all)
+			}
+		})
+	}
+	t.Run("for another restore", func(t *testing.T) {
+		c := newCluster()
+		c.Restore.Status, c.Running, c.Target.Status.RestoreInProgress = initialized(), true, ptr.To("other")
+		if step := Next(c.World); step.Unlock {
+			t.Errorf("step %+v", step)
+		}
+	})
+}
+
+// TestARestoreThatFailsUnlocksItsTarget has a restore that is locked when its grace period ends, and one whose VM is refused.
+func TestARestoreThatFailsUnlocksItsTarget(t *testing.T) {
+	c := newCluster()
+	c.Restore.Status, c.Running, c.Target.Status.RestoreInProgress = initialized(), true, ptr.To("back")
+	c.Now = c.Now.Add(time.Hour)
+	for name, step := range map[string]Step{"the target runs": Next(c.World), "it is refused": Refused(c.World, errors.New("invalid"))} {
+		if !step.Unlock || changes(step) != 1 || !Finished(step.Status) {
+			t.Errorf("%s: step %+v", name, step)
+		}
+	}
 }
 
 func brief(list []v1beta1.Condition) []string {

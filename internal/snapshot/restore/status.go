@@ -84,21 +84,24 @@ func (s *scope) report(err error) {
 	s.step.RequeueAfter = retry
 }
 
-// fail ends the restore.
+// fail ends the restore. Nothing would unlock the target later.
 func (s *scope) fail(reason string) {
+	s.step.Unlock = s.holdsLock()
 	s.progress(corev1.ConditionFalse, reason, reason)
 	s.set(v1beta1.ConditionFailure, corev1.ConditionTrue, reason)
 	s.warn(snapshot.RestoreFailedEvent, "VirtualMachineRestore failed "+reason)
 }
 
-// awaitTarget waits until an existing target has no VMI.
+// awaitTarget waits until an existing target has no VMI. A target that has just started when it was locked is unlocked again, because
+// users cannot stop a locked VM by its run strategy.
 func awaitTarget(s *scope) (bool, error) {
 	if s.Target == nil || !s.Running {
 		return true, nil
 	}
+	s.step.Unlock = s.holdsLock()
 	switch policy := ptr.Deref(s.Restore.Spec.TargetReadinessPolicy, v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail); policy {
 	case v1beta1.VirtualMachineRestoreStopTarget:
-		s.step.Stop = true
+		s.step.Stop = !s.step.Unlock // Both write the target.
 		s.progress(corev1.ConditionFalse, reasonStopping, reasonStopping)
 		s.warn(snapshot.RestoreTargetNotReadyEvent, reasonStopping)
 	case v1beta1.VirtualMachineRestoreFailImmediate:
