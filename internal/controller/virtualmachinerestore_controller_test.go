@@ -51,7 +51,8 @@ var _ = Describe("VirtualMachineRestore", func() {
 		restored := ExpectExists(of).Status.Restores
 		Expect(restored).To(HaveLen(2))
 		Expect(restored[1].PersistentVolumeClaimName).To(Equal("restore-" + string(of.UID) + "-data"))
-		r.expectReconciled(of, createClaim, createClaim)
+		By("the check of the VM, then the claims")
+		r.expectReconciled(of, patchVM, createClaim, createClaim)
 		Expect(conditionsOf(of)).To(HaveExactElements(creatingPVCs, "Ready=False: Waiting for new PVCs"))
 		r.expectQuiet(of)
 		By("the DataVolume, when the claims are bound")

@@ -68,9 +68,12 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 	It("reports once that the VM cannot be written, keeps it locked, and goes on when it can", func() {
 		r := newRestores()
 		refused := apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("denied by team.example"))
+		requests := 0
 		r.writes.Fail = func(request string) error {
 			if request == patchVM {
-				return refused
+				if requests++; requests > 1 { // The first one is the check.
+					return refused
+				}
 			}
 			return nil
 		}
@@ -118,6 +121,30 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(only(r.writes.Take(), "create ")).To(ConsistOf(createVM))
 		Expect(r.claims()).To(HaveLen(2))
 		r.writes.Fail = nil
+		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+	})
+
+	It("fails for good, before it has deleted anything, if its VM would not be valid any more", func() {
+		r := newRestores()
+		before := r.claims()
+		r.writes.Fail = func(request string) error {
+			if request == patchVM {
+				return invalid
+			}
+			return nil
+		}
+		of := r.restore(inPlace)
+		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
+		Expect(conditionsOf(of)).To(ContainElement(And(
+			HavePrefix("Failure=True: VirtualMachine "+r.ns+"/vm cannot be restored: "), ContainSubstring("spec.template: Required value: missing"))))
+		Expect(r.lockedBy()).To(BeEmpty())
+		for name, claim := range r.claims() {
+			Expect(claim.UID).To(Equal(before[name].UID))
+			Expect(claim.DeletionTimestamp).To(BeNil())
+		}
+		r.writes.Fail = nil
+		r.writes.Take()
+		r.events.take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 	})
 

@@ -29,13 +29,15 @@ type failedDataVolume struct {
 
 // refusedError is the error of a VM that the API server rejects as invalid.
 type refusedError struct {
-	vm  client.ObjectKey
-	err error
+	vm client.ObjectKey
+	// what is what was to be done with the VM: created or restored.
+	what string
+	err  error
 }
 
 // Error implements error.
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("VirtualMachine %s cannot be created: %v", e.vm, e.err)
+	return fmt.Sprintf("VirtualMachine %s cannot be %s: %v", e.vm, e.what, e.err)
 }
 
 // Unwrap returns the API server's error.
@@ -46,7 +48,7 @@ func (e *refusedError) Unwrap() error { return e.err }
 // those that free storage for new claims.
 func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.Step) (bool, error) {
 	if step.Check != nil {
-		if err := create(ctx, s, step.Check.DeepCopy(), client.DryRunAll); err != nil {
+		if err := check(ctx, s, step.Check.DeepCopy()); err != nil {
 			return false, err
 		}
 	}
@@ -79,6 +81,20 @@ func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.St
 	return count > 0, nil
 }
 
+// check returns a refusedError if the API server would not accept the target as a later step creates or writes it.
+func check(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
+	if s.target == nil {
+		return create(ctx, s, vm, client.DryRunAll)
+	}
+	err := update(ctx, s, s.target, vm, client.DryRunAll)
+	if isRefused(err) {
+		return &refusedError{client.ObjectKeyFromObject(vm), "restored", err}
+	}
+	return err
+}
+
+func isRefused(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
+
 // create creates an object. If it exists already, because the cache was stale, it is not changed.
 func create(ctx context.Context, s *Scope, object client.Object, options ...client.CreateOption) error {
 	err := s.Client.Create(ctx, object, options...)
@@ -90,16 +106,16 @@ func create(ctx context.Context, s *Scope, object client.Object, options ...clie
 		s.failed = append(s.failed, failedDataVolume{object.GetName(), err})
 		return fmt.Errorf("Failed to create restore DataVolume: %w", err) //nolint:staticcheck // KubeVirt's message
 	case *v1.VirtualMachine:
-		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-			return &refusedError{client.ObjectKeyFromObject(object), err}
+		if isRefused(err) {
+			return &refusedError{client.ObjectKeyFromObject(object), "created", err}
 		}
 	}
 	return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
 }
 
 // update writes a changed copy of an object, if the object has not changed since it was read. Fields that our types do not have are kept.
-func update(ctx context.Context, s *Scope, live, changed client.Object) error {
-	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(live)); err != nil {
+func update(ctx context.Context, s *Scope, live, changed client.Object, options ...client.PatchOption) error {
+	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(live), options...); err != nil {
 		return fmt.Errorf("patch %T %s: %w", changed, client.ObjectKeyFromObject(live), err)
 	}
 	return nil

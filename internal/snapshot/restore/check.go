@@ -38,16 +38,25 @@ func checkPlan(s *scope) (bool, error) {
 			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object", s.Restore.Namespace, names.To)
 		}
 	}
+	return s.checkTarget()
+}
+
+// checkTarget determines what the target will be. The API server checks it with each change until the first claim is restored. If a claim
+// was deleted only before the last check, the snapshot still has its content.
+func (s *scope) checkTarget() (bool, error) {
 	if s.Target != nil {
-		return true, nil
+		s.written = s.changedTarget()
+	} else {
+		var err error
+		if s.written, err = s.newTarget(); err != nil {
+			return false, err
+		}
+		if len(s.volumes) == 0 {
+			return true, nil // The first change is the creation of the VM.
+		}
 	}
-	var err error
-	if s.created, err = s.newTarget(); err != nil {
-		return false, err
-	}
-	// If there is no claim to restore, the first change is the creation of the VM.
-	if len(s.volumes) > 0 && !slices.ContainsFunc(s.volumes, s.isRestored) {
-		s.step.Check = s.created
+	if !slices.ContainsFunc(s.volumes, s.isRestored) {
+		s.step.Check = s.written
 	}
 	return true, nil
 }

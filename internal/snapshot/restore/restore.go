@@ -83,8 +83,8 @@ type Object interface {
 
 // Step contains the next changes of a restore. They are independent of each other: they may be applied in any order, or only in part.
 type Step struct {
-	// Check is a VM that a later step creates, or nil. The changes are applied only if the API server accepts the VM in a dry run; see
-	// Refused.
+	// Check is the target as a later step creates or writes it, or nil. The changes are applied only if the API server accepts it in a dry
+	// run; see Refused. A step without changes has none.
 	Check *v1.VirtualMachine
 	// Create are objects to create. That one exists already is not an error: the cache was stale.
 	Create []Object
@@ -169,6 +169,9 @@ func Next(w World) Step {
 			break
 		}
 	}
+	if len(s.step.Create)+len(s.step.Update)+len(s.step.Delete) == 0 {
+		s.step.Check = nil
+	}
 	return *s.step
 }
 
@@ -211,15 +214,15 @@ type scope struct {
 	step *Step
 	// volumes are the volumes to restore.
 	volumes []volume
-	// created is the target to create, or nil if it exists.
-	created *v1.VirtualMachine
+	// written is the target to create, or its changed copy.
+	written *v1.VirtualMachine
 }
 
 // impossibleError is a permanent error. A retry would not help, because a restore and its snapshot are immutable.
 type impossibleError struct{ error }
 
 // Finished reports whether a restore with this status has finished. It fails permanently only if its target runs, if patches cannot be
-// applied, or if a new VM is not valid.
+// applied, or if the restored VM would not be valid.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }

@@ -146,13 +146,15 @@ func TestFailedReportsAndTriesAgain(t *testing.T) {
 	}
 }
 
-// TestANewVMIsCheckedFirst has restores of which the API server checks the VM before the first change.
-func TestANewVMIsCheckedFirst(t *testing.T) {
+// TestTheVMIsCheckedFirst has restores of which the API server checks the VM before the first change.
+func TestTheVMIsCheckedFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*cluster)
 		checks bool
 	}{
-		"an existing VM":           {change: func(*cluster) {}},
+		"an existing VM":           {change: func(*cluster) {}, checks: true},
+		"its disks in place":       {change: inPlace, checks: true},
+		"one without volumes":      {change: withoutVolumes, checks: true},
 		"a new VM":                 {change: toNew, checks: true},
 		"a VM that was deleted":    {change: func(c *cluster) { again(c); inPlace(c) }, checks: true},
 		"a new VM without volumes": {change: func(c *cluster) { toNew(c); withoutVolumes(c) }},
@@ -165,9 +167,12 @@ func TestANewVMIsCheckedFirst(t *testing.T) {
 				step := Next(c.World)
 				if step.Check != nil {
 					checked = true
-					if began || step.Check.Name != c.Restore.Spec.Target.Name || changes(step) == 0 {
+					if began || step.Check.Annotations[snapshot.LastRestoreAnnotation] != "back-r1" || step.Check.Name != c.Restore.Spec.Target.Name || changes(step) == 0 {
 						t.Fatalf("step %+v", step)
 					}
+				}
+				if tc.checks && !checked && len(step.Delete) > 0 {
+					t.Fatalf("the step deletes before the VM was checked: %+v", step)
 				}
 				began = began || len(step.Create) > 0
 				c.apply(step, all)

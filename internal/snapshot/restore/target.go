@@ -22,9 +22,9 @@ import (
 // stage.
 func restoreTarget(s *scope) (bool, error) {
 	if s.Target != nil {
-		s.step.Update = append(s.step.Update, s.changedTarget())
+		s.step.Update = append(s.step.Update, s.written)
 	} else {
-		s.step.Create = append(s.step.Create, s.created)
+		s.step.Create = append(s.step.Create, s.written)
 	}
 	return s.updatingTarget(false)
 }
