@@ -80,7 +80,7 @@ func (s *scope) checkVolume(v *volume) error {
 	case s.replaces(v.VolumeBackup, v.claim):
 	case live != nil:
 		kind = "PersistentVolumeClaim" // In KubeVirt, the VM would use this claim.
-	case dv != nil && v.template >= 0:
+	case dv != nil && (v.template >= 0 || s.isForeign(dv)):
 		kind = "DataVolume"
 	}
 	if kind == "" {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -128,10 +129,35 @@ func (s *scope) override(volume string) *v1beta1.VolumeRestoreOverride {
 	return &list[index]
 }
 
-// replaces reports whether a live claim may be deleted to restore a backup under its name: it has to be the claim, and the target the VM,
-// of which the backup was made. KubeVirt deletes any claim that an override names, and the disks of the source of a new VM.
+// replaces reports whether a backup is restored under the name of the claim of which it was made, to the VM of which it was made. A claim
+// of that name is deleted. KubeVirt deletes any claim that an override names, and the disks of the source of a new VM.
 func (s *scope) replaces(backup *v1beta1.VolumeBackup, claim string) bool {
-	return s.policy() == v1beta1.VolumeRestorePolicyInPlace && claim == backup.PersistentVolumeClaim.Name && s.targetsSource()
+	return s.policy() == v1beta1.VolumeRestorePolicyInPlace && claim == backup.PersistentVolumeClaim.Name && s.targetsSource() &&
+		s.mayReplace(backup)
+}
+
+// mayReplace reports whether the claim of a backup's name may be deleted: it is the claim of which the backup was made, it belongs to the
+// same DataVolume, the target or its DataVolume owns it, or the target's last restore has created it. Another one may be the disk of another
+// VM. If there is no claim, one may be created for a DataVolume that belongs to no other VM.
+func (s *scope) mayReplace(backup *v1beta1.VolumeBackup) bool {
+	old := &backup.PersistentVolumeClaim
+	live, dv := s.Claims[old.Name], s.DataVolumes[old.Name]
+	switch {
+	case live == nil:
+		return dv == nil || !s.isForeign(dv)
+	case live.UID == old.UID, sameController(live, old), s.isOurs(live.Annotations):
+		return true
+	case s.Target == nil:
+		return false
+	}
+	last := s.Target.Annotations[snapshot.LastRestoreAnnotation]
+	return metav1.IsControlledBy(live, s.Target) || dv != nil && metav1.IsControlledBy(live, dv) && metav1.IsControlledBy(dv, s.Target) ||
+		last != "" && live.Annotations[snapshot.LastRestoreAnnotation] == last
+}
+
+func sameController(a, b metav1.Object) bool {
+	first, second := metav1.GetControllerOf(a), metav1.GetControllerOf(b)
+	return first != nil && second != nil && first.UID == second.UID
 }
 
 // restores returns the volumes for the status.
