@@ -171,6 +171,79 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
 	})
 
+	Context("with a tracker that goes while it runs", func() {
+		var tracker *backupv1alpha1.VirtualMachineBackupTracker
+
+		track := func(vm string) {
+			GinkgoHelper()
+			tracker = &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "t"}}
+			tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm}
+			Expect(k8sClient.Create(ctx, tracker)).To(Succeed())
+		}
+
+		BeforeEach(func() {
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			track("vm")
+			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "of-tracker"}}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+			of.Spec.PvcName = ptr.To("backups")
+			Expect(k8sClient.Create(ctx, of)).To(Succeed())
+			reconcile()
+			mounted(true)
+			record(backup.Running, "")
+		})
+
+		goes := func(replaced bool) {
+			GinkgoHelper()
+			Expect(k8sClient.Delete(ctx, tracker)).To(Succeed())
+			if replaced {
+				other := builder.MakeVMI("another").Namespace(ns).PVC("root", "other").Obj()
+				ExpectCreated(other)
+				setStatus(other, v1.Running, func(*v1.VirtualMachineInstanceStatus) {})
+				track("another")
+			}
+			reconcile()
+		}
+		expectNothingLeft := func() {
+			GinkgoHelper()
+			Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(BeEmpty())
+			mounted(false)
+			Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
+		}
+
+		DescribeTable("completes", func(replaced, stale bool) {
+			if stale {
+				r.Client.(*Writes).StaleList = &v1.VirtualMachineInstanceList{}
+			}
+			goes(replaced)
+			Expect(conditionOf(backupv1alpha1.ConditionProgressing).Reason).To(Equal(backupv1alpha1.ReasonInitiated))
+			record(backup.Succeeded, "")
+			expectNothingLeft()
+			Expect(conditionOf(backupv1alpha1.ConditionComplete).Status).To(Equal(metav1.ConditionTrue))
+			Expect(of.Finalizers).To(BeEmpty())
+			if replaced {
+				Expect(ExpectExists(tracker).Status).To(BeNil())
+			}
+		},
+			Entry("if it was deleted", false, false),
+			Entry("if it was deleted, and the cache is stale", false, true),
+			Entry("if it was replaced by that of another VM", true, false),
+		)
+
+		DescribeTable("is aborted", func(replaced bool) {
+			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			reconcile()
+			goes(replaced)
+			Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
+			record(backup.Failed, "aborted")
+			expectNothingLeft()
+			ExpectGone(of)
+		},
+			Entry("if it was deleted", false),
+			Entry("if it was replaced by that of another VM", true),
+		)
+	})
+
 	It("fails if the guest ends", func() {
 		reconcile()
 		mounted(true)

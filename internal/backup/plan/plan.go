@@ -28,7 +28,8 @@ type Observed struct {
 	Tracker *v1alpha1.VirtualMachineBackupTracker
 	// Checkpoints are the latest checkpoints of all trackers of the VM. They are only needed before the backup starts.
 	Checkpoints []string
-	// VMI is the VM's VMI that has not ended, or nil. One that the VM does not control does not count.
+	// VMI is the VMI that has something of the backup, or else the VM's, or nil. One that has ended does not count, nor one that the VM does
+	// not control and that has nothing of the backup.
 	VMI *v1.VirtualMachineInstance
 	// Claim is the claim that the backup is written to, or nil.
 	Claim *corev1.PersistentVolumeClaim
@@ -65,9 +66,6 @@ type planner struct {
 	intent *backup.Intent
 	record backup.Record
 }
-
-// VolumeName is the name of a backup's utility volume.
-func VolumeName(b *v1alpha1.VirtualMachineBackup) string { return "backup-" + string(b.UID) }
 
 // Next returns what to do next.
 func Next(o Observed) Step {

@@ -41,6 +41,7 @@ func (p *planner) prepare() {
 	}
 	if reason := p.waitsFor(); reason != "" {
 		p.progress(v1alpha1.ReasonInitializing, reason)
+		p.withdraw()
 		return
 	}
 	volumes, problem := disksOf(&p.VMI.Spec)
@@ -63,6 +64,13 @@ func (p *planner) prepare() {
 			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes, Directory: SourceVM(p.Backup, p.Tracker) + "/" + name,
 		}
 		p.track(name)
+	}
+}
+
+// withdraw removes from the VMI what others would wait for while the backup waits: its freeze and its claim.
+func (p *planner) withdraw() {
+	if p.VMI != nil && !p.endFreeze() {
+		p.detach()
 	}
 }
 
@@ -92,6 +100,8 @@ func (p *planner) waitsFor() string {
 	switch {
 	case vm == "":
 		return fmt.Sprintf("BackupTracker %s does not exist", spec.Source.Name)
+	case p.VMI != nil && p.VMI.Name != vm:
+		return fmt.Sprintf("BackupTracker %s was replaced by one of the vm %s", spec.Source.Name, vm)
 	case p.VMI == nil || !p.VMI.IsRunning() || p.VMI.DeletionTimestamp != nil:
 		return fmt.Sprintf("vm %s is not running, cannot do backup", vm)
 	case p.Claim == nil:

@@ -69,11 +69,11 @@ func (p *planner) created() string {
 }
 
 // nextCheckpoint returns the checkpoint that is to become the tracker's, or nil. An incremental backup only continues the backups of its
-// tracker: if the tracker was replaced meanwhile, it is not known which backups the new one's user has.
+// tracker: if the tracker was replaced meanwhile, it is not known which backups the new one's user has. It may be one of another VM.
 func (p *planner) nextCheckpoint() *v1alpha1.BackupCheckpoint {
 	latest := p.latest()
 	created := p.created()
-	if p.Tracker == nil || created == "" || latest == created || p.record.Incremental() && latest != p.record.Since {
+	if p.Tracker == nil || p.Tracker.Spec.Source.Name != p.VMI.Name || created == "" || latest == created || p.record.Incremental() && latest != p.record.Since {
 		return nil
 	}
 	return &v1alpha1.BackupCheckpoint{

@@ -14,7 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 )
 
 // newTracked returns a guest whose changed blocks are tracked, with a backup of a tracker that has this checkpoint, or none.
@@ -162,5 +164,52 @@ func TestGuestKeepsAFewCheckpoints(t *testing.T) {
 	c.begin()
 	if kept := backup.IntentOf(&c.VMI.Status).Kept; len(kept) != maxKept || kept[0] != "a" {
 		t.Errorf("it keeps %v", kept)
+	}
+}
+
+func TestTrackerOfAnotherVMGetsNoCheckpoint(t *testing.T) {
+	c := newTracked(t, "")
+	c.begin()
+	c.succeed("", "")
+	c.Tracker.Spec.Source.Name = "another"
+	if s := c.next(); s.Checkpoint != nil {
+		t.Errorf("the new tracker gets %+v", s.Checkpoint)
+	}
+}
+
+func TestWithdrawsFromAVMThatIsNotItsSourceAnyMore(t *testing.T) {
+	for name, change := range map[string]func(*cluster){
+		"the tracker is gone":         func(c *cluster) { c.Tracker = nil },
+		"it is one of another VM now": func(c *cluster) { c.Tracker.Spec.Source.Name = "another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newTracked(t, "")
+			c.connectAgent()
+			c.next()
+			c.mount()
+			c.next()
+			c.freeze(freeze.Frozen, false, "")
+			change(c)
+			if s := c.next(); s.Freeze == nil || s.Freeze.End != freeze.Cancel {
+				t.Fatalf("the guest stays frozen: %+v", s)
+			}
+			if s := c.next(); s.RemoveVolume != "backup-u" {
+				t.Fatalf("the claim stays attached: %+v", s)
+			}
+			c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "BackupTracker t ")
+		})
+	}
+}
+
+func TestUIDs(t *testing.T) {
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Spec.UtilityVolumes = []v1.UtilityVolume{{Name: "backup-attached"}, {Name: "dump"}}
+	vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "root"}, {Name: "backup-detaching"}, {Name: "backup-attached"}}
+	vmi.Status.DiskBackup, vmi.Status.SnapshotFreeze = &v1.DiskBackup{ID: "running"}, &v1.SnapshotFreeze{ID: "freezing"}
+	if got, want := UIDs(vmi), []string{"attached", "detaching", "freezing", "running"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, not %v", got, want)
+	}
+	if got := UIDs(newCluster(t).VMI); len(got) != 0 {
+		t.Errorf("a VMI without a backup has %v", got)
 	}
 }

@@ -90,9 +90,9 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	if o.Claim, err = reconciler.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
 		return o, err
 	}
-	vm := plan.SourceVM(s.backup, o.Tracker)
-	if vm == "" {
-		return o, nil
+	vm, err := s.findVM(ctx)
+	if err != nil || vm == "" {
+		return o, err
 	}
 	if err = s.readVMI(ctx, vm); err != nil || s.vmi == nil {
 		return o, err
@@ -131,8 +131,32 @@ func (s *scope) checkpoints(ctx context.Context, vm string) (names []string, err
 	return names, nil
 }
 
+// findVM returns the name of the VM whose VMI has something of the backup, otherwise that of the source, or nothing. They differ if the
+// tracker is gone or was replaced. A cache may not have what was written last, so that the API server is asked if the tracker cannot be the
+// one with which the backup began.
+func (s *scope) findVM(ctx context.Context) (string, error) {
+	vm := plan.SourceVM(s.backup, s.tracker)
+	if s.backup.Spec.Source.Kind != kindTracker {
+		return vm, nil
+	}
+	cached := &v1.VirtualMachineInstanceList{}
+	err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.MatchingFields{guestIndex: string(s.backup.UID)})
+	if err == nil && len(cached.Items) == 0 && (s.tracker == nil || s.tracker.CreationTimestamp.After(s.backup.CreationTimestamp.Time)) {
+		err = s.APIReader.List(ctx, cached, client.InNamespace(s.backup.Namespace))
+	}
+	if err != nil {
+		return "", fmt.Errorf("list the VirtualMachineInstances of the namespace %s that may have the backup %s: %w", s.backup.Namespace, s.backup.Name, err)
+	}
+	for i := range cached.Items {
+		if plan.Has(&cached.Items[i], s.backup) {
+			return cached.Items[i].Name, nil
+		}
+	}
+	return vm, nil
+}
+
 // readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
-// this backup's intent: then it did.
+// something of this backup: then it did.
 func (s *scope) readVMI(ctx context.Context, name string) error {
 	vmi, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachineInstance{}, s.APIReader)
 	if err != nil || vmi == nil || vmi.IsFinal() {
@@ -142,8 +166,7 @@ func (s *scope) readVMI(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	intent := vmi.Status.DiskBackup
-	if vm != nil && metav1.IsControlledBy(vmi, vm) || intent != nil && intent.ID == string(s.backup.UID) {
+	if vm != nil && metav1.IsControlledBy(vmi, vm) || plan.Has(vmi, s.backup) {
 		s.vmi = vmi
 	}
 	return nil

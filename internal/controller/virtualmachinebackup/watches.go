@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
@@ -28,6 +29,10 @@ const (
 	claimIndex = "unfinished-of-claim"
 	// trackerIndex is of trackers, by the name of the VM.
 	trackerIndex = "trackers-of-virtualmachine"
+	// uidIndex is by the UID.
+	uidIndex = "unfinished-with-uid"
+	// guestIndex is of VMIs, by the UIDs of the backups that have something in them.
+	guestIndex = "guests-of-backup"
 )
 
 func indexBackups(indexer client.FieldIndexer) error {
@@ -42,6 +47,10 @@ func indexBackups(indexer client.FieldIndexer) error {
 		reconciler.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex, func(t *v1alpha1.VirtualMachineBackupTracker) []string {
 			return []string{t.Spec.Source.Name}
 		}),
+		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, uidIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
+			return ifUnfinished(b, string(b.UID))
+		}),
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, guestIndex, plan.UIDs),
 	)
 }
 
@@ -79,8 +88,15 @@ func (r *Reconciler) ofVM(ctx context.Context, namespace, name string) []ctrl.Re
 	return requests
 }
 
-func (r *Reconciler) ofGuest(ctx context.Context, vmi client.Object) []ctrl.Request {
-	return r.ofVM(ctx, vmi.GetNamespace(), vmi.GetName())
+// ofGuest returns the unfinished backups of the VM of a VMI, and those that have something in the VMI although their tracker is gone.
+func (r *Reconciler) ofGuest(ctx context.Context, object client.Object) []ctrl.Request {
+	requests := r.ofVM(ctx, object.GetNamespace(), object.GetName())
+	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
+		for _, uid := range plan.UIDs(vmi) {
+			requests = append(requests, r.find(ctx, vmi.Namespace, uidIndex, uid)...)
+		}
+	}
+	return requests
 }
 
 func (r *Reconciler) ofMigration(ctx context.Context, object client.Object) []ctrl.Request {

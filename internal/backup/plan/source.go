@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// volumePrefix is how the names of the utility volumes of backups begin.
+const volumePrefix = "backup-"
+
+// VolumeName is the name of a backup's utility volume.
+func VolumeName(b *v1alpha1.VirtualMachineBackup) string { return volumePrefix + string(b.UID) }
+
+// UIDs returns the UIDs of the backups that have left something in a VMI: an intent, a volume, or a freeze. UIDs of snapshots may be among
+// them. A backup is found by it even if its tracker is gone, or was replaced by one of another VM.
+func UIDs(vmi *v1.VirtualMachineInstance) []string {
+	var uids []string
+	if intent := vmi.Status.DiskBackup; intent != nil {
+		uids = append(uids, intent.ID)
+	}
+	if freeze := vmi.Status.SnapshotFreeze; freeze != nil {
+		uids = append(uids, freeze.ID)
+	}
+	for i := range vmi.Spec.UtilityVolumes {
+		uids = appendUID(uids, vmi.Spec.UtilityVolumes[i].Name)
+	}
+	for i := range vmi.Status.VolumeStatus {
+		uids = appendUID(uids, vmi.Status.VolumeStatus[i].Name)
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids)
+}
+
+func appendUID(uids []string, volume string) []string {
+	if uid, is := strings.CutPrefix(volume, volumePrefix); is {
+		return append(uids, uid)
+	}
+	return uids
+}
+
+// Has reports whether something of a backup is in a VMI.
+func Has(vmi *v1.VirtualMachineInstance, b *v1alpha1.VirtualMachineBackup) bool {
+	return slices.Contains(UIDs(vmi), string(b.UID))
+}
