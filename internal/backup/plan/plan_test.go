@@ -335,7 +335,7 @@ func TestWaitsAndProblems(t *testing.T) {
 		"no VMI":        {func(c *cluster) { c.VMI = nil }, "vm vm is not running, cannot do backup", ""},
 		"not running":   {func(c *cluster) { c.VMI.Status.Phase = v1.Scheduled }, "vm vm is not running, cannot do backup", ""},
 		"no claim":      {func(c *cluster) { c.Claim = nil }, "PVC ns/backups doesnt exist", ""},
-		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is being migrated", ""},
+		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is currently migrating", ""},
 		"no hotplug":    {func(c *cluster) { c.VMI.Spec.Domain.Devices.DisableHotplug = true }, "", "disableHotplug"},
 		"another one":   {func(c *cluster) { c.VMI.Status.DiskBackup = &v1.DiskBackup{ID: "other"} }, "another VirtualMachineBackup", ""},
 		"pull":          {func(c *cluster) { c.Backup.Spec.Mode = ptr.To(v1alpha1.PullMode) }, "", "Pull is not implemented"},
@@ -345,7 +345,7 @@ func TestWaitsAndProblems(t *testing.T) {
 		"a LUN":         {func(c *cluster) { lun(&c.VMI.Spec.Domain.Devices.Disks[0]) }, "", "is a LUN"},
 		"shareable":     {func(c *cluster) { c.VMI.Spec.Domain.Devices.Disks[0].Shareable = ptr.To(true) }, "", "is shareable"},
 		"no disk":       {func(c *cluster) { c.VMI.Spec.Domain.Devices.Disks = nil }, "", "is no disk"},
-		"nothing to do": {func(c *cluster) { c.VMI.Spec.Volumes = nil }, "", "nothing to back up"},
+		"nothing to do": {func(c *cluster) { c.VMI.Spec.Volumes = nil }, "", "vm vm has no volumes to backup"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)

@@ -44,7 +44,7 @@ func (p *planner) prepare() {
 		p.withdraw()
 		return
 	}
-	volumes, problem := disksOf(&p.VMI.Spec)
+	volumes, problem := disksOf(p.VMI)
 	if problem != "" {
 		p.fail(v1alpha1.ReasonFailed, problem)
 		return
@@ -110,7 +110,7 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
 	// Once the volume is attached, a migration waits for it.
 	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending && vmistatus.FindUtility(&p.VMI.Spec, p.volume) == nil:
-		return fmt.Sprintf("vm %s is being migrated", vm)
+		return fmt.Sprintf("vm %s is currently migrating, waiting for migration to complete before starting backup", vm)
 	case p.VMI.Status.DiskBackup != nil:
 		// That of another backup, which removes it when its claim has been detached.
 		return fmt.Sprintf("vm %s is being backed up by another VirtualMachineBackup", vm)
@@ -120,7 +120,8 @@ func (p *planner) waitsFor() string {
 }
 
 // disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks. The problem says why one of them cannot be.
-func disksOf(spec *v1.VirtualMachineInstanceSpec) (names []string, problem string) {
+func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
+	spec := &vmi.Spec
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
 		if volume.WrittenClaim() == "" && volume.HostDisk == nil {
@@ -138,7 +139,7 @@ func disksOf(spec *v1.VirtualMachineInstanceSpec) (names []string, problem strin
 		names = append(names, volume.Name)
 	}
 	if len(names) == 0 {
-		return nil, "The VM has no disk on a claim, so there is nothing to back up"
+		return nil, fmt.Sprintf("vm %s has no volumes to backup: none of its disks is on a claim", vmi.Name)
 	}
 	return names, ""
 }

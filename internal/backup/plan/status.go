@@ -14,11 +14,27 @@ import (
 // problemNotKept is why the guest was not frozen, if the agent does not report it.
 const problemNotKept = "The guest's file systems were not frozen until the backup had begun"
 
-// messageFull and messageIncremental are the messages of a backup that is complete.
+// messageFull and messageIncremental say what a backup that is complete has.
 const (
 	messageFull        = "The backup has all data of the included volumes"
 	messageIncremental = "The backup has what has changed in the included volumes since the checkpoint "
 )
+
+// How messages begin: with the sentences of KubeVirt 1.9, which clients look for. What is ours follows.
+const (
+	beginsComplete = "Successfully completed VirtualMachineBackup. "
+	beginsWarning  = "Completed VirtualMachineBackup, warning: "
+	beginsFailed   = "Backup has failed: "
+)
+
+// begins are the same sentences for the reasons of Progressing and Quiesced.
+var begins = map[string]string{
+	v1alpha1.ReasonInitiated:        "Backup is in progress. ",
+	v1alpha1.ReasonAborting:         "Backup is aborting. ",
+	v1alpha1.ReasonQuiesceSucceeded: "Guest filesystem was successfully quiesced. ",
+	v1alpha1.ReasonQuiesceFailed:    "Guest filesystem quiesce failed. ",
+	v1alpha1.ReasonQuiesceSkipped:   "Guest filesystem quiesce was skipped. ",
+}
 
 // set sets a condition.
 func (p *planner) set(kind v1alpha1.ConditionType, isTrue bool, reason, message string) {
@@ -34,27 +50,29 @@ func (p *planner) set(kind v1alpha1.ConditionType, isTrue bool, reason, message 
 
 // progress reports what the backup waits for.
 func (p *planner) progress(reason, message string) {
-	p.set(v1alpha1.ConditionProgressing, true, reason, message)
+	p.set(v1alpha1.ConditionProgressing, true, reason, begins[reason]+message)
 }
 
 // fail reports that there will be no backup.
 func (p *planner) fail(reason, message string) {
-	p.set(v1alpha1.ConditionProgressing, false, reason, message)
-	p.set(v1alpha1.ConditionFailed, true, reason, message)
+	p.set(v1alpha1.ConditionProgressing, false, reason, beginsFailed+message)
+	p.set(v1alpha1.ConditionFailed, true, reason, beginsFailed+message)
 }
 
 // complete reports that there is a backup, with a warning if the guest was to be frozen and was not.
 func (p *planner) complete() {
-	reason, message := v1alpha1.ReasonCompleted, messageFull
+	message := messageFull
 	switch {
 	case p.record.Incremental():
 		message = messageIncremental + p.record.Since
 	case p.Tracker != nil:
 		message += ". It is a full one because " + p.whyFull()
 	}
+	reason, begin := v1alpha1.ReasonCompleted, beginsComplete
 	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
-		reason, message = v1alpha1.ReasonCompletedWithWarning, message+". "+quiesced.Message
+		reason, begin = v1alpha1.ReasonCompletedWithWarning, beginsWarning+quiesced.Message+". "
 	}
+	message = begin + message
 	p.set(v1alpha1.ConditionProgressing, false, reason, message)
 	p.set(v1alpha1.ConditionComplete, true, reason, message)
 }
@@ -80,11 +98,11 @@ func (p *planner) setQuiesced(view freeze.ControllerView) {
 	switch {
 	case p.condition(v1alpha1.ConditionQuiesced) != nil:
 	case view.Consistent():
-		p.set(v1alpha1.ConditionQuiesced, true, v1alpha1.ReasonQuiesceSucceeded, "The guest's file systems were frozen when the backup began")
+		p.quiesced(true, v1alpha1.ReasonQuiesceSucceeded, "The guest's file systems were frozen when the backup began")
 	case view.Record.ID == p.id && view.Record.Problem != "":
-		p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceFailed, view.Record.Problem)
+		p.quiesced(false, v1alpha1.ReasonQuiesceFailed, view.Record.Problem)
 	default:
-		p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceFailed, problemNotKept)
+		p.quiesced(false, v1alpha1.ReasonQuiesceFailed, problemNotKept)
 	}
 }
 
@@ -94,8 +112,12 @@ func (p *planner) setUnfrozen() {
 		return
 	}
 	if wanted, why := p.wantsFreeze(); !wanted {
-		p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceSkipped, why)
+		p.quiesced(false, v1alpha1.ReasonQuiesceSkipped, why)
 		return
 	}
-	p.set(v1alpha1.ConditionQuiesced, false, v1alpha1.ReasonQuiesceFailed, problemNotKept)
+	p.quiesced(false, v1alpha1.ReasonQuiesceFailed, problemNotKept)
+}
+
+func (p *planner) quiesced(isTrue bool, reason, message string) {
+	p.set(v1alpha1.ConditionQuiesced, isTrue, reason, begins[reason]+message)
 }
