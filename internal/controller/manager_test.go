@@ -422,6 +422,23 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(vm.Spec.Template.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
+	It("follows the labels of namespaces that select VMs for the tracking of changed blocks", func() {
+		selecting := kubeVirt.DeepCopy()
+		selecting.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{clusterconfig.GateIncrementalBackup}}
+		selecting.Spec.Configuration.ChangedBlockTrackingLabelSelectors = &v1.ChangedBlockTrackingSelectors{
+			NamespaceLabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"backup": "yes"}},
+		}
+		Expect(store.Set(selecting)).To(Succeed())
+		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Strategy(v1.RunStrategyHalted).Obj()
+		ExpectCreated(vm)
+		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
+			Should(Equal(v1.VirtualMachineStatusStopped))
+		Expect(vm.Status.ChangedBlockTracking).To(BeNil())
+		labelNamespace(vm.Namespace)
+		Eventually(func() *v1.ChangedBlockTrackingStatus { return ExpectExists(vm).Status.ChangedBlockTracking }, time.Minute).
+			Should(HaveValue(HaveField("State", v1.ChangedBlockTrackingInitializing)))
+	})
+
 	It("reconciles the VMIs of a Node whose agent stops renewing its Lease and resumes", func() {
 		w := &world{ns: NewNamespace()}
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: map[string]string{v1.NodeSchedulable: "true"}}}

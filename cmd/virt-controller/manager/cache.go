@@ -91,6 +91,14 @@ func transformPod(o any) (any, error) {
 	return o, err
 }
 
+// transformNamespace keeps the name and the labels of a namespace. Only its metadata is watched.
+func transformNamespace(o any) (any, error) {
+	if n, ok := o.(*metav1.PartialObjectMetadata); ok {
+		n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}
+	}
+	return o, nil
+}
+
 // transformQuota removes the status of a ResourceQuota, which is not used.
 func transformQuota(o any) (any, error) {
 	o, err := cache.TransformStripManagedFields()(o)
@@ -147,6 +155,7 @@ func cacheOptions(namespace string) cache.Options {
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
 			&corev1.Node{}:               {Transform: transformNode},
+			&corev1.Namespace{}:          {Transform: transformNamespace},
 			&corev1.ResourceQuota{}:      {Transform: transformQuota},
 			&coordinationv1.Lease{}:      here(agents),
 			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),

@@ -65,6 +65,24 @@ func TestPodsInCache(t *testing.T) {
 	g.Expect(kept).To(Equal(full))
 }
 
+// TestNamespacesInCache checks that the cache keeps only the name and the labels of a namespace.
+func TestNamespacesInCache(t *testing.T) {
+	g := NewWithT(t)
+	full := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "n", ResourceVersion: "1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"big": "x"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+	}}
+	kept, err := transformNamespace(full)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(kept).To(Equal(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1", Labels: map[string]string{"a": "b"}}}))
+	for kind := range cacheOptions("kubevirt").ByObject {
+		if _, is := kind.(*corev1.Namespace); is {
+			return
+		}
+	}
+	t.Error("the cache does not use it")
+}
+
 func podWarning(name, pod, reason string) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Annotations: map[string]string{"big": "x"}},

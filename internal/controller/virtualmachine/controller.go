@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
@@ -61,7 +62,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachineinstancetypes;virtualmachineclusterinstancetypes,verbs=list;watch
 // +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachinepreferences;virtualmachineclusterpreferences,verbs=list;watch
-// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
@@ -79,6 +80,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToExpand)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToTrack)).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.vmsOfNamespace),
+			builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
 			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(classChanged)).

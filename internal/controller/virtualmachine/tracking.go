@@ -28,14 +28,17 @@ func trackingOf(c *clusterconfig.Config) Tracking {
 	return Tracking{Enabled: c.IsEnabled(clusterconfig.GateIncrementalBackup), Selected: c.ChangedBlockTracking}
 }
 
-// setTracking sets whether the changed blocks of the VM's disks are tracked, or will be after its next start. It keeps the state if the
-// labels of the VM's namespace cannot be read. KubeVirt's states.
+// setTracking sets whether the changed blocks of the VM's disks are tracked, or will be after its next start. It keeps the state if the VM
+// is being deleted, and until the cache has the VM's namespace, whose event enqueues the VM. KubeVirt's states.
 func setTracking(ctx context.Context, s *Scope) error {
+	if s.VM.DeletionTimestamp != nil {
+		return nil
+	}
 	selected := false
 	if !s.Tracking.Selected.None() {
 		var err error
-		if selected, err = reconciler.SelectsForTracking(ctx, s.APIReader, s.Tracking.Selected, s.VM); err != nil {
-			return err
+		if selected, err = reconciler.SelectsForTracking(ctx, s.Client, s.Tracking.Selected, s.VM); err != nil {
+			return client.IgnoreNotFound(err)
 		}
 	}
 	state := trackingState(s, selected)
@@ -67,6 +70,14 @@ func trackingState(s *Scope, selected bool) v1.ChangedBlockTrackingState {
 	default:
 		return v1.ChangedBlockTrackingUndefined
 	}
+}
+
+// vmsOfNamespace returns the VMs that a namespace's labels may select.
+func (r *Reconciler) vmsOfNamespace(ctx context.Context, namespace client.Object) []ctrl.Request {
+	if config := r.Config.Current(); config.ChangedBlockTracking.Namespaces == nil {
+		return nil
+	}
+	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineList{}, client.InNamespace(namespace.GetName()))
 }
 
 // vmsToTrack returns the VMs whose state may change with the configuration.

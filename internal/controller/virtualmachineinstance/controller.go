@@ -67,7 +67,7 @@ func (r *Reconciler) Metrics() prometheus.Collector { return &r.syncs }
 // +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
-// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=limitranges,verbs=list
 // +kubebuilder:rbac:groups=core,resources=persistentvolumes,verbs=get
 

@@ -27,7 +27,7 @@ func (s *scope) decideTracking(ctx context.Context) error {
 	if err != nil || vm == nil || vm.UID != owner.UID {
 		return err
 	}
-	s.tracked, err = reconciler.SelectsForTracking(ctx, s.apiReader, s.config.ChangedBlockTracking, vm)
+	s.tracked, err = reconciler.SelectsForTracking(ctx, s.client, s.config.ChangedBlockTracking, vm)
 	return err
 }
 
