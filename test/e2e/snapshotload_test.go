@@ -60,7 +60,7 @@ while usleep 10000; do
 	sum=$(echo "$n $sum" | sha256sum | cut -c1-64)
 	echo "$n $sum" | dd of="$files/chain" oflag=append conv=fsync,notrunc 2>/dev/null
 	echo "$n $sum" | dd of="$raw" bs=4096 seek=$n conv=fsync,notrunc 2>/dev/null
-	echo $n >/run/written
+	echo $n >/run/written.new && mv /run/written.new /run/written
 done) &
 say "VIREO-CHAIN begins"
 `
