@@ -3,7 +3,11 @@
 
 package instancetype
 
-import v1 "github.com/vireo-project/vireo/api/v1"
+import (
+	"slices"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
 
 // Names of the devices that are added to a VMI without any. KubeVirt's.
 const (
@@ -27,6 +31,20 @@ func AddImplicitDisks(spec *v1.VirtualMachineInstanceSpec) {
 			used[volume.Name] = true
 		}
 	}
+}
+
+// DiskOf returns the disk of a volume, or the one that AddImplicitDisks would add for it. It returns nil if the volume is a file system or a
+// memory dump, or does not exist.
+func DiskOf(spec *v1.VirtualMachineInstanceSpec, volume string) *v1.Disk {
+	devices := &spec.Domain.Devices
+	named := func(v v1.Volume) bool { return v.Name == volume && v.MemoryDump == nil }
+	if !slices.ContainsFunc(spec.Volumes, named) || slices.ContainsFunc(devices.Filesystems, func(f v1.Filesystem) bool { return f.Name == volume }) {
+		return nil
+	}
+	if i := slices.IndexFunc(devices.Disks, func(d v1.Disk) bool { return d.Name == volume }); i >= 0 {
+		return &devices.Disks[i]
+	}
+	return &v1.Disk{Name: volume}
 }
 
 // AddDefaultInterface adds an interface on the Pod's network to a spec without interfaces and networks, unless

@@ -343,6 +343,36 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// TestFormatsOfAVM has volumes of a VM on claims that contain files.
+func TestFormatsOfAVM(t *testing.T) {
+	filesystem := func(spec *v1.VirtualMachineInstanceSpec) {
+		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == "root" })
+		spec.Domain.Devices.Filesystems = []v1.Filesystem{{Name: "root"}}
+	}
+	memoryDump := func(spec *v1.VirtualMachineInstanceSpec) {
+		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == "root" })
+		dump := &v1.MemoryDumpVolumeSource{}
+		dump.ClaimName = "root"
+		spec.Volumes[0].VolumeSource = v1.VolumeSource{MemoryDump: dump}
+	}
+	for name, tc := range map[string]struct {
+		change func(*v1.VirtualMachineInstanceSpec)
+		disk   bool
+	}{
+		"a disk":                  {func(*v1.VirtualMachineInstanceSpec) {}, true},
+		"a volume without a disk": {func(spec *v1.VirtualMachineInstanceSpec) { spec.Domain.Devices.Disks = nil }, true},
+		"a file system":           {filesystem, false},
+		"a memory dump":           {memoryDump, false},
+	} {
+		w := vmWorld()
+		tc.change(&w.VM.Spec.Template.Spec)
+		s := w.source()
+		if len(s.volumes) != 2 || s.volumes[0].Name != "root" || s.volumes[0].Disk != tc.disk {
+			t.Errorf("%s: got %+v", name, s.volumes)
+		}
+	}
+}
+
 func TestLabelsOfComponentsAreNotCopied(t *testing.T) {
 	w := vmWorld()
 	w.Export.Labels = map[string]string{"mine": "1", "kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "other", "kubevirt.io.x": "y", ServiceLabel: "other"}

@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -178,23 +179,10 @@ func contains(volumes []volume, name string) bool {
 	return false
 }
 
-// hasDisk reports whether a volume is a disk of the VM, and no file system, memory dump or state.
+// hasDisk reports whether a volume is a disk of the VM, and no file system, memory dump or state. A volume without a disk gets one when the
+// VM starts.
 func hasDisk(vm *v1.VirtualMachine, name string) bool {
-	if vm.Spec.Template == nil {
-		return false
-	}
-	spec := &vm.Spec.Template.Spec
-	for i := range spec.Volumes {
-		if spec.Volumes[i].Name == name && spec.Volumes[i].WrittenClaim() == "" {
-			return false
-		}
-	}
-	for i := range spec.Domain.Devices.Disks {
-		if spec.Domain.Devices.Disks[i].Name == name {
-			return true
-		}
-	}
-	return false
+	return vm.Spec.Template != nil && instancetype.DiskOf(&vm.Spec.Template.Spec, name) != nil
 }
 
 // isDisk reports whether a claim contains the disk of a VM regardless of a VM: it is a block device, or has the importer's annotation.

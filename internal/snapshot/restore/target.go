@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
@@ -154,15 +155,7 @@ func (s *scope) hasClaim(claim string) bool {
 
 // writes reports whether the guest may write to a volume that is not meant to be shared.
 func writes(spec *v1.VirtualMachineInstanceSpec, name string) bool {
-	devices := &spec.Domain.Devices
-	if slices.ContainsFunc(devices.Filesystems, func(f v1.Filesystem) bool { return f.Name == name }) {
-		return false
-	}
-	index := slices.IndexFunc(devices.Disks, func(d v1.Disk) bool { return d.Name == name })
-	if index < 0 {
-		return true // A volume without a disk gets one.
-	}
-	disk := &devices.Disks[index]
-	return disk.CDRom == nil && !ptr.Deref(disk.Shareable, false) && (disk.Disk == nil || !disk.Disk.ReadOnly) &&
+	disk := instancetype.DiskOf(spec, name)
+	return disk != nil && disk.CDRom == nil && !ptr.Deref(disk.Shareable, false) && (disk.Disk == nil || !disk.Disk.ReadOnly) &&
 		(disk.LUN == nil || !disk.LUN.ReadOnly)
 }
