@@ -105,7 +105,8 @@ func storedMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // spec returns the spec to store. A running guest is restored with the CPU, memory and devices with which it was started, but with the
-// current disks of the VM, because these are in the snapshot.
+// current volumes of the VM, because these are in the snapshot. What uses the volumes has to match: admission refuses a file system without
+// a volume, and a volume that nothing uses gets a hard disk.
 func (s Stored) spec() *v1.VirtualMachineSpec {
 	now := s.VM.Spec.DeepCopy()
 	if s.Started == nil || s.Started.Template == nil || now.Template == nil {
@@ -113,7 +114,8 @@ func (s Stored) spec() *v1.VirtualMachineSpec {
 	}
 	spec := s.Started.DeepCopy()
 	spec.Template.Spec.Volumes = now.Template.Spec.Volumes
-	spec.Template.Spec.Domain.Devices.Disks = now.Template.Spec.Domain.Devices.Disks
+	devices := &now.Template.Spec.Domain.Devices
+	spec.Template.Spec.Domain.Devices.Disks, spec.Template.Spec.Domain.Devices.Filesystems = devices.Disks, devices.Filesystems
 	spec.DataVolumeTemplates = now.DataVolumeTemplates
 	return spec
 }

@@ -4,6 +4,7 @@
 package capture
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,6 +145,39 @@ func TestARunningGuestIsStoredAsItWasStarted(t *testing.T) {
 	}
 	if len(started.Spec.Template.Spec.Volumes) != 1 {
 		t.Error("the spec that was started has changed")
+	}
+}
+
+// TestFileSystemsAreStoredWithTheirVolumes has file systems that were removed, or added, since the guest was started.
+func TestFileSystemsAreStoredWithTheirVolumes(t *testing.T) {
+	vm := func(filesystems ...string) *v1.VirtualMachine {
+		b := builder.MakeVM("vm").Template(builder.MakeVMI("vm")).With(withVolume("root", onClaim("root"))).With(withDisk("root"))
+		for _, name := range filesystems {
+			b = b.With(withVolume(name, onClaim(name))).With(func(vm *v1.VirtualMachine) {
+				devices := &vm.Spec.Template.Spec.Domain.Devices
+				devices.Filesystems = append(devices.Filesystems, v1.Filesystem{Name: name})
+			})
+		}
+		return b.Obj()
+	}
+	for name, tc := range map[string]struct{ started, now []string }{
+		"unchanged":   {[]string{"a"}, []string{"a"}},
+		"one removed": {[]string{"a", "b"}, []string{"b"}},
+		"one added":   {[]string{"a"}, []string{"a", "b"}},
+		"all removed": {[]string{"a"}, nil},
+	} {
+		content, _ := Content(request(), Stored{VM: vm(tc.now...), Started: &vm(tc.started...).Spec})
+		spec := &content.Spec.Source.VirtualMachine.Spec.Template.Spec
+		var got []string
+		for _, fs := range spec.Domain.Devices.Filesystems {
+			got = append(got, fs.Name)
+			if !slices.ContainsFunc(spec.Volumes, func(v v1.Volume) bool { return v.Name == fs.Name }) {
+				t.Errorf("%s: file system %s has no volume", name, fs.Name)
+			}
+		}
+		if !slices.Equal(got, tc.now) {
+			t.Errorf("%s: the file systems are %v, not %v", name, got, tc.now)
+		}
 	}
 }
 
