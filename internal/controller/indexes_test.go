@@ -30,6 +30,7 @@ var indexes = map[string]client.IndexerFunc{
 		}
 		return virtualmachinesnapshot.ClaimsOfPod(pod)
 	}),
+	virtualmachinesnapshot.LockIndex:       indexOf(virtualmachinesnapshot.LockOf),
 	virtualmachineinstance.AttachmentIndex: indexOf(virtualmachineinstance.AttachmentOf),
 	reconciler.CreatedByIndex:              reconciler.CreatedBy,
 	virtualmachineclone.ClaimIndex:         indexOf(virtualmachineclone.RestoreOfClaim),

@@ -108,6 +108,19 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		Expect(isLocked(vm)).To(BeFalse())
 	})
 
+	It("unlocks a VM whose snapshot was removed by force and created again for another VM", func() {
+		vm := w.vm()
+		of := w.request("snap")
+		w.settle(of)
+		ExpectExists(of).Finalizers = nil
+		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(isLocked(vm)).To(BeTrue())
+		again := w.request("snap", func(s *vmSnapshot) { s.Spec.Source.Name = "other" })
+		w.settle(again)
+		Expect(isLocked(vm)).To(BeFalse())
+	})
+
 	DescribeTable("survives a failure of each write",
 		func(run func(of *vmSnapshot), expect func(of *vmSnapshot)) {
 			vm := w.vm()

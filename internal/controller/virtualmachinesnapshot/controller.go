@@ -5,9 +5,7 @@ package virtualmachinesnapshot
 
 import (
 	"context"
-	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -76,16 +74,16 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one snapshot; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	vmSnapshot, err := reconciler.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineSnapshot{}, r.Client)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmSnapshot); err != nil || vmSnapshot == nil {
+		return reconciler.Result(err, 0)
+	}
 	s := &scope{
 		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots, dataVolumes: r.DataVolumes,
-		pods: &r.pods, now: reconciler.Now(r.Clock), snapshot: &v1beta1.VirtualMachineSnapshot{},
-	}
-	err := r.Client.Get(ctx, request.NamespacedName, s.snapshot)
-	switch {
-	case apierrors.IsNotFound(err):
-		return reconciler.Result(s.unlockWithoutSnapshot(ctx, request.NamespacedName), 0)
-	case err != nil:
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineSnapshot %s: %w", request, err)
+		pods: &r.pods, now: reconciler.Now(r.Clock), snapshot: vmSnapshot,
 	}
 	err = s.run(ctx)
 	return reconciler.Result(err, s.requeueAfter)

@@ -125,21 +125,27 @@ func (s *scope) unlockFrom(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(s.setInProgress(ctx, s.observed.Source.VM, nil))
 }
 
-// unlockWithoutSnapshot unlocks the VM of a snapshot that was removed by force.
-func (s *scope) unlockWithoutSnapshot(ctx context.Context, key client.ObjectKey) error {
+// unlockAbandoned unlocks the VMs that are locked for a snapshot that is not taken of them, because it was deleted by force and perhaps
+// created again for another VM. vmSnapshot is nil if the cache does not have the snapshot.
+func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, vmSnapshot *v1beta1.VirtualMachineSnapshot) error {
 	vms := &v1.VirtualMachineList{}
-	if err := s.client.List(ctx, vms, client.InNamespace(key.Namespace)); err != nil {
-		return fmt.Errorf("list VirtualMachines of namespace %s: %w", key.Namespace, err)
+	if err := r.Client.List(ctx, vms, client.InNamespace(key.Namespace), client.MatchingFields{LockIndex: key.Name}); err != nil {
+		return fmt.Errorf("list the VirtualMachines that are locked for VirtualMachineSnapshot %s: %w", key, err)
 	}
 	for i := range vms.Items {
 		vm := &vms.Items[i]
-		if vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != key.Name {
+		if vmSnapshot != nil && vmSnapshot.Spec.Source.Name == vm.Name {
 			continue
 		}
-		// The cache may be stale and not show the snapshot.
-		if found, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.apiReader); err != nil || found != nil {
+		// The cache may be stale.
+		live, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, r.APIReader)
+		if err != nil {
 			return err
 		}
+		if live != nil && live.Spec.Source.Name == vm.Name {
+			continue
+		}
+		s := &scope{client: r.Client}
 		s.observed.Source.VM = vm
 		if err := s.unlockFrom(ctx, key.Name); err != nil {
 			return err

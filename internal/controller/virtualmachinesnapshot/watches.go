@@ -32,7 +32,19 @@ func indexSnapshots(indexer client.FieldIndexer) error {
 			return []string{s.Spec.Source.Name}
 		}),
 		reconciler.IndexBy(&corev1.Pod{}, PodClaimIndex, ClaimsOfPod),
+		reconciler.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf),
 	)
+}
+
+// LockIndex finds the VMs that are locked for a snapshot, by its name.
+const LockIndex = "status.snapshotInProgress"
+
+// LockOf returns the values of LockIndex.
+func LockOf(vm *v1.VirtualMachine) []string {
+	if vm.Status.SnapshotInProgress == nil {
+		return nil
+	}
+	return []string{*vm.Status.SnapshotInProgress}
 }
 
 // snapshotOf returns the snapshot of a content.
@@ -47,8 +59,10 @@ func snapshotOf(_ context.Context, object client.Object) []ctrl.Request {
 // snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, even if that does not exist any more.
 func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.unfinishedOf(ctx, object)
-	if vm, ok := object.(*v1.VirtualMachine); ok && vm.Status.SnapshotInProgress != nil {
-		requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: vm.Namespace, Name: *vm.Status.SnapshotInProgress}})
+	if vm, ok := object.(*v1.VirtualMachine); ok {
+		for _, name := range LockOf(vm) {
+			requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: vm.Namespace, Name: name}})
+		}
 	}
 	return requests
 }
