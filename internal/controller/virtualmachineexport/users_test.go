@@ -83,10 +83,10 @@ func TestUsersAreReadInPages(t *testing.T) {
 			w.Export.Spec.Source.Name = "unused"
 		}, "", []string{first, second, third, "a 50 3 SELECTOR"}},
 		"a claim that is not there":       {nil, func(w *plan.World) { delete(w.Claims, "data") }, "", nil},
-		"a claim that is not filled":      {nil, func(w *plan.World) { w.Unfilled["data"] = true }, "", nil},
+		"a claim that is not filled":      {nil, func(w *plan.World) { w.Unfilled["data"] = "" }, "", nil},
 		"of a launcher in the cache":      {[]client.Object{&launcher}, func(w *plan.World) { w.Export.Spec.Source.Name = "more" }, "more", nil},
 		"a VM that runs":                  {nil, func(w *plan.World) { ofVM(w); w.Running = true }, "", nil},
-		"a VM whose volumes are not full": {nil, func(w *plan.World) { ofVM(w); w.Unfilled["data"] = true }, "", nil},
+		"a VM whose volumes are not full": {nil, func(w *plan.World) { ofVM(w); w.Unfilled["data"] = "" }, "", nil},
 		"a VM":                            {nil, ofVM, "data", []string{first, second, third}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestUsersAreReadInPages(t *testing.T) {
 					return virtualmachinesnapshot.ClaimsOfPod(pod)
 				}).Build()
 			w := &plan.World{
-				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]bool{}, Used: map[string]bool{},
+				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]string{}, Used: map[string]bool{},
 				Claims: map[string]*corev1.PersistentVolumeClaim{},
 			}
 			for _, claim := range []string{"data", "more", "unused"} {

@@ -10,12 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -32,7 +30,7 @@ import (
 
 // world reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
 func (s *scope) world(ctx context.Context) (*plan.World, error) {
-	w := &plan.World{Now: s.now, Export: s.export, Unfilled: map[string]bool{}, Used: map[string]bool{}}
+	w := &plan.World{Now: s.now, Export: s.export, Unfilled: map[string]string{}, Used: map[string]bool{}}
 	if !s.now.Before(plan.Expiry(s.export)) {
 		return w, nil
 	}
@@ -168,18 +166,12 @@ func (s *scope) readImports(ctx context.Context, w *plan.World) error {
 		if claim == nil {
 			continue
 		}
-		owner := metav1.GetControllerOf(claim)
-		if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
-			continue
-		}
-		dv, err := s.DataVolumes.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
-		switch {
-		case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
-			w.Unfilled[name] = true // The cache is stale, or the claim is about to be deleted with its owner.
-		case err != nil:
+		filled, problem, err := datavolume.Filled(ctx, s.DataVolumes, claim)
+		if err != nil {
 			return err
-		default:
-			w.Unfilled[name] = dv.Status.Phase != cdi.DataVolumeSucceeded
+		}
+		if !filled {
+			w.Unfilled[name] = problem
 		}
 	}
 	return nil

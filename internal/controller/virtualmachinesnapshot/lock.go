@@ -5,17 +5,13 @@ package virtualmachinesnapshot
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -36,17 +32,19 @@ func (s *scope) readSource(ctx context.Context) error {
 	if source.Volumes, err = volumesnapshot.Volumes(ctx, s.client, s.volumeSnapshots, expanded); err != nil {
 		return err
 	}
-	source.Online, source.Unfilled = s.vmi != nil, map[string]bool{}
+	source.Online, source.Unfilled = s.vmi != nil, map[string]string{}
 	for i := range source.Volumes {
 		claim := source.Volumes[i].Claim
 		if claim == nil {
 			continue
 		}
-		filled, err := s.isFilled(ctx, claim)
+		filled, problem, err := datavolume.Filled(ctx, s.dataVolumes, claim)
 		if err != nil {
 			return err
 		}
-		source.Unfilled[claim.Name] = !filled
+		if !filled {
+			source.Unfilled[claim.Name] = problem
+		}
 	}
 	if source.Online || source.Obstacle(s.snapshot.Name) != "" {
 		return nil
@@ -71,23 +69,6 @@ func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
 	}
 	expanded, _ := reference.ExpandVM(vm, specs)
 	return expanded, nil
-}
-
-// isFilled reports whether a claim is not being filled by the importer.
-func (s *scope) isFilled(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
-	owner := metav1.GetControllerOf(claim)
-	if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
-		return true, nil
-	}
-	dv, err := s.dataVolumes.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
-	switch {
-	case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
-		return false, nil // The cache is stale, or the claim is about to be deleted with its owner.
-	case err != nil:
-		return false, err
-	default:
-		return dv.Status.Phase == cdi.DataVolumeSucceeded, nil
-	}
 }
 
 // lock locks the VM with two writes. It omits those that an earlier attempt has made.

@@ -42,7 +42,7 @@ func exportOf(kind, group, name string) *World {
 		vmExport.Spec.Source.APIGroup = &group
 	}
 	return &World{
-		Now: now, Export: vmExport, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]bool{}, Used: map[string]bool{},
+		Now: now, Export: vmExport, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]string{}, Used: map[string]bool{},
 		Config: Config{Image: "exporter:1", CA: "CA", CAEnd: now.Add(24 * time.Hour)},
 	}
 }
@@ -115,7 +115,12 @@ func TestSourcesThatWait(t *testing.T) {
 	}{
 		"no claim":     {exportOf(KindClaim, "", "data"), "Pending; Ready=False Initializing ; PVCReady=False PVCNotFound PersistentVolumeClaim default/data not found"},
 		"a used claim": {func() *World { w := claimWorld(); w.Used["data"] = true; return w }(), "Pending; Ready=False InUse PersistentVolumeClaim default/data is in use; PVCReady=True PVCBound "},
-		"an import":    {func() *World { w := claimWorld(); w.Unfilled["data"] = true; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated; PVCReady=True PVCBound "},
+		"an import":    {func() *World { w := claimWorld(); w.Unfilled["data"] = ""; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated; PVCReady=True PVCBound "},
+		"no importer":  {func() *World { w := claimWorld(); w.Unfilled["data"] = "install it"; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated: install it; PVCReady=True PVCBound "},
+		"no importer for a VM": {
+			func() *World { w := vmWorld(); w.Unfilled["root"], w.Unfilled["more"] = "", "install it"; return w }(),
+			"Pending; Ready=False VolumesNotPopulated Not all volumes in the Virtual Machine default/vm are populated: install it; PVCReady=True PVCBound ",
+		},
 		"no VM":        {exportOf(KindVM, "kubevirt.io", "vm"), "Skipped; Ready=False VMNotFound Virtual Machine default/vm not found"},
 		"a running VM": {func() *World { w := vmWorld(); w.Running = true; return w }(), "Pending; Ready=False InUse Virtual Machine default/vm is running; PVCReady=True PVCBound "},
 		"a VM's used claim": {
@@ -188,13 +193,13 @@ func TestPolling(t *testing.T) {
 		t.Fatalf("got %v, want %v", after, want)
 	}
 	// Another reason begins anew, although the status is the same.
-	w.Used["data"], w.Unfilled["data"] = false, true
+	w.Used["data"], w.Unfilled["data"] = false, ""
 	step := next(t, w)
 	if step.RequeueAfter != poll || !conditions.Find(step.Status.Conditions, exportv1.ConditionReady).LastTransitionTime.Time.Equal(w.Now) {
 		t.Errorf("got %+v", step)
 	}
 	// So it is with a Pod that does not start.
-	w.Unfilled["data"] = false
+	delete(w.Unfilled, "data")
 	step = next(t, w)
 	w.Export.Status, w.Pod = step.Status, podOf(w, corev1.PodPending)
 	w.Now = w.Now.Add(2 * time.Minute)

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -102,9 +103,10 @@ func (w *World) claimSource() source {
 		return s
 	}
 	s.volumes = []volume{newVolume(name, claim, isDisk(claim))}
+	problem, unfilled := w.Unfilled[name]
 	switch {
-	case w.Unfilled[name]:
-		s.wait(export.PVCPendingReason, "PersistentVolumeClaim %s/%s is not populated", claim.Namespace, name)
+	case unfilled:
+		s.wait(export.PVCPendingReason, "PersistentVolumeClaim %s/%s is not populated%s", claim.Namespace, name, because(problem))
 	case w.Used[name]:
 		s.wait(export.InUseReason, "PersistentVolumeClaim %s/%s is in use", claim.Namespace, name)
 	}
@@ -139,14 +141,15 @@ func (w *World) vmSource() source {
 		s.empty, s.watched = true, true
 		return s
 	}
-	names, unfilled, used := []string{}, false, ""
+	names, unfilled, problem, used := []string{}, false, "", ""
 	for _, v := range capture.Volumes(w.VM, capture.Storage{Claims: w.Claims, State: w.State}) {
 		if v.ClaimName == "" || contains(s.volumes, v.ClaimName) {
 			continue
 		}
 		names = append(names, v.ClaimName)
-		if v.Claim == nil || w.Unfilled[v.ClaimName] {
-			unfilled = true // A volume is never omitted silently.
+		todo, isUnfilled := w.Unfilled[v.ClaimName]
+		if v.Claim == nil || isUnfilled {
+			unfilled, problem = true, cmp.Or(problem, todo) // A volume is never omitted silently.
 			continue
 		}
 		s.volumes = append(s.volumes, newVolume(v.ClaimName, v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
@@ -160,7 +163,7 @@ func (w *World) vmSource() source {
 		s.empty, s.watched = true, true
 		return s
 	case unfilled:
-		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated", namespace, name)
+		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated%s", namespace, name, because(problem))
 	case w.Running:
 		s.wait(export.InUseReason, "Virtual Machine %s/%s is running", namespace, name)
 	case used != "":
@@ -168,6 +171,14 @@ func (w *World) vmSource() source {
 	}
 	s.condition = w.bound(names...)
 	return s
+}
+
+// because returns the end of a message about claims that are not filled.
+func because(problem string) string {
+	if problem == "" {
+		return ""
+	}
+	return ": " + problem
 }
 
 func contains(volumes []volume, name string) bool {

@@ -51,8 +51,8 @@ type World struct {
 	// Claims are the claims of the namespace, by name, and State is the VM's state claim, or nil.
 	Claims map[string]*corev1.PersistentVolumeClaim
 	State  *corev1.PersistentVolumeClaim
-	// Unfilled are the claims that the importer still fills, by name.
-	Unfilled map[string]bool
+	// Unfilled are the claims that the importer has not filled, by name, with what users have to do, or "" if they only have to wait.
+	Unfilled map[string]string
 	// Used are claims that other Pods use, by name. The list may be incomplete, because one such claim suffices to prevent the export.
 	Used map[string]bool
 	// Service and Pod are those of the export, or nil.

@@ -19,8 +19,8 @@ type Source struct {
 	VM *v1.VirtualMachine
 	// Volumes are its volumes.
 	Volumes []Volume
-	// Unfilled are the claims that the importer still fills, by name.
-	Unfilled map[string]bool
+	// Unfilled are the claims that the importer has not filled, by name, with what users have to do, or "" if they only have to wait.
+	Unfilled map[string]string
 	// Online reports whether it has a VMI, even a finished one.
 	Online bool
 	// Pods is how many unfinished Pods use its claims.
@@ -37,9 +37,15 @@ func (s Source) Locked(name string) bool {
 func (s Source) Obstacle(name string) string {
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
-		if obstacle := s.obstacleOf(v); obstacle != "" {
-			return fmt.Sprintf("source %s/%s %s: %s", s.VM.Namespace, s.VM.Name, obstacle, v.ClaimName)
+		obstacle := s.obstacleOf(v)
+		if obstacle == "" {
+			continue
 		}
+		text := fmt.Sprintf("source %s/%s %s: %s", s.VM.Namespace, s.VM.Name, obstacle, v.ClaimName)
+		if problem := s.Unfilled[v.ClaimName]; problem != "" && obstacle == notPopulated {
+			text += ": " + problem
+		}
+		return text
 	}
 	status := &s.VM.Status
 	switch {
@@ -54,7 +60,11 @@ func (s Source) Obstacle(name string) string {
 	return ""
 }
 
+// notPopulated is the obstacle of a claim that the importer has not filled.
+const notPopulated = "volume not populated"
+
 func (s Source) obstacleOf(v *Volume) string {
+	_, unfilled := s.Unfilled[v.ClaimName]
 	switch {
 	case v.ClaimName == "":
 		return ""
@@ -64,8 +74,8 @@ func (s Source) obstacleOf(v *Volume) string {
 		return "volume is being deleted"
 	case v.Claim.Status.Phase != corev1.ClaimBound:
 		return "volume not bound"
-	case s.Unfilled[v.ClaimName]:
-		return "volume not populated"
+	case unfilled:
+		return notPopulated
 	case v.Undecided:
 		return v.Reason
 	default:

@@ -35,8 +35,12 @@ func TestObstacle(t *testing.T) {
 			func(_ *Source, c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimPending }, "source default/vm volume not bound: root",
 		},
 		"a claim that is being filled": {
-			func(s *Source, _ *corev1.PersistentVolumeClaim) { s.Unfilled = map[string]bool{"root": true} },
+			func(s *Source, _ *corev1.PersistentVolumeClaim) { s.Unfilled = map[string]string{"root": ""} },
 			"source default/vm volume not populated: root",
+		},
+		"a claim that nothing fills": {
+			func(s *Source, _ *corev1.PersistentVolumeClaim) { s.Unfilled = map[string]string{"root": "install it"} },
+			"source default/vm volume not populated: root: install it",
 		},
 		"no default among the classes": {
 			func(s *Source, _ *corev1.PersistentVolumeClaim) {
