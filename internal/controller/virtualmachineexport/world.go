@@ -10,11 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -131,32 +129,8 @@ func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
 			return err
 		}
 	}
-	return s.readVolumeSnapshots(ctx, w)
-}
-
-// readVolumeSnapshots reads the VolumeSnapshots of the content.
-func (s *scope) readVolumeSnapshots(ctx context.Context, w *plan.World) error {
-	if capture.TooManyVolumes(w.Content) != "" {
-		return nil // It is not exported.
-	}
-	w.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
-	for i := range w.Content.Spec.VolumeBackups {
-		name := ptr.Deref(w.Content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
-		if name == "" {
-			continue
-		}
-		taken, err := s.VolumeSnapshots.Get(ctx, s.key(name))
-		switch {
-		case errors.Is(err, volumesnapshot.ErrNotInstalled):
-			return nil
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return err
-		default:
-			w.VolumeSnapshots[name] = taken
-		}
-	}
-	return nil
+	w.VolumeSnapshots, err = volumesnapshot.OfContent(ctx, s.VolumeSnapshots, stored)
+	return err
 }
 
 // readImports reads which claims the importer still fills.

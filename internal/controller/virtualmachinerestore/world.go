@@ -11,12 +11,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
-	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
@@ -102,28 +100,12 @@ func (s *Scope) readDataVolumes(ctx context.Context, world *restore.World) error
 }
 
 // readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored.
-func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) error {
-	if world.Content == nil || world.Restored() || capture.TooManyVolumes(world.Content) != "" {
-		return nil // A content with too many volumes is not restored.
+func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) (err error) {
+	if world.Content == nil || world.Restored() {
+		return nil
 	}
-	world.VolumeSnapshots = map[string]*csi.VolumeSnapshot{}
-	for i := range world.Content.Spec.VolumeBackups {
-		name := ptr.Deref(world.Content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
-		if name == "" {
-			continue
-		}
-		taken, err := s.VolumeSnapshots.Get(ctx, s.key(name))
-		switch {
-		case errors.Is(err, volumesnapshot.ErrNotInstalled):
-			return nil
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return err
-		default:
-			world.VolumeSnapshots[name] = taken
-		}
-	}
-	return nil
+	world.VolumeSnapshots, err = volumesnapshot.OfContent(ctx, s.VolumeSnapshots, world.Content)
+	return err
 }
 
 // readRevisions reads the ControllerRevisions from the API server, because the cache contains only those with an owner.

@@ -5,13 +5,17 @@ package volumesnapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/csi"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
@@ -35,6 +39,32 @@ func Volumes(ctx context.Context, cached client.Reader, snapshots Reader, vm *v1
 		}
 	}
 	return capture.Volumes(vm, storage), nil
+}
+
+// OfContent returns the VolumeSnapshots of a content that exist, by name. There are none if the content has more volumes than a VM: it is
+// not used.
+func OfContent(ctx context.Context, snapshots Reader, content *v1beta1.VirtualMachineSnapshotContent) (map[string]*csi.VolumeSnapshot, error) {
+	out := map[string]*csi.VolumeSnapshot{}
+	if capture.TooManyVolumes(content) != "" {
+		return out, nil
+	}
+	for i := range content.Spec.VolumeBackups {
+		name := ptr.Deref(content.Spec.VolumeBackups[i].VolumeSnapshotName, "")
+		if name == "" {
+			continue
+		}
+		taken, err := snapshots.Get(ctx, client.ObjectKey{Namespace: content.Namespace, Name: name})
+		switch {
+		case errors.Is(err, ErrNotInstalled):
+			return out, nil
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, err
+		default:
+			out[name] = taken
+		}
+	}
+	return out, nil
 }
 
 // claimsOf returns the claims of a VM's volumes that exist, by name.

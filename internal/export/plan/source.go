@@ -6,7 +6,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
-	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -306,26 +304,10 @@ func (w *World) restored(backup *v1beta1.VolumeBackup, name string) (claim *core
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.Export.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
 		},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: old.Spec.AccessModes, Resources: *old.Spec.Resources.DeepCopy(), StorageClassName: old.Spec.StorageClassName,
-			VolumeAttributesClassName: old.Spec.VolumeAttributesClassName, VolumeMode: old.Spec.VolumeMode,
-			DataSource:    &corev1.TypedLocalObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: taken.Name},
-			DataSourceRef: &corev1.TypedObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: taken.Name},
-		},
+		Spec: capture.ClaimSpec(&old.Spec, taken),
 	}
 	if kind, found := old.Annotations[cdi.ContentTypeAnnotation]; found {
 		claim.Annotations = map[string]string{cdi.ContentTypeAnnotation: kind}
-	}
-	if taken.Status != nil && taken.Status.RestoreSize != nil {
-		size, found := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-		if !found || size.Cmp(*taken.Status.RestoreSize) < 0 {
-			requests := maps.Clone(claim.Spec.Resources.Requests)
-			if requests == nil {
-				requests = corev1.ResourceList{}
-			}
-			requests[corev1.ResourceStorage] = taken.Status.RestoreSize.DeepCopy()
-			claim.Spec.Resources.Requests = requests
-		}
 	}
 	return claim, ""
 }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
-	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -105,38 +104,11 @@ func (s *scope) newClaim(v *volume) *corev1.PersistentVolumeClaim {
 			Namespace: s.Restore.Namespace, Name: v.claim,
 			Labels: maps.Clone(old.Labels), Annotations: maps.Clone(old.Annotations),
 		},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes:               slices.Clone(old.Spec.AccessModes),
-			Resources:                 *old.Spec.Resources.DeepCopy(),
-			StorageClassName:          old.Spec.StorageClassName,
-			VolumeAttributesClassName: old.Spec.VolumeAttributesClassName,
-			VolumeMode:                old.Spec.VolumeMode,
-			DataSource: &corev1.TypedLocalObjectReference{
-				APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: from.Name,
-			},
-			DataSourceRef: &corev1.TypedObjectReference{
-				APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: from.Name,
-			},
-		},
+		Spec: capture.ClaimSpec(&old.Spec, from),
 	}
-	grow(claim, from)
 	s.describe(claim, v)
 	s.own(claim, v)
 	return claim
-}
-
-// grow increases the requested size of a claim to that which the snapshot needs.
-func grow(claim *corev1.PersistentVolumeClaim, from *csi.VolumeSnapshot) {
-	if from.Status == nil || from.Status.RestoreSize == nil {
-		return
-	}
-	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok && size.Cmp(*from.Status.RestoreSize) >= 0 {
-		return
-	}
-	if claim.Spec.Resources.Requests == nil {
-		claim.Spec.Resources.Requests = corev1.ResourceList{}
-	}
-	claim.Spec.Resources.Requests[corev1.ResourceStorage] = from.Status.RestoreSize.DeepCopy()
 }
 
 // describe sets the labels and annotations of a restored claim. An override changes only those of the user.
