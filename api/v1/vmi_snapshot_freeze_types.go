@@ -5,10 +5,11 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// SnapshotFreeze requests that the guest's file systems be frozen while snapshots of its disks are taken. Set by
-// virt-controller. KubeVirt calls the subresources freeze and unfreeze instead.
+// SnapshotFreeze requests that the guest's file systems be frozen while snapshots of its disks are taken, or a backup of them
+// begins. Set by virt-controller. KubeVirt calls the subresources freeze and unfreeze instead.
 type SnapshotFreeze struct {
-	// id identifies the freeze: the UID of the VirtualMachineSnapshot. A guest is frozen at most once for it.
+	// id identifies the freeze: the UID of the VirtualMachineSnapshot or the VirtualMachineBackup. A guest is frozen at most
+	// once for it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	ID string `json:"id"`
@@ -27,13 +28,13 @@ type SnapshotFreezeEnd string
 const (
 	// SnapshotFreezeOpen: the freeze has not ended.
 	SnapshotFreezeOpen SnapshotFreezeEnd = ""
-	// SnapshotFreezeRelease: all snapshots have been taken, and the guest is to be thawed.
+	// SnapshotFreezeRelease: all snapshots have been taken, or the backup has begun, and the guest is to be thawed.
 	SnapshotFreezeRelease SnapshotFreezeEnd = "Release"
-	// SnapshotFreezeCancel: the guest is to be thawed, and the snapshots are not consistent.
+	// SnapshotFreezeCancel: the guest is to be thawed, and the snapshots or the backup are not consistent.
 	SnapshotFreezeCancel SnapshotFreezeEnd = "Cancel"
 )
 
-// SnapshotFreezeRecord is what the agent has done for the freeze of a snapshot. It is a copy of an entry in the
+// SnapshotFreezeRecord is what the agent has done for the freeze of a snapshot or a backup. It is a copy of an entry in the
 // domain's metadata. Set by the agent.
 type SnapshotFreezeRecord struct {
 	// id is that of the freeze.

@@ -56,8 +56,8 @@ type VirtualMachineInstanceStatus struct {
 	// fsFreezeStatus is "frozen" while the guest's file systems are. Set by the agent.
 	// +optional
 	FSFreezeStatus string `json:"fsFreezeStatus,omitempty"`
-	// snapshotFreeze requests that the guest's file systems be frozen for a VirtualMachineSnapshot. Set by
-	// virt-controller.
+	// snapshotFreeze requests that the guest's file systems be frozen for a VirtualMachineSnapshot or a VirtualMachineBackup.
+	// Set by virt-controller.
 	// +optional
 	SnapshotFreeze *SnapshotFreeze `json:"snapshotFreeze,omitempty"`
 	// snapshotFreezeRecord is what the agent has done for the last such request. Set by the agent.

@@ -8,7 +8,7 @@ import "time"
 // Intent is the freeze that virt-controller requests. It is in the VMI's status, and is only written with the resource version as a
 // precondition.
 type Intent struct {
-	// ID identifies the freeze: the UID of the snapshot. A guest is frozen at most once for it.
+	// ID identifies the freeze: the UID of the VirtualMachineSnapshot or the VirtualMachineBackup. A guest is frozen at most once for it.
 	ID string
 	// Deadline is when the guest must be thawed at the latest.
 	Deadline time.Time
@@ -23,10 +23,10 @@ type End uint8
 const (
 	// Open: it has not ended.
 	Open End = iota
-	// Release: as far as virt-controller knows, all snapshots were taken while the guest was frozen. The guest is to be thawed, and the
-	// agent reports whether it was frozen until then.
+	// Release: as far as virt-controller knows, all copies were taken, or begun in the case of a backup, while the guest was frozen. The
+	// guest is to be thawed, and the agent reports whether it was frozen until then.
 	Release
-	// Cancel: the guest is to be thawed. The snapshots, if there are any, are not consistent.
+	// Cancel: the guest is to be thawed. The copies, if there are any, are not consistent.
 	Cancel
 )
 

@@ -71,7 +71,7 @@ func (s *Scope) ready(ctx context.Context) (bool, error) {
 	return err == nil && !blocked, err
 }
 
-// waitsForSnapshot reports whether the guest is, or will be, frozen for a snapshot. The agent has to record the freeze in the domain's
+// waitsForSnapshot reports whether the guest is, or will be, frozen for a snapshot or a backup. The agent has to record the freeze in the domain's
 // metadata, which libvirt does not change during a migration.
 func (s *Scope) waitsForSnapshot() bool {
 	wait := freeze.Remaining(&s.VMI.Status, s.Now)
@@ -82,7 +82,7 @@ func (s *Scope) waitsForSnapshot() bool {
 		s.RequeueAfter = wait
 	}
 	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForSnapshot, actionWait,
-		"The migration %s waits until the guest is not frozen for a VirtualMachineSnapshot any more", s.Migration.Name)
+		"The migration %s waits until the guest is not frozen for a snapshot or a backup any more", s.Migration.Name)
 	return true
 }
 
