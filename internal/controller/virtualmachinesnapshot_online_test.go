@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"errors"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -73,12 +74,39 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectContentReconciled(of)
 
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
-		w.expectContentReconciled(of, patchContent, patchContentStatus)
+		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi)).To(BeNil(), "other freezes of the guest wait for it")
 		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
 		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
 		Expect(of.Status.SourceIndications[0].Message).To(HaveSuffix("frozen for 2s."))
 		w.settle(of)
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate")))
+	})
+
+	It("is the same when a backup freezes the guest before its status is written", func() {
+		vmi := w.guest(vm, withAgent)
+		of := begin(vmi)
+		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.report(of, "root", true)
+		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
+		w.writes.Fail = func(request string) error {
+			if request == patchContentStatus {
+				return errors.New("the API server is away")
+			}
+			return nil
+		}
+		_, err := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+		Expect(err).To(HaveOccurred())
+		w.writes.Fail = nil
+		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
+		vmi.Status.SnapshotFreeze = &v1.SnapshotFreeze{ID: "backup", Deadline: metav1.Now()}
+		vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "backup", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
+		Expect(k8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
+		w.settle(of)
+		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
+		Expect(intent(vmi)).To(HaveField("ID", "backup"))
 	})
 
 	It("is the same when the VMI is gone before its status is written", func() {
@@ -89,7 +117,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.report(of, "root", true)
 		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
-		w.expectContentReconciled(of, patchContent, patchContentStatus)
+		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.settle(of)
 		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))

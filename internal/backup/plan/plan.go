@@ -44,8 +44,9 @@ type Step struct {
 	// AddVolume is added to the VMI's utility volumes, RemoveVolume is the name of one that is removed.
 	AddVolume    *v1.UtilityVolume
 	RemoveVolume string
-	// Freeze and Intent are written to the VMI's status, with its resource version as precondition. ClearIntent removes the intent.
+	// Freeze and Intent are written to the VMI's status, with its resource version as precondition. ClearFreeze and ClearIntent remove them.
 	Freeze      *freeze.Intent
+	ClearFreeze bool
 	Intent      *backup.Intent
 	ClearIntent bool
 	// Checkpoint is written to the status of the tracker: later backups start from it.
@@ -125,19 +126,20 @@ func (p *planner) cleanUp() {
 	}
 }
 
-// endFreeze cancels a freeze that this backup has requested and that is not needed any more. It returns false if there is none.
+// endFreeze cancels a freeze that this backup has requested and that is not needed any more, and removes it when it has ended. It returns
+// false if there is nothing to do.
 func (p *planner) endFreeze() bool {
 	view := p.freezeView(freeze.NoSnapshot)
 	view.Abandoned = true
 	if view.Intent == nil || view.Intent.ID != p.id {
 		return false
 	}
-	action, intent := freeze.DecideController(view)
-	if action != freeze.WriteIntent {
-		return false
+	if action, intent := freeze.DecideController(view); action == freeze.WriteIntent {
+		p.step.Freeze = intent
+		return true
 	}
-	p.step.Freeze = intent
-	return true
+	p.step.ClearFreeze = view.MayClear()
+	return p.step.ClearFreeze
 }
 
 // detach detaches the claim, and returns false once it is detached.
@@ -214,7 +216,8 @@ func (p *planner) thawed() bool {
 		p.step.Freeze = intent
 	case freeze.Done:
 		p.setQuiesced(view)
-		return true
+		p.step.ClearFreeze = view.MayClear() // in the step after the status is written
+		return !p.step.ClearFreeze
 	default:
 		if p.Now.Before(view.Intent.Deadline) {
 			p.waitFor(view.Intent.Deadline)

@@ -51,7 +51,7 @@ func (c *cluster) next() Step {
 	c.t.Helper()
 	s := Next(c.Observed)
 	changes := 0
-	for _, set := range []bool{s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.Intent != nil, s.ClearIntent, s.Checkpoint != nil, s.Done} {
+	for _, set := range []bool{s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.ClearFreeze, s.Intent != nil, s.ClearIntent, s.Checkpoint != nil, s.Done} {
 		if set {
 			changes++
 		}
@@ -67,6 +67,8 @@ func (c *cluster) next() Step {
 		c.VMI.Spec.UtilityVolumes = slices.DeleteFunc(c.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return v.Name == s.RemoveVolume })
 	case s.Freeze != nil:
 		c.VMI.Status.SnapshotFreeze = s.Freeze.Status()
+	case s.ClearFreeze:
+		c.VMI.Status.SnapshotFreeze = nil
 	case s.Intent != nil:
 		c.VMI.Status.DiskBackup = s.Intent.Status()
 	case s.ClearIntent:
@@ -208,10 +210,15 @@ func TestFreeze(t *testing.T) {
 			}
 			c.record(backup.Running, "")
 			c.next()
-			c.freeze(tc.thawed, tc.kept, "because")
+			if c.VMI.Status.SnapshotFreeze != nil {
+				c.freeze(tc.thawed, tc.kept, "because")
+			}
 			c.next()
 			c.expect(v1alpha1.ConditionQuiesced, tc.status, tc.reason, tc.message)
-			// A later snapshot replaces the freeze.
+			if c.VMI.Status.SnapshotFreeze != nil {
+				t.Error("snapshots of the guest have to wait for the freeze's deadline")
+			}
+			// A snapshot replaces the freeze.
 			c.VMI.Status.SnapshotFreeze = (&freeze.Intent{ID: "other", Deadline: c.Now.Add(time.Minute)}).Status()
 			c.record(backup.Succeeded, "")
 			c.finish()

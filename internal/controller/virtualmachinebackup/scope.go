@@ -187,6 +187,8 @@ func (s *scope) apply(ctx context.Context, step plan.Step) error {
 		})
 	case step.Freeze != nil:
 		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = step.Freeze.Status() })
+	case step.ClearFreeze:
+		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = nil })
 	case step.Intent != nil:
 		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = step.Intent.Status() })
 	case step.Checkpoint != nil:

@@ -36,6 +36,11 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 		return err
 	}
 	view := s.view(vmi, abandoned)
+	if guest.Settled {
+		// The intent may be gone, and the record may be that of another freeze.
+		s.taken.Thawed = true
+		return s.clearIntent(ctx, vmi, view)
+	}
 	action, intent := freeze.DecideController(view)
 	if action == freeze.WriteIntent && intent.End == freeze.Open {
 		if s.taken.Problem != "" {
@@ -107,9 +112,9 @@ func (s *scope) writeIntent(ctx context.Context, vmi *v1.VirtualMachineInstance,
 func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.VirtualMachineInstance, view freeze.ControllerView) error {
 	s.taken.Thawed = true
 	if view.Abandoned {
-		return nil
+		return s.clearIntent(ctx, vmi, view)
 	}
-	guest.Broken = !view.Consistent()
+	guest.Settled, guest.Broken = true, !view.Consistent()
 	if view.Record.ID == view.ID {
 		guest.Frozen, guest.Problem = view.Record.Lasted(), view.Record.Problem
 	}
@@ -129,7 +134,18 @@ func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.Virtual
 		s.recorder.Eventf(vmi, s.content, corev1.EventTypeWarning, snapshot.FreezeErrorEvent, actionTake,
 			"Snapshot %s is not consistent: %s", s.snapshot.Name, guest.Problem)
 	}
-	return nil
+	return s.clearIntent(ctx, vmi, view)
+}
+
+// clearIntent removes this snapshot's intent when it is stored how the freeze ended: other freezes of the guest wait for that.
+func (s *scope) clearIntent(ctx context.Context, vmi *v1.VirtualMachineInstance, view freeze.ControllerView) error {
+	if !view.MayClear() {
+		return nil
+	}
+	changed := vmi.DeepCopy()
+	changed.Status.SnapshotFreeze = nil
+	_, err := vmistatus.Patch(ctx, s.client, vmistatus.Controller, vmi, changed)
+	return client.IgnoreNotFound(err)
 }
 
 // readVMI reads the VMI of the VM from the API server. It returns nil if there is none, if it has ended, or if the VMI

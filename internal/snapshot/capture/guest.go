@@ -29,6 +29,8 @@ type Guest struct {
 	Broken bool
 	// Problem explains why, if that is known.
 	Problem string
+	// Settled reports whether it is known how the freeze ended: Frozen, Broken and Problem do not change any more.
+	Settled bool
 }
 
 // messages explain the indications.
@@ -87,6 +89,7 @@ type storedGuest struct {
 	Frozen  time.Duration `json:"frozen,omitempty"`
 	Broken  bool          `json:"broken,omitempty"`
 	Problem string        `json:"problem,omitempty"`
+	Settled bool          `json:"settled,omitempty"`
 }
 
 // GuestOf returns the guest that is stored in a content. If there is none, or it cannot be read, the result is a guest that is not online.

@@ -62,14 +62,26 @@ func DecideController(v ControllerView) (ControllerAction, *Intent) {
 		return v.ended()
 	case v.Abandoned:
 		return Done, nil
-	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID && v.Intent != nil && v.Intent.End == Open && v.Now.Before(v.Intent.Deadline):
-		return Await, nil // Otherwise two snapshots would replace each other's intent endlessly.
+	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID && v.isTaken():
+		return Await, nil
 	case v.Snapshots == NoSnapshot && v.Record.ID != v.ID:
 		return WriteIntent, &Intent{ID: v.ID, Deadline: v.Now.Add(v.Limit)}
 	default:
 		// The VMI was replaced, and with it the intent. Freezing the new guest would not make the snapshots consistent.
 		return v.take(Done)
 	}
+}
+
+// isTaken reports whether another freeze needs the intent and the record, which it loses if its intent is replaced: until its owner has read
+// how it ended and clears the intent, or until the deadline. One that is canceled has nothing to lose.
+func (v ControllerView) isTaken() bool {
+	return v.Intent != nil && v.Intent.End != Cancel && v.Now.Before(v.Intent.Deadline)
+}
+
+// MayClear reports whether the intent is to be removed, so that other freezes need not wait for its deadline. It is valid once
+// DecideController has returned Done and it is stored whether the freeze was consistent: that is not known any more afterwards.
+func (v ControllerView) MayClear() bool {
+	return v.Intent != nil && v.Intent.ID == v.ID && v.Intent.End != Open && (v.Record.ID != v.ID || v.Record.Ended())
 }
 
 // open decides while the guest is to be frozen. Snapshots are requested only once the record is Frozen.

@@ -100,7 +100,10 @@ func TestControllerWithTheIntentOfAnotherSnapshot(t *testing.T) {
 		want   ControllerAction
 	}{
 		"open":                      {func(*ControllerView) {}, Await},
-		"ended":                     {func(v *ControllerView) { v.Intent.End = Cancel }, WriteIntent},
+		"canceled":                  {func(v *ControllerView) { v.Intent.End = Cancel }, WriteIntent},
+		"released":                  {func(v *ControllerView) { v.Intent.End = Release }, Await},
+		"released, and thawed":      {func(v *ControllerView) { v.Intent.End, v.Record.Stage = Release, Thawed }, Await},
+		"released long ago":         {func(v *ControllerView) { v.Intent.End, v.Now = Release, late }, WriteIntent},
 		"after its deadline":        {func(v *ControllerView) { v.Now = late }, WriteIntent},
 		"of a snapshot after ours":  {func(v *ControllerView) { v.Snapshots = AllSnapshots }, Done},
 		"and ours was frozen":       {func(v *ControllerView) { v.Record.ID = id }, Take},
@@ -113,6 +116,29 @@ func TestControllerWithTheIntentOfAnotherSnapshot(t *testing.T) {
 				t.Errorf("got action %d, want %d", action, tc.want)
 			}
 		})
+	}
+}
+
+func TestMayClear(t *testing.T) {
+	for name, tc := range map[string]struct {
+		id     string
+		intent intent
+		record Record
+		want   bool
+	}{
+		"none":                              {id: id},
+		"open":                              {id: id, intent: openIntent, record: Record{ID: id, Stage: Thawed}},
+		"released, and frozen":              {id: id, intent: releasedIntent, record: Record{ID: id, Stage: Frozen}},
+		"released, and thawed":              {id: id, intent: releasedIntent, record: Record{ID: id, Stage: Thawed}, want: true},
+		"canceled, and failed":              {id: id, intent: canceledIntent, record: Record{ID: id, Stage: Failed}, want: true},
+		"canceled, and never served":        {id: id, intent: canceledIntent, record: Record{ID: "another", Stage: Frozen}, want: true},
+		"that of another, after its thaw":   {id: "another", intent: releasedIntent, record: Record{ID: id, Stage: Thawed}},
+		"that of another, after our freeze": {id: "another", intent: releasedIntent, record: Record{ID: "another", Stage: Thawed}},
+	} {
+		view := ControllerView{Now: now, ID: tc.id, Limit: limit, Intent: tc.intent.value(), Record: tc.record}
+		if got := view.MayClear(); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
 	}
 }
 
