@@ -14,7 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
@@ -35,6 +37,7 @@ var indexes = map[string]client.IndexerFunc{
 	reconciler.CreatedByIndex:              reconciler.CreatedBy,
 	virtualmachineclone.ClaimIndex:         indexOf(virtualmachineclone.RestoreOfClaim),
 	virtualmachinerestore.LockIndex:        indexOf(virtualmachinerestore.LockOf),
+	virtualmachinebackup.GuestIndex:        indexOf(plan.UIDs),
 }
 
 func indexOf[T client.Object](values func(T) []string) client.IndexerFunc {

@@ -140,7 +140,7 @@ func (s *scope) findVM(ctx context.Context) (string, error) {
 		return vm, nil
 	}
 	cached := &v1.VirtualMachineInstanceList{}
-	err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.MatchingFields{guestIndex: string(s.backup.UID)})
+	err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.MatchingFields{GuestIndex: string(s.backup.UID)})
 	if err == nil && len(cached.Items) == 0 && (s.tracker == nil || s.tracker.CreationTimestamp.After(s.backup.CreationTimestamp.Time)) {
 		err = s.APIReader.List(ctx, cached, client.InNamespace(s.backup.Namespace))
 	}

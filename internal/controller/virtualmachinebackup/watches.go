@@ -31,9 +31,10 @@ const (
 	trackerIndex = "trackers-of-virtualmachine"
 	// uidIndex is by the UID.
 	uidIndex = "unfinished-with-uid"
-	// guestIndex is of VMIs, by the UIDs of the backups that have something in them.
-	guestIndex = "guests-of-backup"
 )
+
+// GuestIndex is of VMIs, by the UIDs of the backups that have something in them.
+const GuestIndex = "guests-of-backup"
 
 func indexBackups(indexer client.FieldIndexer) error {
 	return reconciler.AddIndexes(
@@ -50,7 +51,7 @@ func indexBackups(indexer client.FieldIndexer) error {
 		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, uidIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
 			return ifUnfinished(b, string(b.UID))
 		}),
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, guestIndex, plan.UIDs),
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, GuestIndex, plan.UIDs),
 	)
 }
 
