@@ -24,7 +24,7 @@ func Trackable(vmi *v1.VirtualMachineInstance) []string {
 		case volume.WrittenClaim() == "" && volume.HostDisk == nil,
 			status != nil && vmistatus.IsHotplugged(status),
 			vmistatus.Migrated(&vmi.Status, volume.Name) != nil,
-			!slices.ContainsFunc(vmi.Spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name && isWritten(&d) }):
+			!slices.ContainsFunc(vmi.Spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name && isTrackable(&d) }):
 		default:
 			names = append(names, volume.Name)
 		}
@@ -32,9 +32,30 @@ func Trackable(vmi *v1.VirtualMachineInstance) []string {
 	return names
 }
 
-// isWritten reports whether a disk is a hard disk that this guest writes to, and no other one.
-func isWritten(d *v1.Disk) bool {
-	return d.CDRom == nil && d.LUN == nil && (d.Disk == nil || !d.Disk.ReadOnly) && !ptr.Deref(d.Shareable, false)
+// isTrackable reports whether a disk is a hard disk that this guest writes to, and no other one.
+func isTrackable(d *v1.Disk) bool {
+	return IsWritten(d) && d.LUN == nil && !ptr.Deref(d.Shareable, false)
+}
+
+// IsWritten reports whether the guest can write to a disk. A backup has no others: nothing of the guest is on them.
+func IsWritten(d *v1.Disk) bool {
+	return d.CDRom == nil && (d.Disk == nil || !d.Disk.ReadOnly) && (d.LUN == nil || !d.LUN.ReadOnly)
+}
+
+// Disks returns the volumes of claims and hostDisks to whose disks the guest can write: those of which a backup has copies, unless it fails
+// because of one of them.
+func Disks(spec *v1.VirtualMachineInstanceSpec) []string {
+	var names []string
+	for i := range spec.Volumes {
+		volume := &spec.Volumes[i]
+		if volume.WrittenClaim() == "" && volume.HostDisk == nil {
+			continue
+		}
+		if slices.ContainsFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name && IsWritten(&d) }) {
+			names = append(names, volume.Name)
+		}
+	}
+	return names
 }
 
 // WantsTracking reports whether the changed blocks of a guest that is being prepared are to be tracked.

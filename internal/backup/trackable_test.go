@@ -39,6 +39,10 @@ func TestTrackable(t *testing.T) {
 	if diff := cmp.Diff([]string{"claim", "datavolume", "host"}, Trackable(vmi)); diff != "" {
 		t.Error(diff)
 	}
+	// What the guest cannot write to is not in a backup, and keeps no backup from being an incremental one.
+	if diff := cmp.Diff([]string{"claim", "datavolume", "host", "lun", "shared", "plugged", "moving"}, Disks(&vmi.Spec)); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestWantsTracking(t *testing.T) {

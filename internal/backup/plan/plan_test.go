@@ -329,6 +329,18 @@ func TestDoesNotWaitForAMigrationThatWaitsForIt(t *testing.T) {
 	}
 }
 
+func TestCopiesNoDisksToWhichTheGuestCannotWrite(t *testing.T) {
+	c := newCluster(t)
+	for name, device := range map[string]v1.DiskDevice{"cd": {CDRom: &v1.CDRomTarget{}}, "readonly": {Disk: &v1.DiskTarget{ReadOnly: true}}} {
+		volume := v1.Volume{Name: name}
+		volume.PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{}
+		volume.PersistentVolumeClaim.ClaimName = name
+		c.VMI.Spec.Volumes = append(c.VMI.Spec.Volumes, volume)
+		c.VMI.Spec.Domain.Devices.Disks = append(c.VMI.Spec.Domain.Devices.Disks, v1.Disk{Name: name, DiskDevice: device})
+	}
+	c.begin() // which expects a copy of root only
+}
+
 func TestWaitsAndProblems(t *testing.T) {
 	lun := func(d *v1.Disk) { d.LUN = &v1.LunTarget{} }
 	for name, tc := range map[string]struct {

@@ -119,7 +119,8 @@ func (p *planner) waitsFor() string {
 	}
 }
 
-// disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks. The problem says why one of them cannot be.
+// disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks, except CD-ROMs and other disks to which the guest
+// cannot write. The problem says why one of them cannot be.
 func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 	spec := &vmi.Spec
 	for i := range spec.Volumes {
@@ -129,6 +130,8 @@ func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 		}
 		at := slices.IndexFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name })
 		switch {
+		case at >= 0 && !diskbackup.IsWritten(&spec.Domain.Devices.Disks[at]):
+			continue
 		case at < 0:
 			return nil, fmt.Sprintf("Volume %s is no disk, and would be missing in the backup", volume.Name)
 		case spec.Domain.Devices.Disks[at].LUN != nil:
@@ -139,7 +142,7 @@ func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 		names = append(names, volume.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Sprintf("vm %s has no volumes to backup: none of its disks is on a claim", vmi.Name)
+		return nil, fmt.Sprintf("vm %s has no volumes to backup: none of the disks to which its guest can write is on a claim", vmi.Name)
 	}
 	return names, ""
 }

@@ -36,7 +36,7 @@ func setTracking(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	if !backup.WantsTracking(status) {
 		return
 	}
-	want := backup.Trackable(o.vmi)
+	want := backup.Disks(&o.vmi.Spec)
 	state := v1.ChangedBlockTrackingInitializing
 	if len(want) > 0 && !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(status.TrackedVolumes, name) }) {
 		state = v1.ChangedBlockTrackingEnabled
