@@ -315,18 +315,38 @@ func TestDeletion(t *testing.T) {
 }
 
 // A migration waits until the guest has no utility volume.
-func TestDoesNotWaitForAMigrationThatWaitsForIt(t *testing.T) {
-	c := newCluster(t)
-	c.next()
-	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{Name: "backup-u", Phase: v1.VolumeBound, Message: "no room"})
-	c.MigrationPending = true
-	c.next()
-	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "The claim is being attached: no room")
-	c.unmount()
-	c.mount()
-	if s := c.next(); s.Intent == nil {
-		t.Errorf("the backup is not requested: %+v", s)
+func TestMigrationWaitsForTheBackupOnlyIfItsClaimIsThere(t *testing.T) {
+	attaching := func(t *testing.T) *cluster {
+		c := newCluster(t)
+		c.next()
+		c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{Name: "backup-u", Phase: v1.VolumeBound, Message: "no room"})
+		c.next()
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "The claim is being attached: no room")
+		return c
 	}
+	t.Run("it is there", func(t *testing.T) {
+		c := attaching(t)
+		c.unmount()
+		c.mount()
+		c.MigrationPending = true
+		if s := c.next(); s.Intent == nil {
+			t.Errorf("the backup is not requested: %+v", s)
+		}
+	})
+	t.Run("it cannot be attached", func(t *testing.T) {
+		c := attaching(t)
+		c.MigrationPending = true
+		if s := c.next(); s.RemoveVolume == "" {
+			t.Fatalf("the migration waits for a claim that cannot be attached: %+v", s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "migrating")
+		c.unmount()
+		if s := c.next(); s.AddVolume != nil {
+			t.Fatalf("the claim is attached before the migration has ended: %+v", s)
+		}
+		c.MigrationPending = false
+		c.begin()
+	})
 }
 
 func TestCopiesNoDisksToWhichTheGuestCannotWrite(t *testing.T) {

@@ -108,8 +108,8 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
-	// Once the volume is attached, a migration waits for it.
-	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending && vmistatus.FindUtility(&p.VMI.Spec, p.volume) == nil:
+	// Once the claim is in the Pod, a migration waits for the backup. Until then the backup does: its claim may never get there.
+	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending && !p.isMounted():
 		return fmt.Sprintf("vm %s is currently migrating, waiting for migration to complete before starting backup", vm)
 	case p.VMI.Status.DiskBackup != nil:
 		// That of another backup, which removes it when its claim has been detached.
@@ -156,9 +156,13 @@ func (p *planner) attached() bool {
 		}
 		return false
 	}
-	return slices.ContainsFunc(p.VMI.Status.VolumeStatus, func(v v1.VolumeStatus) bool {
-		return v.Name == p.volume && v.Phase == v1.HotplugVolumeMounted
-	})
+	return p.isMounted()
+}
+
+// isMounted reports whether the claim is in the launcher Pod, and is to be there.
+func (p *planner) isMounted() bool {
+	status := vmistatus.FindVolume(&p.VMI.Status, p.volume)
+	return vmistatus.FindUtility(&p.VMI.Spec, p.volume) != nil && status != nil && status.Phase == v1.HotplugVolumeMounted
 }
 
 // wantsFreeze reports whether the guest is to be frozen, and otherwise why not.
