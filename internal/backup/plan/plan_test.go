@@ -314,6 +314,31 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
+func TestWaitsForADiskThatIsBeingPlugged(t *testing.T) {
+	c := newCluster(t)
+	volume := v1.Volume{Name: "data"}
+	volume.PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{Hotpluggable: true}
+	volume.PersistentVolumeClaim.ClaimName = "data"
+	c.VMI.Spec.Volumes = append(c.VMI.Spec.Volumes, volume)
+	c.VMI.Spec.Domain.Devices.Disks = append(c.VMI.Spec.Domain.Devices.Disks, v1.Disk{Name: "data"})
+	waits := func(message string) {
+		t.Helper()
+		if s := c.next(); s.AddVolume != nil || s.Intent != nil {
+			t.Fatalf("it does something: %+v", s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "Volume data is being plugged into the vm vm"+message)
+	}
+	waits("")
+	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{
+		Name: "data", Phase: v1.HotplugVolumeAttachedToNode, Message: "soon", HotplugVolume: &v1.HotplugVolumeStatus{},
+	})
+	waits(": soon")
+	c.VMI.Status.VolumeStatus[1].Phase = v1.VolumeReady
+	if s := c.next(); s.AddVolume == nil {
+		t.Errorf("it does not start: %+v", s)
+	}
+}
+
 // A migration waits until the guest has no utility volume.
 func TestMigrationWaitsForTheBackupOnlyIfItsClaimIsThere(t *testing.T) {
 	attaching := func(t *testing.T) *cluster {

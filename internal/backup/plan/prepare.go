@@ -115,8 +115,26 @@ func (p *planner) waitsFor() string {
 		// That of another backup, which removes it when its claim has been detached.
 		return fmt.Sprintf("vm %s is being backed up by another VirtualMachineBackup", vm)
 	default:
-		return ""
+		return p.beingPlugged()
 	}
+}
+
+// beingPlugged returns that a disk is being plugged into the running guest, which does not have it yet.
+func (p *planner) beingPlugged() string {
+	for i := range p.VMI.Spec.Volumes {
+		volume := &p.VMI.Spec.Volumes[i]
+		status := vmistatus.FindVolume(&p.VMI.Status, volume.Name)
+		plugged := vmistatus.IsHotplugged(status) || status == nil && volume.IsHotpluggable()
+		if !plugged || status != nil && status.Phase == v1.VolumeReady || !slices.Contains(diskbackup.Disks(&p.VMI.Spec), volume.Name) {
+			continue
+		}
+		message := fmt.Sprintf("Volume %s is being plugged into the vm %s", volume.Name, p.VMI.Name)
+		if status != nil && status.Message != "" {
+			message += ": " + status.Message
+		}
+		return message
+	}
+	return ""
 }
 
 // disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks, except CD-ROMs and other disks to which the guest
