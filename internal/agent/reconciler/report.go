@@ -36,15 +36,18 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) 
 	}
 	computeStatus(s, phaseErr)
 	changed := !equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status)
+	var answers bool
 	if changed {
-		if postponed := s.cache.writes.Delay(s.now); postponed > 0 {
+		postponed := s.cache.writes.Delay(s.now)
+		answers = postponed > 0 && s.cache.answers.allow(&s.before.Status, &s.vmi.Status)
+		if postponed > 0 && !answers {
 			return postponed, nil
 		}
 		if changed, err = r.patchStatus(ctx, s); err != nil {
 			return 0, err
 		}
 	}
-	if changed {
+	if changed && !answers {
 		s.cache.writes.Take(s.now)
 	}
 	if s.domain.Active() {

@@ -110,8 +110,9 @@ type podCache struct {
 	forwards bool
 	// sizes are those of the running guest's disks in bytes, by the name of their target.
 	sizes map[string]uint64
-	// writes limits all writes of the status, and guestWrites those that the guest alone causes.
+	// writes limits all writes of the status except answers, and guestWrites those that the guest alone causes.
 	writes      *ratelimit.Limiter
+	answers     answers
 	guestWrites guestWriteLimit
 	// unplugged is when the guest was last requested to release an interface, by the interface's alias.
 	unplugged map[string]time.Time

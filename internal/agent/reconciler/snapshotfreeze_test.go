@@ -79,6 +79,21 @@ var _ = Describe("The freeze of a snapshot", func() {
 		Expect(first.writes.Load()).To(Equal(writes))
 	})
 
+	It("is reported at once by a launcher whose other changes are delayed", func() {
+		resume := first.stopClock()
+		for range 30 {
+			g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedByUser)
+			g.settle()
+			g.launcher.SetState(hypervisor.StateRunning, "")
+			g.settle()
+		}
+		want("a", time.Hour, freeze.Open)
+		expectStage("a", v1.SnapshotFreezeFrozen)
+		want("a", time.Hour, freeze.Release)
+		Expect(expectStage("a", v1.SnapshotFreezeThawed).Kept).To(BeTrue())
+		resume()
+	})
+
 	It("ends at its deadline, without an event", func() {
 		want("a", 2*time.Second, freeze.Open)
 		Expect(expectStage("a", v1.SnapshotFreezeThawed).Kept).To(BeFalse())
