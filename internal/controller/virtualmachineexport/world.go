@@ -5,7 +5,6 @@ package virtualmachineexport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
