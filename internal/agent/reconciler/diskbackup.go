@@ -29,6 +29,10 @@ const (
 	// maxBackupActions is how many actions a reconciliation may take. A backup of an empty disk takes three, one more than a restarted
 	// agent has to abort.
 	maxBackupActions = 6
+	// maxUnread is for how long it is tried to read whether the images exist.
+	maxUnread = 3 * time.Minute
+	// problemUnread is why a backup of which libvirt reports success has failed nevertheless.
+	problemUnread = "libvirt reports that the backup has succeeded, but it is unknown whether its images are there: "
 	// maxTracked is how many volumes are reported as tracked: as many as a backup can have.
 	maxTracked = 256
 )
@@ -141,12 +145,29 @@ func (b *backupRun) observe(ctx context.Context) error {
 	for _, volume := range intent.Volumes {
 		files = append(files, path.Base(intent.File(volume)))
 	}
-	b.view.Images, err = b.guest.HasImages(ctx, backupPool(record.ID), backupDir(intent), files)
-	if err != nil && !errors.Is(err, hypervisor.ErrUnreachable) {
-		// libvirt cannot read the directory, so it is unknown whether the images exist.
+	return b.observeImages(ctx, files)
+}
+
+// observeImages reads whether the images exist. As long as that is not known, the backup has not failed. That is limited, because meanwhile
+// the claim stays attached and the guest does not migrate.
+func (b *backupRun) observeImages(ctx context.Context, files []string) (err error) {
+	unread := &b.scope.cache.imagesUnread
+	b.view.Images, err = b.guest.HasImages(ctx, backupPool(b.view.Record.ID), backupDir(b.view.Intent), files)
+	switch {
+	case err == nil:
+		*unread = time.Time{}
+		return nil
+	case errors.Is(err, hypervisor.ErrUnreachable):
+		return err
+	case unread.IsZero():
+		*unread = b.scope.now
+		return err
+	case b.scope.now.Sub(*unread) < maxUnread:
+		return err
+	default:
+		b.view.Job = backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(problemUnread+err.Error(), hypervisor.MaxBackupProblem)}
 		return nil
 	}
-	return err
 }
 
 // observeChanges reads which disks are tracked, and since when.
@@ -173,7 +194,7 @@ func (b *backupRun) write(ctx context.Context, record backup.Record) error {
 	if err := b.guest.RecordBackup(ctx, s.domainName(), record); err != nil {
 		return err
 	}
-	b.view.Record, b.view.Problem, s.cache.backup = record, "", record
+	b.view.Record, b.view.Problem, s.cache.backup, s.cache.imagesUnread = record, "", record, time.Time{}
 	if record.Ended() {
 		// A pool that remains is harmless.
 		_ = b.guest.ForgetPool(ctx, backupPool(record.ID))

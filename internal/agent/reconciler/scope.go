@@ -136,6 +136,8 @@ type podCache struct {
 	freeze snapshotfreeze.Keeper
 	// backup is the record of a backup that was written last.
 	backup backup.Record
+	// imagesUnread is since when it could not be read whether the images of that backup exist, or zero.
+	imagesUnread time.Time
 	// dump is the name of the file of a memory dump that is to be begun.
 	dump string
 	// lastShutdown is when the guest was last requested to shut down.
