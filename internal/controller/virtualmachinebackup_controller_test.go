@@ -128,6 +128,13 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
 		guest(func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
+		other := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "other"}}
+		other.Spec = tracker.Spec
+		Expect(k8sClient.Create(ctx, other)).To(Succeed())
+		r.Client.(*Writes).StaleList = &backupv1alpha1.VirtualMachineBackupTrackerList{Items: []backupv1alpha1.VirtualMachineBackupTracker{*other}}
+		before := client.MergeFrom(other.DeepCopy())
+		other.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{Name: "of-other"}}
+		Expect(k8sClient.Status().Patch(ctx, other, before)).To(Succeed())
 		since := ""
 		for _, name := range []string{"first", "second"} {
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
@@ -139,6 +146,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 			intent := backup.IntentOf(&ExpectExists(vmi).Status)
 			Expect(intent.Checkpoint).To(HavePrefix(name + "-"))
 			Expect(intent.Since).To(Equal(since))
+			Expect(intent.Kept).To(ContainElement("of-other"), "the cache does not have it yet")
 			guest(func(s *v1.VirtualMachineInstanceStatus) {
 				s.DiskBackupRecord = backup.Record{
 					ID: intent.ID, Stage: backup.Succeeded, StartedAt: time.Now(), Checkpoint: intent.Checkpoint, Since: since,

@@ -111,14 +111,14 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	return o, nil
 }
 
-// checkpoints returns the latest checkpoints of the VM's trackers, if the backup is one of a tracker. Those of a tracker that the cache does
-// not have yet may be deleted; its next backup is then a full one.
+// checkpoints returns the latest checkpoints of the VM's trackers, if the backup is one of a tracker that may start now. The agent deletes all
+// others, so that a stale cache would cost another tracker its checkpoint.
 func (s *scope) checkpoints(ctx context.Context, vm string) (names []string, err error) {
-	if s.tracker == nil {
+	if s.tracker == nil || s.vmi.Status.DiskBackup != nil || isEnded(s.backup) {
 		return nil, nil
 	}
 	list := &v1alpha1.VirtualMachineBackupTrackerList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(s.backup.Namespace)); err != nil {
+	if err := s.APIReader.List(ctx, list, client.InNamespace(s.backup.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the trackers of VirtualMachine %s: %w", s.key(vm), err)
 	}
 	for i := range list.Items {
