@@ -99,11 +99,31 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 			_, vmi := assigned(tracking(enabled, vms, namespaces), labelsNamespace, change)
 			Expect(state(vmi)).To(Equal(want))
 		},
+		Entry("the VM's labels", true, true, true, true, false, v1.ChangedBlockTrackingInitializing),
 		Entry("the namespace's labels", true, true, true, false, true, v1.ChangedBlockTrackingInitializing),
 		Entry("no matching labels", true, true, true, false, false, v1.ChangedBlockTrackingUndefined),
 		Entry("no selector", true, false, false, true, true, v1.ChangedBlockTrackingUndefined),
 		Entry("the gate is off", false, true, true, true, true, v1.ChangedBlockTrackingUndefined),
 	)
+})
+
+var _ = Describe("The tracking of a VMI of a VM that was selected before", func() {
+	It("is disabled", func() {
+		w := newWorld()
+		w.Config = fixedConfig{tracking(true, nil, nil)}
+		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm")).Obj()
+		ExpectCreated(vm)
+		vm.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingDisabled}
+		ExpectStatus(vm)
+		vmi := w.create(builder.MakeVMI("vm").OwnedBy(ExpectExists(vm)))
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		_, err = w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vmi).Status).To(And(HaveField("Phase", v1.Scheduled),
+			HaveField("ChangedBlockTracking", HaveValue(HaveField("State", v1.ChangedBlockTrackingDisabled)))))
+	})
 })
 
 var _ = Describe("The tracking of a VM's changed blocks", func() {
@@ -132,9 +152,22 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 		})
 		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingEnabled)
 		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingPendingRestart)
+		By("while the gate is off, and the guest is tracked")
+		expectState(vm, tracking(false, backedUp, nil), v1.ChangedBlockTrackingPendingRestart)
+		By("when it is not")
 		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.ChangedBlockTracking = nil })
 		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingDisabled)
+		expectState(vm, tracking(false, nil, nil), v1.ChangedBlockTrackingUndefined)
 		labelNamespace(m.ns)
 		expectState(vm, tracking(true, nil, backedUp), v1.ChangedBlockTrackingPendingRestart)
+	})
+
+	It("stays enabled while the VM is stopped", func() {
+		vm := m.create(builder.MakeVM("vm").Label("backup", "yes").Strategy(v1.RunStrategyHalted))
+		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingInitializing)
+		vm.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingEnabled}
+		ExpectStatus(vm)
+		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingEnabled)
+		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingDisabled)
 	})
 })

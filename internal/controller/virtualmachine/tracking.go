@@ -43,7 +43,8 @@ func setTracking(ctx context.Context, s *Scope) error {
 	}
 	state := trackingState(s, selected)
 	switch before := s.Status.ChangedBlockTracking; {
-	case before == nil && state == v1.ChangedBlockTrackingUndefined:
+	case state == v1.ChangedBlockTrackingUndefined:
+		s.Status.ChangedBlockTracking = nil
 	case before == nil:
 		s.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: state}
 	default:
@@ -56,16 +57,23 @@ func trackingState(s *Scope, selected bool) v1.ChangedBlockTrackingState {
 	runs := alive(s)
 	tracked := runs && backup.WantsTracking(&s.VMI.Status)
 	starts := runs && s.VMI.Status.NodeName == ""
+	before := s.Status.ChangedBlockTracking
 	switch {
-	case selected && !s.Tracking.Enabled:
+	case !s.Tracking.Enabled && tracked:
+		return v1.ChangedBlockTrackingPendingRestart
+	case !s.Tracking.Enabled && selected:
 		return v1.ChangedBlockTrackingFGDisabled
+	case !s.Tracking.Enabled:
+		return v1.ChangedBlockTrackingUndefined
 	case selected && tracked:
 		return s.VMI.Status.ChangedBlockTracking.State
 	case selected && runs && !starts, !selected && tracked:
 		return v1.ChangedBlockTrackingPendingRestart
+	case selected && !runs && before != nil && before.State == v1.ChangedBlockTrackingEnabled:
+		return v1.ChangedBlockTrackingEnabled // A VM that is stopped keeps the state.
 	case selected:
 		return v1.ChangedBlockTrackingInitializing
-	case s.Status.ChangedBlockTracking != nil:
+	case before != nil:
 		return v1.ChangedBlockTrackingDisabled
 	default:
 		return v1.ChangedBlockTrackingUndefined

@@ -104,8 +104,8 @@ type result struct {
 	abortMigration bool
 	// assigned reports whether writeStatus assigns the Pod to its node's agent. The labels and the Pod are written already.
 	assigned bool
-	// tracked reports whether the changed blocks of a VMI that is assigned are tracked.
-	tracked bool
+	// tracking is whether the changed blocks of a VMI that is assigned are tracked: Initializing, Disabled or undefined.
+	tracking v1.ChangedBlockTrackingState
 	// vsockCID is the VSOCK address of a VMI that is assigned and requests one.
 	vsockCID *uint32
 	// final is how the VMI ended, or nil.

@@ -162,8 +162,8 @@ func setAssigned(o *observed, r *result, status *v1.VirtualMachineInstanceStatus
 	setImports(o, status)
 	setProvisioning(o, status)
 	status.VSOCKCID = r.vsockCID
-	if r.tracked {
-		status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingInitializing}
+	if r.tracking != v1.ChangedBlockTrackingUndefined {
+		status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: r.tracking}
 	}
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)

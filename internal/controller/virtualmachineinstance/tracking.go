@@ -20,15 +20,23 @@ import (
 // the agent has then laid overlays over the disks, or has not. docs/adr/0090
 func (s *scope) decideTracking(ctx context.Context) error {
 	owner := vmistatus.VMOf(s.vmi)
-	if !s.config.IsEnabled(clusterconfig.GateIncrementalBackup) || s.config.ChangedBlockTracking.None() || owner == nil {
+	if !s.config.IsEnabled(clusterconfig.GateIncrementalBackup) || owner == nil {
 		return nil
 	}
 	vm, err := reconciler.Read(ctx, client.ObjectKeyFromObject(s.vmi), &v1.VirtualMachine{}, s.client)
 	if err != nil || vm == nil || vm.UID != owner.UID {
 		return err
 	}
-	s.tracked, err = reconciler.SelectsForTracking(ctx, s.client, s.config.ChangedBlockTracking, vm)
-	return err
+	selected, err := reconciler.SelectsForTracking(ctx, s.client, s.config.ChangedBlockTracking, vm)
+	switch {
+	case err != nil:
+		return err
+	case selected:
+		s.tracking = v1.ChangedBlockTrackingInitializing
+	case vm.Status.ChangedBlockTracking != nil:
+		s.tracking = v1.ChangedBlockTrackingDisabled // It was selected before.
+	}
+	return nil
 }
 
 // setTracking reports whether the changed blocks of all disks that can be tracked are.
