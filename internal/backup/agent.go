@@ -49,6 +49,9 @@ type View struct {
 	Changes Changes
 	// Problem is why libvirt has refused to begin the backup, in this run.
 	Problem string
+	// Only is set if that was the only request for this record that can ever have reached libvirt. Otherwise an earlier one may still begin
+	// an incremental backup.
+	Only bool
 }
 
 // Action is an action of the agent. Each is idempotent: after an action, and after a restart, the agent decides again.
@@ -144,6 +147,8 @@ func (v View) inactive() (Action, Record) {
 		return v.end(Failed, problemLost)
 	case !v.wanted():
 		return v.end(Failed, problemCanceled)
+	case v.Problem != "" && v.Record.Incremental() && v.Only:
+		return Write, v.Record.full("libvirt refused an incremental one: " + v.Problem)
 	case v.Problem != "":
 		return v.end(Failed, v.Problem)
 	case v.Blocked:

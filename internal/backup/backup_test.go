@@ -23,23 +23,37 @@ func TestDecide(t *testing.T) {
 		r.Stage, r.EndedAt, r.Problem = stage, now, problem
 		return r
 	}
+	since := func(r Record, checkpoint, because string) Record {
+		r.Since, r.FullBecause = checkpoint, because
+		return r
+	}
 	for name, tc := range map[string]struct {
 		view   View
 		action Action
 		record Record
 	}{
-		"nothing is wanted":                      {View{}, Wait, Record{}},
-		"a backup is wanted":                     {View{Intent: open}, Request, requested},
-		"its volume is not there":                {View{Intent: open, Blocked: true}, Wait, Record{}},
-		"another job runs":                       {View{Intent: open, Job: Job{State: JobOther}}, Wait, Record{}},
-		"a backup without a record runs":         {View{Intent: open, Job: Job{State: JobActive}}, Abort, Record{}},
-		"an earlier result":                      {View{Intent: open, Job: Job{State: JobSucceeded}}, Request, requested},
-		"canceled before the start":              {View{Intent: canceled}, Write, ended(requested, Failed, problemCanceled)},
-		"a backup that has ended":                {View{Intent: open, Record: ended(running, Succeeded, "")}, Wait, ended(running, Succeeded, "")},
-		"the next one":                           {View{Intent: other, Record: ended(running, Failed, "no")}, Request, Record{ID: "b", Stage: Requested, StartedAt: now}},
-		"requested":                              {View{Intent: open, Record: requested}, Begin, requested},
-		"requested, but its volume is gone":      {View{Intent: open, Record: requested, Blocked: true}, Wait, requested},
-		"libvirt refuses":                        {View{Intent: open, Record: requested, Problem: "no"}, Write, ended(requested, Failed, "no")},
+		"nothing is wanted":                 {View{}, Wait, Record{}},
+		"a backup is wanted":                {View{Intent: open}, Request, requested},
+		"its volume is not there":           {View{Intent: open, Blocked: true}, Wait, Record{}},
+		"another job runs":                  {View{Intent: open, Job: Job{State: JobOther}}, Wait, Record{}},
+		"a backup without a record runs":    {View{Intent: open, Job: Job{State: JobActive}}, Abort, Record{}},
+		"an earlier result":                 {View{Intent: open, Job: Job{State: JobSucceeded}}, Request, requested},
+		"canceled before the start":         {View{Intent: canceled}, Write, ended(requested, Failed, problemCanceled)},
+		"a backup that has ended":           {View{Intent: open, Record: ended(running, Succeeded, "")}, Wait, ended(running, Succeeded, "")},
+		"the next one":                      {View{Intent: other, Record: ended(running, Failed, "no")}, Request, Record{ID: "b", Stage: Requested, StartedAt: now}},
+		"requested":                         {View{Intent: open, Record: requested}, Begin, requested},
+		"requested, but its volume is gone": {View{Intent: open, Record: requested, Blocked: true}, Wait, requested},
+		"libvirt refuses":                   {View{Intent: open, Record: requested, Problem: "no"}, Write, ended(requested, Failed, "no")},
+		"libvirt refuses an incremental one": {
+			View{Intent: open, Record: since(requested, "c", ""), Problem: "broken", Only: true}, Write,
+			since(requested, "", "libvirt refused an incremental one: broken"),
+		},
+		"libvirt refuses an incremental one, and may begin it later": {
+			View{Intent: open, Record: since(requested, "c", ""), Problem: "broken"}, Write, ended(since(requested, "c", ""), Failed, "broken"),
+		},
+		"libvirt refuses a full one, too": {
+			View{Intent: open, Record: since(requested, "", "why"), Problem: "no", Only: true}, Write, ended(since(requested, "", "why"), Failed, "no"),
+		},
 		"requested and canceled":                 {View{Intent: canceled, Record: requested}, Write, ended(requested, Failed, problemCanceled)},
 		"requested and runs":                     {View{Intent: open, Record: requested, Job: Job{State: JobActive}}, Write, running},
 		"requested and complete":                 {View{Intent: open, Record: requested, Job: Job{State: JobSucceeded}}, Write, ended(requested, Succeeded, "")},

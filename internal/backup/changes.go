@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vireo-project/vireo/internal/component/printable"
 )
 
 // Changes is what the agent knows about the changed blocks of a running guest's disks.
@@ -18,11 +20,14 @@ type Changes struct {
 	Checkpoints map[string][]string
 }
 
+// maxBecause is how many characters a reason may have: the limit in the schema of the VMI's status.
+const maxBecause = 1024
+
 // maxNamed is how many volumes a text names.
 const maxNamed = 5
 
-// record returns the record with which a backup begins. What kind of backup it is does not change after that. It is an incremental one only
-// if all of its disks have been tracked since the checkpoint: the images of one backup belong together.
+// record returns the record with which a backup begins. It is an incremental one only if all of its disks have been tracked since the
+// checkpoint: the images of one backup belong together. What kind of backup it is only changes if libvirt refuses an incremental one.
 func (i *Intent) record(now time.Time, c Changes) Record {
 	r := Record{ID: i.ID, Stage: Requested, StartedAt: now}
 	if i.Checkpoint == "" {
@@ -46,6 +51,13 @@ func (i *Intent) record(now time.Time, c Changes) Record {
 	default:
 		r.Since = i.Since
 	}
+	return r
+}
+
+// full returns the record of a full backup instead of an incremental one that has not begun. If the checkpoint is the cause, such as one with
+// a broken bitmap, later backups would be refused, too. The tracker gets the checkpoint of this one instead.
+func (r Record) full(because string) Record {
+	r.Since, r.FullBecause = "", printable.Text(because, maxBecause)
 	return r
 }
 

@@ -28,16 +28,25 @@ type world struct {
 	// images are the backups whose images exist, and complete those that libvirt has copied.
 	images   [3]bool
 	complete [3]bool
-	// refused is set in the agent's memory after libvirt has refused to begin.
+	// refused is set in the agent's memory after libvirt has refused to begin, and once is the backup that it has requested, unless a request
+	// to begin it was lost.
 	refused bool
+	once    uint8
+	// full is set if the record says so, which was an incremental one; activeFull and copiedFull say the same of the job and of the images.
+	full, activeFull, pendingFull bool
+	copiedFull                    [3]bool
 }
 
 type rules func(View) (Action, Record)
 
 func (w world) view() View {
-	v := View{Record: Record{ID: ids[w.of], Stage: w.stage}, Images: w.images[w.of]}
+	v := View{Record: Record{ID: ids[w.of], Stage: w.stage}, Images: w.images[w.of], Only: w.of != 0 && w.once == w.of}
+	v.Changes.Checkpoints = map[string][]string{"c": nil}
+	if w.of != 0 && !w.full {
+		v.Record.Since = "c"
+	}
 	if w.seen != 0 {
-		v.Intent = &Intent{ID: ids[w.seen], Canceled: w.seenCanceled}
+		v.Intent = &Intent{ID: ids[w.seen], Canceled: w.seenCanceled, Checkpoint: "k", Since: "c"}
 	}
 	switch {
 	case w.active != 0:
@@ -52,7 +61,7 @@ func (w world) view() View {
 }
 
 func (w world) recorded(r Record) world {
-	w.stage, w.of, w.refused = r.Stage, 0, false
+	w.stage, w.of, w.refused, w.full = r.Stage, 0, false, !r.Incremental()
 	for i, id := range ids {
 		if id == r.ID {
 			w.of = uint8(i)
@@ -69,7 +78,7 @@ func (r rules) steps(w world, add model.Add[world]) {
 	next.seen, next.seenCanceled = w.wanted, w.canceled
 	add("the agent reads the VMI", false, next)
 	next = w
-	next.seen, next.seenCanceled, next.refused = 0, false, false
+	next.seen, next.seenCanceled, next.refused, next.once = 0, false, false, 0
 	add("the agent is restarted and reads an old VMI", true, next)
 }
 
@@ -81,17 +90,19 @@ func (r rules) act(w world, add model.Add[world]) {
 	case Request:
 		next.result = JobNone
 		add("the agent ends between the discarded result and the record", true, next)
-		add("the agent requests", false, next.recorded(record))
+		next = next.recorded(record)
+		next.once = next.of
+		add("the agent requests", false, next)
 	case Write:
 		add("the agent writes "+string(record.Stage.Name()), false, w.recorded(record))
 	case Begin:
-		next.active, next.images[w.of] = w.of, true
+		next.active, next.activeFull, next.images[w.of] = w.of, w.full, true
 		add("the agent begins", false, next)
 		next = w
 		next.refused = true
 		add("libvirt refuses", true, next)
 		next = w
-		next.pending = w.of
+		next.pending, next.pendingFull, next.once = w.of, w.full, 0
 		add("the agent begins, and loses the connection", true, next)
 	case Abort:
 		add("the agent aborts", false, w.fails())
@@ -103,7 +114,7 @@ func (w world) libvirt(add model.Add[world]) {
 	next := w
 	if w.active != 0 {
 		next.active, next.result = 0, JobSucceeded
-		next.complete[w.active] = true
+		next.complete[w.active], next.copiedFull[w.active] = true, w.activeFull
 		add("the job succeeds", false, next)
 		add("the job fails", true, w.fails())
 	}
@@ -111,7 +122,7 @@ func (w world) libvirt(add model.Add[world]) {
 		next = w
 		next.pending = 0
 		if w.active == 0 {
-			next.active, next.images[w.pending] = w.pending, true
+			next.active, next.activeFull, next.images[w.pending] = w.pending, w.pendingFull, true
 		}
 		add("libvirt processes a request of a lost connection", false, next)
 	}
@@ -144,6 +155,9 @@ func (w world) controller(add model.Add[world]) {
 func violation(w world) string {
 	if w.stage == Succeeded && !w.complete[w.of] {
 		return "a backup is reported as complete that was not copied"
+	}
+	if w.stage == Succeeded && w.full && !w.copiedFull[w.of] {
+		return "a backup is reported as a full one that has only what has changed"
 	}
 	return ""
 }
@@ -188,6 +202,10 @@ func TestModelDetectsBrokenRules(t *testing.T) {
 			if v.Job.State == JobFailed {
 				v.Job.State, v.Images = JobSucceeded, true
 			}
+			return Decide(v)
+		},
+		"a request that was lost does not matter": func(v View) (Action, Record) {
+			v.Only = true
 			return Decide(v)
 		},
 		"a refusal is forgotten": func(v View) (Action, Record) {

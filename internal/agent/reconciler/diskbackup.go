@@ -112,7 +112,11 @@ func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
 		if err := b.guest.DiscardJobResult(ctx, name); err != nil {
 			return false, err
 		}
-		return true, b.write(ctx, next)
+		err := b.write(ctx, next)
+		if err == nil {
+			b.scope.cache.backupOnce = next.ID
+		}
+		return true, err
 	case backup.Write:
 		return true, b.write(ctx, next)
 	case backup.Begin:
@@ -221,8 +225,10 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 		record.Stage = backup.Running
 		return b.write(ctx, record)
 	case errors.Is(err, hypervisor.ErrUnreachable), errors.Is(err, hypervisor.ErrNoDomain):
+		b.scope.cache.backupOnce = ""
 		return err
 	default:
+		b.view.Only = b.scope.cache.backupOnce == record.ID
 		b.view.Problem = hypervisor.CleanLine(err.Error(), hypervisor.MaxBackupProblem)
 		return nil
 	}

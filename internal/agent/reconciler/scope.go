@@ -138,6 +138,8 @@ type podCache struct {
 	backup backup.Record
 	// imagesUnread is since when it could not be read whether the images of that backup exist, or zero.
 	imagesUnread time.Time
+	// backupOnce is the ID of a backup that this process has requested, as long as no request to begin it was lost.
+	backupOnce string
 	// dump is the name of the file of a memory dump that is to be begun.
 	dump string
 	// lastShutdown is when the guest was last requested to shut down.

@@ -144,6 +144,12 @@ var _ = Describe("Tracking of changed blocks", func() {
 			HaveField("FullBecause", ContainSubstring("does not have the checkpoint of-c"))))
 		Expect(g.launcher.LastBackup().Since).To(BeEmpty())
 
+		By("with a checkpoint whose bitmap is broken")
+		g.launcher.BreakBitmap("of-d")
+		Expect(backUp("broken", "of-d", "data")).To(And(HaveField("Checkpoint", "of-broken"), HaveField("Since", ""),
+			HaveField("FullBecause", ContainSubstring("refused an incremental one"))))
+		Expect(g.launcher.LastBackup()).To(And(HaveField("Checkpoint", "of-broken"), HaveField("Since", "")))
+
 		By("with a disk that is not tracked")
 		Expect(backUp("e", "of-d", "data", "root")).To(And(HaveField("Checkpoint", ""), HaveField("Since", ""),
 			HaveField("FullBecause", ContainSubstring("not tracked of the volume root"))))

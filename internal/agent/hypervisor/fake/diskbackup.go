@@ -25,6 +25,8 @@ type backingUp struct {
 	// checkpoints are the guest's, by name, and requests the backups that were begun.
 	checkpoints map[string]hypervisor.Checkpoint
 	requests    []hypervisor.BackupRequest
+	// broken is a checkpoint with a broken bitmap.
+	broken string
 }
 
 // EndBackup ends the running backup: with success if the problem is empty.
@@ -76,6 +78,11 @@ func (l *Launcher) LastBackup() hypervisor.BackupRequest {
 // ForgetCheckpoints makes the guest lose its checkpoints, as with a new QEMU.
 func (l *Launcher) ForgetCheckpoints() {
 	l.change(func() { l.backups.checkpoints = nil })
+}
+
+// BreakBitmap breaks the bitmap of a checkpoint.
+func (l *Launcher) BreakBitmap(checkpoint string) {
+	l.change(func() { l.backups.broken = checkpoint })
 }
 
 // Checkpoints returns the guest's checkpoints.
@@ -146,6 +153,9 @@ func (l *Launcher) BeginBackup(ctx context.Context, name string, r hypervisor.Ba
 		file := r.File(image)
 		l.backups.images[file] = true
 		l.backups.open = append(l.backups.open, file)
+	}
+	if r.Since != "" && r.Since == l.backups.broken {
+		return fmt.Errorf("checkpoint inconsistent: missing or broken bitmap %q", r.Since)
 	}
 	if _, found := l.backups.checkpoints[r.Since]; r.Since != "" && !found {
 		return fmt.Errorf("checkpoint %q not found", r.Since)
