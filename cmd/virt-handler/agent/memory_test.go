@@ -38,8 +38,8 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 		hypervisor.ResponseBudgetBytes +
 		hypervisor.MaxParsing*hypervisor.MaxXMLElements*hypervisor.ElementParsing +
 		launchers*(rpc.RelayBytes+
-			// One small response of libvirt and one of the guest agent, one small description, and the last report of the guest.
-			2*hypervisor.SmallResponse+hypervisor.SmallXML+rpc.MaxGuestInfo+
+			// One small response of libvirt and one of the guest agent, one small description, the last report of the guest, and a few checkpoints.
+			2*hypervisor.SmallResponse+hypervisor.SmallXML+rpc.MaxGuestInfo+rpc.SmallCheckpoints+
 			// The last statistics of the guest.
 			hypervisor.MaxStats+hypervisor.MaxUsage) +
 		// Small responses with statistics.

@@ -137,8 +137,13 @@ func setBackupAttribute(r *backup.Record, name, value string) (err error) {
 
 // checkpointName returns a name if it can be that of a checkpoint.
 func checkpointName(value string) (string, error) {
-	if len(value) > MaxCheckpointName || printable.Text(value, MaxCheckpointName) != value {
+	if value != "" && !IsCheckpointName(value) {
 		return "", errors.New("it is no name of a checkpoint")
 	}
 	return value, nil
+}
+
+// IsCheckpointName reports whether a text can be the name of a checkpoint that an agent has created. A launcher may list others.
+func IsCheckpointName(value string) bool {
+	return value != "" && len(value) <= MaxCheckpointName && printable.Text(value, MaxCheckpointName) == value
 }

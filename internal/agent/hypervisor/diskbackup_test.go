@@ -20,6 +20,17 @@ func backedUp(state State, note string) *Domain {
 	return &Domain{State: state, XML: &libvirtxml.Domain{Metadata: &libvirtxml.DomainMetadata{XML: note}}}
 }
 
+func TestIsCheckpointName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"b-20260301T120000Z": true, strings.Repeat("a", MaxCheckpointName): true,
+		"": false, "a\nb": false, "a\xff": false, strings.Repeat("a", MaxCheckpointName+1): false,
+	} {
+		if got := IsCheckpointName(name); got != want {
+			t.Errorf("%.20q: got %t", name, got)
+		}
+	}
+}
+
 func TestDiskBackupOfADomain(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, r := range []backup.Record{

@@ -243,14 +243,19 @@ func (b *backupRun) deleteObsolete(ctx context.Context, record backup.Record) er
 	if err := b.observeChanges(ctx); err != nil {
 		return err
 	}
+	var failed []string
+	var reason error
 	for _, name := range b.view.Intent.Obsolete(record, b.view.Changes) {
 		err := b.guest.DeleteCheckpoint(ctx, b.scope.domainName(), name)
 		if errors.Is(err, hypervisor.ErrUnreachable) {
 			return err
 		}
 		if err != nil {
-			log.FromContext(ctx).Error(err, "Cannot delete a checkpoint that no backup needs any more", "checkpoint", name)
+			failed, reason = append(failed, name), err
 		}
+	}
+	if len(failed) > 0 {
+		log.FromContext(ctx).Error(reason, "Cannot delete checkpoints that no backup needs any more", "last", failed[len(failed)-1], "checkpoints", len(failed))
 	}
 	return nil
 }

@@ -13,14 +13,23 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// maxCheckpoints is how many checkpoints of a domain are read. A guest has one more than its VM has trackers.
-const maxCheckpoints = 64
+const (
+	// maxCheckpoints is how many checkpoints of a domain are read. A guest has one more than it keeps.
+	maxCheckpoints = 64
+	// maxCheckpointDisks is how many disks of a checkpoint are read, and maxTargetName how long the names of their targets can be.
+	maxCheckpointDisks, maxTargetName = 256, 16
+	// SmallCheckpoints is how many bytes the checkpoints of a domain may have before they take memory of the budget for large responses.
+	SmallCheckpoints = 16 << 10
+	// stringBytes is the size of a string without its text.
+	stringBytes = 16
+)
 
 // Checkpoints returns the checkpoints that libvirt has of a domain. They are gone with the domain's QEMU.
 func (c *Conn) Checkpoints(ctx context.Context, domain string) ([]hypervisor.Checkpoint, error) {
 	ctx, end := c.startConversation(ctx)
 	defer end()
 	var found []hypervisor.Checkpoint
+	var kept int
 	err := c.onDomain(ctx, domain, "read the checkpoints", func(d *libvirt.Domain) error {
 		list, err := d.ListAllCheckpoints(0)
 		if err != nil {
@@ -43,25 +52,36 @@ func (c *Conn) Checkpoints(ctx context.Context, domain string) ([]hypervisor.Che
 			if err := hypervisor.ReadXML(ctx, text, parsed); err != nil {
 				return fmt.Errorf("parse the XML of a checkpoint: %w", err)
 			}
-			found = append(found, checkpointOf(parsed))
+			checkpoint, bytes := checkpointOf(parsed)
+			if kept += bytes; kept > SmallCheckpoints {
+				if err := hypervisor.Reserve(ctx); err != nil {
+					return err
+				}
+			}
+			if hypervisor.IsCheckpointName(checkpoint.Name) {
+				found = append(found, checkpoint)
+			}
 		}
 		return nil
 	})
 	return found, err
 }
 
-// checkpointOf returns a checkpoint with the disks that it has a bitmap of.
-func checkpointOf(parsed *libvirtxml.DomainCheckpoint) hypervisor.Checkpoint {
-	checkpoint := hypervisor.Checkpoint{Name: parsed.Name}
+// checkpointOf returns a checkpoint with the disks that it has a bitmap of, and how many bytes of memory it takes. A hostile launcher may
+// have written it.
+func checkpointOf(parsed *libvirtxml.DomainCheckpoint) (checkpoint hypervisor.Checkpoint, bytes int) {
+	checkpoint.Name = parsed.Name
+	bytes = len(checkpoint.Name) + stringBytes
 	if parsed.Disks == nil {
-		return checkpoint
+		return checkpoint, bytes
 	}
-	for _, disk := range parsed.Disks.Disks {
-		if disk.Checkpoint == checkpointBitmap {
+	for _, disk := range parsed.Disks.Disks[:min(len(parsed.Disks.Disks), maxCheckpointDisks)] {
+		if disk.Checkpoint == checkpointBitmap && len(disk.Name) <= maxTargetName {
 			checkpoint.Targets = append(checkpoint.Targets, disk.Name)
+			bytes += len(disk.Name) + stringBytes
 		}
 	}
-	return checkpoint
+	return checkpoint, bytes
 }
 
 // DeleteCheckpoint deletes a checkpoint with its bitmaps. It does nothing if there is none.
