@@ -25,7 +25,9 @@ func (p *Pool) Find(name string) *Volume {
 
 // Formats of a volume.
 const (
-	FormatRaw   = "raw"
+	FormatRaw = "raw"
+	// FormatISO is what libvirt reports for an image with the signature of ISO 9660. Such an image is a raw one.
+	FormatISO   = "iso"
 	FormatQCOW2 = "qcow2"
 )
 

@@ -86,7 +86,7 @@ func (p *preparer) overlayOfDevice(ctx context.Context, volume string) (*domain.
 // rawCapacity returns the size of a raw image. If the content looks like another format, libvirt reports the virtual size, and
 // the size of the file is not known.
 func rawCapacity(image *hypervisor.Volume) (uint64, error) {
-	if image.Format != hypervisor.FormatRaw && image.Format != "iso" {
+	if image.Format != hypervisor.FormatRaw && image.Format != hypervisor.FormatISO {
 		return 0, invalid("%s has the format %q, but only raw images may be on a claim", path.Base(image.Path), image.Format)
 	}
 	return image.Capacity, nil

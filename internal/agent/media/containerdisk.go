@@ -68,7 +68,7 @@ func imageFormat(image *hypervisor.Volume) (string, error) {
 	switch image.Format {
 	case hypervisor.FormatQCOW2:
 		return hypervisor.FormatQCOW2, nil
-	case hypervisor.FormatRaw, "iso":
+	case hypervisor.FormatRaw, hypervisor.FormatISO:
 		return hypervisor.FormatRaw, nil
 	default:
 		return "", invalid("disk image %s has the format %q: convert it to qcow2 or raw", path.Base(image.Path), image.Format)

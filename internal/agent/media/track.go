@@ -141,7 +141,7 @@ func (t *tracker) fileBytes(ctx context.Context) (uint64, error) {
 	if image == nil {
 		return 0, fmt.Errorf("the image %s is gone", t.fact.Path)
 	}
-	if image.Format != hypervisor.FormatRaw {
+	if image.Format != hypervisor.FormatRaw && image.Format != hypervisor.FormatISO {
 		// libvirt then reports another size than that of the file.
 		t.problem = fmt.Sprintf("its content looks like an image of the format %q", image.Format)
 		return 0, nil
