@@ -122,14 +122,26 @@ func (t *tracker) bytes(ctx context.Context) (bytes uint64, err error) {
 		return 0, err
 	}
 	status := vmistatus.FindVolume(&t.vmi.Status, t.volume)
+	claim := claimBytes(status)
 	switch {
 	case bytes == 0:
 		t.problem = "the size of the disk is not known"
+	case !t.fact.Block && claim > 0 && bytes > claim:
+		// The launcher has reported the size, and the tables of the overlay grow with it.
+		t.problem = fmt.Sprintf("its image has %d bytes, and its claim only %d", bytes, claim)
 	case t.vmi.Status.Phase == v1.Running && status != nil && uint64(status.Size) != bytes:
 		// A disk that was migrated to a larger volume keeps its size until the guest's next start.
 		t.problem = fmt.Sprintf("the running guest has a disk of %d bytes, and its volume has %d", status.Size, bytes)
 	}
 	return bytes, nil
+}
+
+// claimBytes returns the size of a volume's claim, or 0 if there is none.
+func claimBytes(status *v1.VolumeStatus) uint64 {
+	if status == nil || status.PersistentVolumeClaimInfo == nil {
+		return 0
+	}
+	return uint64(max(status.PersistentVolumeClaimInfo.Capacity.Storage().Value(), 0))
 }
 
 func (t *tracker) fileBytes(ctx context.Context) (uint64, error) {

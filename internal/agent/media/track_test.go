@@ -88,6 +88,8 @@ func TestTrack(t *testing.T) {
 			want: domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 256}},
 		{name: "an image with a bootable ISO", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "iso", 1<<20),
 			want: overFile("v-1048576.qcow2", 1<<20)},
+		{name: "an image that is larger than its claim", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "raw", 1<<40),
+			want: domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 40}},
 		{name: "without direct I/O", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "raw", 1<<20),
 			files: deviceFiles{cached: true}, want: raw},
 		{name: "the target of a migration", vmi: vmiWith(claim, image, asDisk(nil), migratesWith(1<<20)), add: withFile(diskDir, "disk.img", "raw", 1<<20),
