@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -28,15 +30,23 @@ type DeviceFiles interface {
 	DirectIO(ctx context.Context, path string) (bool, error)
 }
 
+// limitedBytes is how many bytes the overlays of a Pod may have whose ephemeral storage is limited by its VMI: half of what virt-controller adds
+// to such a limit for the launcher. The kubelet evicts a Pod that exceeds it, and with it the guest.
+const limitedBytes = 25_000_000
+
 // Track lays overlays over the prepared disks of a VMI, with which QEMU can track their changed blocks. They are new ones: nothing but the
 // overlay can have written to a disk since it was made. A disk that cannot have one stays as it is, and its backups are full ones.
 func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMachineInstance, result *Result) error {
+	room := uint64(math.MaxUint64)
+	if _, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceEphemeralStorage]; limited {
+		room = limitedBytes
+	}
 	for _, name := range backup.Trackable(vmi) {
 		fact, found := result.Disks[name]
 		if !found || fact.Format != hypervisor.FormatRaw || fact.Sliced {
 			continue
 		}
-		t := tracker{storage: s, files: files, vmi: vmi, volume: name, fact: fact}
+		t := tracker{storage: s, files: files, vmi: vmi, volume: name, fact: fact, room: room}
 		err := t.track(ctx)
 		if errors.Is(err, hypervisor.ErrUnreachable) || err != nil && ctx.Err() != nil {
 			return fmt.Errorf("volume %q: track its changed blocks: %w", name, err)
@@ -49,7 +59,7 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 			log.FromContext(ctx).Info("The changed blocks of a disk are not tracked", "volume", name, "reason", t.problem)
 			continue
 		}
-		result.Disks[name] = t.fact
+		result.Disks[name], room = t.fact, t.room
 	}
 	return nil
 }
@@ -62,6 +72,8 @@ type tracker struct {
 	volume  string
 	// fact is the disk: without its overlay at first, and then with it.
 	fact domain.DiskFact
+	// room is how many bytes the overlay may have, and then how many are left.
+	room uint64
 	// problem is why the disk has no overlay.
 	problem string
 }
@@ -75,6 +87,11 @@ func (t *tracker) track(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if size > t.room {
+		t.problem = fmt.Sprintf("its overlay would take %d bytes of the Pod's limit for ephemeral storage", size)
+		return nil
+	}
+	t.room -= size
 	pool, err := t.storage.Pool(ctx, launcherpod.TrackedPool, launcherpod.TrackedDisksDir)
 	if err != nil {
 		return err

@@ -56,6 +56,10 @@ func migratesWith(size int64) func(*v1.VirtualMachineInstance) {
 	}
 }
 
+func withLimitedStorage(vmi *v1.VirtualMachineInstance) {
+	vmi.Spec.Domain.Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}
+}
+
 func TestTrack(t *testing.T) {
 	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
 	claim.PersistentVolumeClaim.ClaimName = "c"
@@ -90,6 +94,9 @@ func TestTrack(t *testing.T) {
 			want: overFile("v-1048576.qcow2", 1<<20)},
 		{name: "an image that is larger than its claim", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "raw", 1<<40),
 			want: domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 40}},
+		{name: "a small overlay in limited ephemeral storage", vmi: vmiWith(claim, image, asDisk(nil), withLimitedStorage), want: overFile("v-1073741824.qcow2", 1<<30)},
+		{name: "a large overlay in limited ephemeral storage", vmi: vmiWith(claim, device, asDisk(nil), withLimitedStorage), files: deviceFiles{bytes: 4 << 40},
+			want: domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30}},
 		{name: "without direct I/O", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "raw", 1<<20),
 			files: deviceFiles{cached: true}, want: raw},
 		{name: "the target of a migration", vmi: vmiWith(claim, image, asDisk(nil), migratesWith(1<<20)), add: withFile(diskDir, "disk.img", "raw", 1<<20),
