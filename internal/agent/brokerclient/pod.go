@@ -54,13 +54,15 @@ func (f Files) DeviceBytes(ctx context.Context, path string) (uint64, error) {
 	return deviceBytes(sysBlock, result), err
 }
 
-// inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond.
+// inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond. A broker that does not respond or
+// is busy is an error, because the caller can ask again.
 func (f Files) inspect(ctx context.Context, arguments brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
 	bounded, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
 	result := brokerapi.InspectResult{}
 	_, err := f.client.call(bounded, brokerapi.Inspect, f.pod, arguments, &result)
-	if errors.Is(err, brokerapi.ErrUnreachable) || brokerapi.CodeOf(err) == brokerapi.CodeNoLauncher {
+	code := brokerapi.CodeOf(err)
+	if errors.Is(err, brokerapi.ErrUnreachable) || code == brokerapi.CodeNoLauncher || code == brokerapi.CodeBusy {
 		return brokerapi.InspectResult{}, err
 	}
 	if err != nil {

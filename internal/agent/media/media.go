@@ -51,6 +51,8 @@ type Result struct {
 	KernelBoot *domain.KernelBootFact
 	// ACPI is set for a VMI with ACPI tables of its own.
 	ACPI domain.ACPIFact
+	// Untracked explains to users which disks have no overlay, although their changed blocks are to be tracked.
+	Untracked []string
 }
 
 // ErrWait means that another component has not yet provided something.

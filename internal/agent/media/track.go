@@ -43,12 +43,16 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 	}
 	for _, name := range backup.Trackable(vmi) {
 		fact, found := result.Disks[name]
-		if !found || fact.Format != hypervisor.FormatRaw || fact.Sliced {
+		if !found || fact.Format != hypervisor.FormatRaw {
+			continue
+		}
+		if fact.Sliced {
+			result.Untracked = append(result.Untracked, name+": the guest sees only a part of its image")
 			continue
 		}
 		t := tracker{storage: s, files: files, vmi: vmi, volume: name, fact: fact, room: room}
 		err := t.track(ctx)
-		if errors.Is(err, hypervisor.ErrUnreachable) || err != nil && ctx.Err() != nil {
+		if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, errUnknown) || err != nil && ctx.Err() != nil {
 			return fmt.Errorf("volume %q: track its changed blocks: %w", name, err)
 		}
 		if err != nil {
@@ -57,12 +61,16 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 		}
 		if t.problem != "" {
 			log.FromContext(ctx).Info("The changed blocks of a disk are not tracked", "volume", name, "reason", t.problem)
+			result.Untracked = append(result.Untracked, name+": "+t.problem)
 			continue
 		}
 		result.Disks[name], room = t.fact, t.room
 	}
 	return nil
 }
+
+// errUnknown means that virt-broker has not told what a file is, and may do so later.
+var errUnknown = errors.New("virt-broker has not responded")
 
 // tracker lays an overlay over one disk.
 type tracker struct {
@@ -116,7 +124,7 @@ func (t *tracker) track(ctx context.Context) error {
 func (t *tracker) setOverlay(ctx context.Context, file string, bytes uint64) error {
 	direct, err := t.files.DirectIO(ctx, file)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if !direct {
 		t.problem = "the Pod's ephemeral storage does not support direct I/O"
@@ -131,7 +139,9 @@ func (t *tracker) setOverlay(ctx context.Context, file string, bytes uint64) err
 // bytes returns the size of the disk without an overlay. An overlay with another size would change what the guest sees.
 func (t *tracker) bytes(ctx context.Context) (bytes uint64, err error) {
 	if t.fact.Block {
-		bytes, err = t.files.DeviceBytes(ctx, t.fact.Path)
+		if bytes, err = t.files.DeviceBytes(ctx, t.fact.Path); err != nil {
+			err = fmt.Errorf("%w: %w", errUnknown, err)
+		}
 	} else {
 		bytes, err = t.fileBytes(ctx)
 	}

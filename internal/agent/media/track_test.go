@@ -161,8 +161,26 @@ func TestTrackWithErrors(t *testing.T) {
 		}
 		launcher.Fail("create", tc.err)
 		err = Track(context.Background(), launcher, deviceFiles{}, vmi, result)
-		if errors.Is(err, tc.err) != tc.fails || result.Disks["v"].DataPath != "" {
+		if errors.Is(err, tc.err) != tc.fails || result.Disks["v"].DataPath != "" || len(result.Untracked) > 0 == tc.fails {
 			t.Errorf("%s: got %v with %+v", name, err, result.Disks["v"])
+		}
+	}
+}
+
+// What virt-broker has not said is not known: the guest waits for it, as its disk would not be tracked until its next start.
+func TestTrackWaitsForTheBroker(t *testing.T) {
+	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
+	claim.PersistentVolumeClaim.ClaimName = "c"
+	for _, mode := range []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock} {
+		vmi, busy := vmiWith(claim, claimOf("1Gi", mode), asDisk(nil)), errors.New("virt-broker is busy")
+		launcher := fake.NewNode().Launcher("pod")
+		result, err := Prepare(context.Background(), launcher, content{}.write(t), limits, vmi)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Track(context.Background(), launcher, deviceFiles{bytes: 1 << 30, err: busy}, vmi, result)
+		if !errors.Is(err, busy) || result.Disks["v"].DataPath != "" || len(result.Untracked) > 0 {
+			t.Errorf("%s: got %v with %+v", mode, err, result)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -144,9 +145,25 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 			}
 		}
 		s.cache.disks, s.cache.tracks = disks, tracks
+		s.addUntrackedEvent(disks.Untracked)
 	}
 	s.disks = s.cache.disks
 	return nil
+}
+
+// The event of disks that cannot be tracked, and how long its message may be: the API server's limit.
+const (
+	reasonNotTracked = "ChangedBlocksNotTracked"
+	maxNote          = 1024
+)
+
+// addUntrackedEvent records why changed blocks of disks are not tracked until the guest's next start or migration.
+func (s *scope) addUntrackedEvent(untracked []string) {
+	if len(untracked) == 0 {
+		return
+	}
+	message := "Backups are full ones, because changed blocks are not tracked of the volume " + strings.Join(untracked, "; of the volume ")
+	s.event(corev1.EventTypeWarning, reasonNotTracked, hypervisor.CleanLine(message, maxNote))
 }
 
 // fromMedia converts an error about a volume to the error of the phase: a Retry, a Terminal or a Wait.

@@ -21,9 +21,10 @@ import (
 var _ = Describe("Tracking of changed blocks", func() {
 	const mib = 1 << 20
 	var launchers *fake.Node
+	var a *agent
 	BeforeEach(func() {
 		launchers = fake.NewNode()
-		startAgent(launchers)
+		a = startAgent(launchers)
 	})
 
 	// change does what virt-controller does: it writes the status.
@@ -37,7 +38,7 @@ var _ = Describe("Tracking of changed blocks", func() {
 			return err
 		}).Should(Succeed())
 	}
-	started := func(mode corev1.PersistentVolumeMode, state v1.ChangedBlockTrackingState) *guest {
+	startedWith := func(format string, mode corev1.PersistentVolumeMode, state v1.ChangedBlockTrackingState) *guest {
 		GinkgoHelper()
 		g := makeGuest(finalized, onClaim(mode)).schedule(launchers)
 		if state != "" {
@@ -45,10 +46,14 @@ var _ = Describe("Tracking of changed blocks", func() {
 				s.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: state}
 			})
 		}
-		g.launcher.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 945 * mib})
+		g.launcher.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: "disk.img", Format: format, Capacity: 945 * mib})
 		g.launcher.SetDiskSizes(map[string]uint64{"vda": mib, "vdb": mib, "vdc": 945 * mib})
 		g.assign().expectPhase(v1.Running)
 		return g
+	}
+	started := func(mode corev1.PersistentVolumeMode, state v1.ChangedBlockTrackingState) *guest {
+		GinkgoHelper()
+		return startedWith(hypervisor.FormatRaw, mode, state)
 	}
 	live := func(g *guest) (source, data string) {
 		GinkgoHelper()
@@ -80,6 +85,13 @@ var _ = Describe("Tracking of changed blocks", func() {
 		Expect(data).To(Equal(launcherpod.BlockDevice("data")))
 		g.expand("3000Mi")
 		Eventually(g.size).Should(BeEquivalentTo(2 << 30))
+	})
+
+	It("says why a disk cannot have an overlay", func() {
+		g := startedWith(hypervisor.FormatQCOW2, corev1.PersistentVolumeFilesystem, v1.ChangedBlockTrackingInitializing)
+		a.expectEvent("Warning ChangedBlocksNotTracked Backups are full ones, because changed blocks are not tracked of the volume data: its content looks like")
+		g.settle()
+		Expect(g.read().Status.TrackedVolumes).To(BeEmpty())
 	})
 
 	It("leaves disks alone that are not to be tracked", func() {
