@@ -31,7 +31,9 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{t: t}
 	c.Now = start
-	c.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "u"}}
+	c.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "b", UID: "u", CreationTimestamp: metav1.NewTime(start.Add(-time.Hour)),
+	}}
 	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 	c.Backup.Spec.PvcName = ptr.To("backups")
 	c.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}}
@@ -126,7 +128,7 @@ func (c *cluster) begin() {
 		c.t.Fatalf("something happens before the claim is there: %+v", s)
 	}
 	c.mount()
-	if s := c.next(); s.Intent == nil || s.Intent.File("root") != "vm/b-20260301T120000Z/b-root.qcow2" || !slices.Equal(s.Intent.Volumes, []string{"root"}) {
+	if s := c.next(); s.Intent == nil || s.Intent.File("root") != "vm/"+own+"/b-root.qcow2" || !slices.Equal(s.Intent.Volumes, []string{"root"}) {
 		c.t.Fatalf("the backup is not requested: %+v", s)
 	}
 	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "")

@@ -21,6 +21,11 @@ import (
 // maxName is the limit for the name of a backup: the names of the images, with those of the longest volume, have at most 255 bytes.
 const maxName = 255 - len("-.qcow2") - 63
 
+// timeInNames is the format of the time in the names of directories and checkpoints, which is that of the backup's creation. No other backup has
+// both its name and its time, unless it was deleted and created again within a second; libvirt then refuses to write to existing files.
+// Source: KubeVirt pkg/virt-launcher/virtwrap/storage/backup.go.
+const timeInNames = "2006-01-02_15-04-05"
+
 // SourceVM returns the name of the VM of a backup. It is empty if the backup's tracker does not exist.
 func SourceVM(b *v1alpha1.VirtualMachineBackup, tracker *v1alpha1.VirtualMachineBackupTracker) string {
 	switch {
@@ -59,7 +64,7 @@ func (p *planner) prepare() {
 	}
 	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
 	if p.frozen() {
-		name := p.Backup.Name + "-" + p.Now.UTC().Format("20060102T150405Z")
+		name := p.Backup.Name + "-" + p.Backup.CreationTimestamp.UTC().Format(timeInNames)
 		p.step.Intent = &diskbackup.Intent{
 			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes, Directory: SourceVM(p.Backup, p.Tracker) + "/" + name,
 		}

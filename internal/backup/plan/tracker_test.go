@@ -46,7 +46,8 @@ func (c *cluster) succeed(since, because string) {
 	c.unmount()
 }
 
-const own = "b-20260301T120000Z"
+// own is the name of the backup with the time of its creation.
+const own = "b-2026-03-01_11-00-00"
 
 func TestTrackerGetsACheckpointOnceItsBackupIsOnTheClaim(t *testing.T) {
 	c := newTracked(t, "")
