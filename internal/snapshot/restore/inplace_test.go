@@ -62,6 +62,8 @@ func TestInPlaceReplacesOnlyDisksOfTheVM(t *testing.T) {
 		}, want: "PersistentVolumeClaim more-dv"},
 		"no claim of a DataVolume of another VM": {change: func(c *cluster) {
 			c.remove(c.Claims["more-dv"])
+			// The importer creates no claim for it.
+			metav1.SetMetaDataAnnotation(&c.DataVolumes["more-dv"].ObjectMeta, prePopulated, "true")
 			recreate(c, c.DataVolumes["more-dv"], ownedBy("other", c.Target))
 		}, want: "DataVolume more-dv"},
 	} {
