@@ -104,10 +104,7 @@ func (t *tracker) track(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// With the size in its name, an overlay of an earlier attempt has the same number of bytes.
-	file := hypervisor.Volume{
-		Name: fmt.Sprintf("%s-%d.qcow2", t.volume, bytes), Format: hypervisor.FormatRaw, Capacity: size,
-	}
+	file := hypervisor.Volume{Name: overlay.FileName(t.volume, bytes), Format: hypervisor.FormatRaw, Capacity: size}
 	if pool.Find(file.Name) == nil {
 		if err := t.storage.Create(ctx, launcherpod.TrackedPool, file); err != nil {
 			return err

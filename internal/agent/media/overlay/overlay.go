@@ -47,6 +47,12 @@ type Overlay struct {
 	DataFile string
 }
 
+// FileName returns the name of the overlay of a volume's disk. With the size in its name, an overlay of an earlier attempt has the same
+// number of bytes.
+func FileName(volume string, diskBytes uint64) string {
+	return fmt.Sprintf("%s-%d.qcow2", volume, diskBytes)
+}
+
 // layout is where the parts of an overlay are, in clusters from its beginning: the header, and those below, in this order.
 type layout struct {
 	cluster uint64

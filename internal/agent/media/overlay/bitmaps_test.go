@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package overlay
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// full returns the part of a bitmap at an offset, with bits that are all 1.
+func full(at uint64, size int) Part { return Part{At: at, Bits: bytes.Repeat([]byte{0xff}, size)} }
+
+// addTo returns the file of an overlay with bitmaps.
+func addTo(t *testing.T, o Overlay, bitmaps []Bitmap) []byte {
+	t.Helper()
+	image := marshal(t, o)
+	ranges, err := o.AddBitmaps(bitmaps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range ranges {
+		if _, found, err := ReadBitmaps(bytes.NewReader(image)); err != nil || len(found) > 0 {
+			t.Fatalf("the overlay has %d bitmaps before the range %d was written: %v", len(found), i, err)
+		}
+		if end := r.At + uint64(len(r.Bytes)); end > uint64(len(image)) {
+			image = append(image, make([]byte, end-uint64(len(image)))...)
+		}
+		copy(image[r.At:], r.Bytes)
+	}
+	return image
+}
+
+func TestBitmapsAreReadAsTheyWereAdded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		disk    uint64
+		bitmaps []Bitmap
+	}{
+		"an empty one": {mib, []Bitmap{{Name: "a", Granularity: 16}}},
+		"one bit":      {mib, []Bitmap{{Name: "a", Granularity: 16, Parts: []Part{{Bits: []byte{1, 0}}}}}},
+		"the end":      {10*mib + 512, []Bitmap{{Name: "a", Granularity: 16, Parts: []Part{{Bits: append(make([]byte, 20), 1)}}}}},
+		"several": {65 * gib, []Bitmap{
+			{Name: "vm-1", Granularity: 16, Parts: []Part{full(PartBytes, PartBytes), full(20*PartBytes, PartBytes), full(32*PartBytes, 2048)}},
+			{Name: "vm-2", Granularity: 16},
+			{Name: strings.Repeat("x", maxBitmapName), Granularity: 20, Parts: []Part{full(PartBytes, PartBytes)}},
+		}},
+		"a large disk": {2 * tib, []Bitmap{{Name: "a", Granularity: 16, Parts: []Part{full(4*mib-PartBytes, PartBytes)}}}},
+	} {
+		o := Overlay{DiskBytes: tc.disk, DataFile: "/disk.img"}
+		disk, found, err := ReadBitmaps(bytes.NewReader(addTo(t, o, tc.bitmaps)))
+		if err != nil || disk != tc.disk || !reflect.DeepEqual(found, tc.bitmaps) {
+			t.Errorf("%s: read a disk of %d bytes with %+v: %v", name, disk, found, err)
+		}
+	}
+}
+
+func TestInvalidBitmaps(t *testing.T) {
+	o := Overlay{DiskBytes: 4*gib + mib, DataFile: "/disk.img"}
+	part := func(at uint64, size int) []Bitmap {
+		return []Bitmap{{Name: "a", Granularity: 16, Parts: []Part{full(at, size)}}}
+	}
+	many := make([]Bitmap, MaxBitmaps+1)
+	for i := range many {
+		many[i] = Bitmap{Name: strings.Repeat("a", i+1), Granularity: 16}
+	}
+	for name, bitmaps := range map[string][]Bitmap{
+		"none":                     nil,
+		"too many":                 many,
+		"no name":                  {{Granularity: 16}},
+		"a long name":              {{Name: strings.Repeat("a", 1024), Granularity: 16}},
+		"the same name":            {{Name: "a", Granularity: 16}, {Name: "a", Granularity: 16}},
+		"a small granularity":      {{Name: "a", Granularity: 8}},
+		"a large granularity":      {{Name: "a", Granularity: 32}},
+		"a part behind the end":    part(3*PartBytes, PartBytes),
+		"a part beyond the end":    part(2*PartBytes, PartBytes),
+		"a part between two":       part(8, PartBytes),
+		"a short part":             part(0, 8),
+		"the same part twice":      {{Name: "a", Granularity: 16, Parts: []Part{full(0, PartBytes), full(0, PartBytes)}}},
+		"more than may be written": {{Name: "a", Granularity: 9, Parts: []Part{full(0, PartBytes)}}, {Name: "b", Granularity: 9}},
+	} {
+		o := o
+		if name == "more than may be written" {
+			o.DiskBytes = 2 * tib // With clusters of 2 MiB, of which two bitmaps need at least 4.
+			bitmaps = append(bitmaps, Bitmap{Name: "c", Granularity: 16})
+		}
+		if ranges, err := o.AddBitmaps(bitmaps); err == nil {
+			t.Errorf("%s: got %d ranges", name, len(ranges))
+		}
+	}
+}
+
+func TestBitmapsInUseAreNotRead(t *testing.T) {
+	o := Overlay{DiskBytes: mib, DataFile: "/disk.img"}
+	image := addTo(t, o, []Bitmap{{Name: "a", Granularity: 16}, {Name: "b", Granularity: 16}})
+	_, size, err := o.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.BigEndian.PutUint32(image[size+12:], bitmapAuto|bitmapInUse)
+	if _, found, err := ReadBitmaps(bytes.NewReader(image)); err != nil || len(found) != 1 || found[0].Name != "b" {
+		t.Errorf("read %+v: %v", found, err)
+	}
+}
+
+func TestClustersOfOnesAreRead(t *testing.T) {
+	o := Overlay{DiskBytes: 100*mib + 512, DataFile: "/disk.img"}
+	image := addTo(t, o, []Bitmap{{Name: "a", Granularity: 16}})
+	_, size, err := o.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.BigEndian.PutUint64(image[size+64<<10:], tableOnes) // the table is behind the directory
+	want := []Part{{Bits: append(bytes.Repeat([]byte{0xff}, 200), 1)}}
+	if _, found, err := ReadBitmaps(bytes.NewReader(image)); err != nil || len(found) != 1 || !reflect.DeepEqual(found[0].Parts, want) {
+		t.Errorf("read %+v: %v", found, err)
+	}
+}
+
+// TestQEMUReadsBitmaps compares the bitmaps with what qemu-img reads.
+func TestQEMUReadsBitmaps(t *testing.T) {
+	qemuImg, err := exec.LookPath("qemu-img")
+	if err != nil {
+		t.Skip("there is no qemu-img")
+	}
+	for name, disk := range map[string]int64{"10 MiB": 10*mib + 512, "65 GiB": 65 * gib} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			raw, file := filepath.Join(dir, "disk.img"), filepath.Join(dir, "overlay.qcow2")
+			writeRaw(t, raw, disk)
+			size := (&Bitmap{Granularity: 16}).size(uint64(disk))
+			image := addTo(t, Overlay{DiskBytes: uint64(disk), DataFile: raw}, []Bitmap{
+				{Name: "empty", Granularity: 16}, {Name: "begin", Granularity: 16, Parts: []Part{full(0, int(min(PartBytes, size)))}},
+			})
+			if err := os.WriteFile(file, image, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command(qemuImg, "check", "-f", "qcow2", file).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			out, err := exec.Command(qemuImg, "info", "--output=json", "-f", "qcow2", file).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			var info struct {
+				FormatSpecific struct {
+					Data struct {
+						Bitmaps []struct {
+							Name        string   `json:"name"`
+							Granularity int      `json:"granularity"`
+							Flags       []string `json:"flags"`
+						} `json:"bitmaps"`
+					} `json:"data"`
+				} `json:"format-specific"`
+			}
+			if err := json.Unmarshal(out, &info); err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, b := range info.FormatSpecific.Data.Bitmaps {
+				names = append(names, b.Name)
+				if b.Granularity != 64<<10 || !slices.Equal(b.Flags, []string{"auto"}) {
+					t.Errorf("qemu-img reads %+v", b)
+				}
+			}
+			if !slices.Equal(names, []string{"empty", "begin"}) {
+				t.Errorf("qemu-img reads %s", out)
+			}
+		})
+	}
+}
+
+// FuzzReadBitmaps checks that any file can be read, and that what is read can be added to an overlay.
+func FuzzReadBitmaps(f *testing.F) {
+	o := Overlay{DiskBytes: mib, DataFile: "/disk.img"}
+	ranges, err := o.AddBitmaps([]Bitmap{{Name: "a", Granularity: 16, Parts: []Part{{Bits: []byte{1, 2}}}}, {Name: "b", Granularity: 9}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(ranges[2].Bytes, ranges[0].Bytes)
+	f.Fuzz(func(t *testing.T, header, rest []byte) {
+		_, size, _ := o.Open()
+		image := make([]byte, size, size+uint64(len(rest)))
+		copy(image[:4096], header)
+		disk, found, err := ReadBitmaps(bytes.NewReader(append(image, rest...)))
+		if err != nil || len(found) == 0 || disk > mib || disk%512 != 0 {
+			return
+		}
+		names := map[string]bool{"": true}
+		for i := range found {
+			if names[found[i].Name] {
+				return
+			}
+			names[found[i].Name] = true
+		}
+		if _, err := (Overlay{DiskBytes: disk, DataFile: "/disk.img"}).AddBitmaps(found); err != nil {
+			t.Errorf("bitmaps that were read cannot be added: %v", err)
+		}
+	})
+}
