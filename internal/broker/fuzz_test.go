@@ -145,11 +145,12 @@ func FuzzReadVolume(f *testing.F) {
 	})
 }
 
-// FuzzOpenFile checks that only files of images and of the persistent state are opened.
+// FuzzOpenFile checks that only files of images and of the persistent state, and overlays, are opened.
 func FuzzOpenFile(f *testing.F) {
 	more := []brokerapi.OpenFileArguments{
 		{Mount: launcherpod.ContainerDiskDir("disk"), Name: "disk.img"}, {Mount: launcherpod.ContainerDisksDir + "/..", Name: "secret"},
 		{Mount: launcherpod.StateDir, Name: "../secret"}, {Mount: launcherpod.KernelBootDir, Name: "vmlinuz"},
+		{Mount: launcherpod.TrackedDisksDir, Name: "../secret"},
 	}
 	fuzzVerb(f, brokerapi.OpenFile, more, func(t *testing.T, a brokerapi.OpenFileArguments, accepted server.Task) {
 		got, err := accepted.Run(t.Context())

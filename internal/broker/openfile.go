@@ -15,16 +15,18 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// openFile opens a file of an image, or of the persistent state, for reading.
+// openFile opens a file of an image, an overlay, or a file of the persistent state, for reading.
 func (b *Broker) openFile(pod string, a brokerapi.OpenFileArguments) (server.Task, error) {
 	if strings.ContainsRune(a.Name, 0) || a.Name == "" {
 		return server.Task{}, brokerapi.Invalid("%.256q is no name of a file", a.Name)
 	}
-	if a.Mount != layout.StateDir && a.Mount != layout.KernelBootDir && !isIn(layout.ContainerDisksDir, a.Mount) {
-		return server.Task{}, brokerapi.Refused("%.256q has neither an image nor the persistent state of a guest", a.Mount)
+	// In a directory that the Pod can write to, symlinks may lead anywhere.
+	written := a.Mount == layout.StateDir || a.Mount == layout.TrackedDisksDir
+	if !written && a.Mount != layout.KernelBootDir && !isIn(layout.ContainerDisksDir, a.Mount) {
+		return server.Task{}, brokerapi.Refused("%.256q has neither an image, nor overlays, nor the persistent state of a guest", a.Mount)
 	}
 	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) {
-		if a.Mount == layout.StateDir {
+		if written {
 			file, err := root.OpenWithin(a.Mount, a.Name, unix.S_IFREG)
 			return server.Answer{File: file}, err
 		}

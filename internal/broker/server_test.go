@@ -135,10 +135,12 @@ func TestOpenFile(t *testing.T) {
 	w.addPod(podUID)
 	w.write(launcherpod.ContainerDiskDir("disk")+"/disk/disk.img", "image")
 	w.write(launcherpod.NVRAMStateFile("vm"), "variables")
+	w.write(launcherpod.TrackedDisksDir+"/data-1.qcow2", "overlay")
 	w.write("secret", "of the Pod")
 	for name, c := range map[string]struct{ mount, file, want string }{
 		"an image":      {launcherpod.ContainerDiskDir("disk"), "disk/disk.img", "image"},
 		"EFI variables": {launcherpod.StateDir, "nvram/vm_VARS.fd", "variables"},
+		"an overlay":    {launcherpod.TrackedDisksDir, "data-1.qcow2", "overlay"},
 	} {
 		f, err := w.client().OpenFile(t.Context(), podUID, c.mount, c.file)
 		if err != nil {

@@ -23,7 +23,7 @@ const (
 	WatchGuest Verb = "watch-guest"
 	// ReadVolume returns files that the kubelet has written to a volume of the Pod.
 	ReadVolume Verb = "read-volume"
-	// OpenFile opens a regular file of an image or of the persistent state in the Pod for reading, and returns its descriptor.
+	// OpenFile opens a regular file of an image or of the persistent state in the Pod, or an overlay, for reading, and returns its descriptor.
 	OpenFile Verb = "open-file"
 	// SyncState returns when the Pod's persistent state is on the disk of its claim.
 	SyncState Verb = "sync-state"
@@ -124,7 +124,7 @@ type ReadVolumeResult struct {
 
 // OpenFileArguments are the arguments of OpenFile.
 type OpenFileArguments struct {
-	// Mount is where an image or the persistent state is mounted in the Pod.
+	// Mount is where an image or the persistent state is mounted in the Pod, or the directory of the overlays.
 	Mount string `json:"mount"`
 	// Name is the file's path in it.
 	Name string `json:"name"`

@@ -76,7 +76,7 @@ const (
 	EphemeralDisksDir = "/var/run/kubevirt-ephemeral-disks"
 	// TrackedDisksDir has the overlays of disks whose changed blocks are tracked. libvirt treats it as shared between Pods, because the
 	// target of a migration has overlays of its own there, and the data is in the claims.
-	TrackedDisksDir = EphemeralDisksDir + "/tracked"
+	TrackedDisksDir = layout.TrackedDisksDir
 	// ConsoleLogDir is where ConsoleLogVolume is mounted, if the guest's console is logged.
 	ConsoleLogDir = "/var/run/kubevirt-private/console-log"
 	// ContainerDisksDir has one image volume per containerDisk beneath it.

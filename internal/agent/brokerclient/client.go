@@ -75,8 +75,8 @@ func (c *Client) WatchGuest(ctx context.Context, pod types.UID) (*os.File, error
 	return file, needDescriptor(file, err)
 }
 
-// OpenFile opens a regular file of an image or of the persistent state for reading, by its path in the directory where that is mounted
-// in the Pod.
+// OpenFile opens a regular file of an image or of the persistent state, or an overlay, for reading, by its path in the directory where that
+// is mounted in the Pod.
 func (c *Client) OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error) {
 	file, err := c.call(ctx, brokerapi.OpenFile, pod, brokerapi.OpenFileArguments{Mount: mount, Name: name}, nil)
 	return file, needDescriptor(file, err)

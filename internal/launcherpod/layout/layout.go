@@ -39,6 +39,8 @@ const (
 	// StateDir is where the claim for the persistent state is mounted. Its content has KubeVirt's names, so that claims of KubeVirt can
 	// be used.
 	StateDir = "/var/run/kubevirt-private/vm-state"
+	// TrackedDisksDir has the overlays of disks whose changed blocks are tracked, in the Pod's ephemeral storage.
+	TrackedDisksDir = "/var/run/kubevirt-ephemeral-disks/tracked"
 )
 
 // BridgePrefix is the prefix of the bridge between a Pod interface and the guest's tap.

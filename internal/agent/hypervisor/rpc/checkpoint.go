@@ -6,6 +6,8 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -97,6 +99,39 @@ func (c *Conn) DeleteCheckpoint(ctx context.Context, domain, name string) error 
 		defer func() { _ = checkpoint.Free() }()
 		return checkpoint.Delete(0)
 	})
+}
+
+// RedefineCheckpoint makes libvirt know a checkpoint of which QEMU has a bitmap for each of these disks, as it has after a migration. It fails
+// if one of the bitmaps is missing or incomplete.
+func (c *Conn) RedefineCheckpoint(ctx context.Context, domain string, checkpoint hypervisor.Checkpoint) error {
+	definition, err := redefinition(checkpoint, c.options.clock().Now())
+	if err != nil {
+		return err
+	}
+	return c.onDomain(ctx, domain, "define the checkpoint "+checkpoint.Name+" again", func(d *libvirt.Domain) error {
+		created, err := d.CreateCheckpointXML(definition, libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE|libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE_VALIDATE)
+		if err != nil {
+			return err
+		}
+		return created.Free()
+	})
+}
+
+// redefinition returns the definition of a checkpoint that exists. libvirt requires a time, which it does not use.
+func redefinition(checkpoint hypervisor.Checkpoint, now time.Time) (string, error) {
+	definition := &libvirtxml.DomainCheckpoint{
+		Name: checkpoint.Name, CreationTime: strconv.FormatInt(now.Unix(), 10), Disks: &libvirtxml.DomainCheckpointDisks{},
+	}
+	for _, target := range checkpoint.Targets {
+		definition.Disks.Disks = append(definition.Disks.Disks, libvirtxml.DomainCheckpointDisk{
+			Name: target, Checkpoint: checkpointBitmap, Bitmap: checkpoint.Name,
+		})
+	}
+	text, err := definition.Marshal()
+	if err != nil {
+		return "", fmt.Errorf("write the checkpoint's XML: %w", err)
+	}
+	return text, nil
 }
 
 // Values of attributes of libvirt's XML of backups and checkpoints.

@@ -39,7 +39,7 @@ type Broker interface {
 	// OpenSocket connects to a socket in a Pod's volume for sockets, after it exists if wait is set. An error wraps fs.ErrNotExist or
 	// unix.ECONNREFUSED if there is no socket or nothing listens on it.
 	OpenSocket(ctx context.Context, pod types.UID, name string, wait bool) (*net.UnixConn, error)
-	// OpenFile opens a regular file for reading by its path in a directory where an image or the persistent state is mounted.
+	// OpenFile opens a regular file for reading by its path in a directory where an image, overlays or the persistent state are.
 	OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error)
 	// SyncState returns when the persistent state is on the disk of its claim, with a complete state of the TPM if tpm is its directory.
 	SyncState(ctx context.Context, pod types.UID, tpm string) error

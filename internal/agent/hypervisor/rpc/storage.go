@@ -208,6 +208,15 @@ func (c *Conn) Upload(ctx context.Context, pool, name string, data []byte) error
 
 // UploadFrom writes the content of a volume as it is read.
 func (c *Conn) UploadFrom(ctx context.Context, pool, name string, size uint64, content io.Reader) error {
+	return c.upload(ctx, pool, name, 0, size, content)
+}
+
+// UploadAt writes a part of a volume. The volume may end before it.
+func (c *Conn) UploadAt(ctx context.Context, pool, name string, at uint64, data []byte) error {
+	return c.upload(ctx, pool, name, at, uint64(len(data)), bytes.NewReader(data))
+}
+
+func (c *Conn) upload(ctx context.Context, pool, name string, at, size uint64, content io.Reader) error {
 	return c.call(ctx, actTimeout, "write the volume "+name, func(l *libvirt.Connect) error {
 		volume, err := lookUpVolume(l, pool, name)
 		if err != nil {
@@ -219,7 +228,7 @@ func (c *Conn) UploadFrom(ctx context.Context, pool, name string, size uint64, c
 			return err
 		}
 		defer func() { _ = stream.Free() }()
-		if err := volume.Upload(stream, 0, size, 0); err != nil {
+		if err := volume.Upload(stream, at, size, 0); err != nil {
 			return err
 		}
 		return send(stream, content)
