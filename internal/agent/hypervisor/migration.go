@@ -45,6 +45,9 @@ type TransferRequest struct {
 	// can run the guest yet. An error ends the migration, and the guest stays at the source; in a post-copy, which cannot be ended
 	// any more, it is only logged. Nil means that there is nothing to do.
 	BeforeFinish func(ctx context.Context) error
+	// KeepBitmaps is called after BeforeFinish, but not in a post-copy: there the target has opened its overlays already. An error ends the
+	// migration. Nil means that there is nothing to do.
+	KeepBitmaps func(ctx context.Context) error
 	// XML is the domain as it is to be at the target.
 	XML *libvirtxml.Domain
 	// Address is where the target's QEMU listens.

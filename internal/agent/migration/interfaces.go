@@ -5,6 +5,7 @@ package migration
 
 import (
 	"context"
+	"io"
 	"net"
 	"time"
 
@@ -20,6 +21,7 @@ type Peer interface {
 	destinationFinder
 	imageReader
 	stateKeeper
+	bitmapKeeper
 }
 
 // destinationFinder returns where to send a guest.
@@ -41,9 +43,16 @@ type stateKeeper interface {
 	KeepState(ctx context.Context, a peer.Attempt, nvram []byte) error
 }
 
+// bitmapKeeper stores the bitmaps of the guest's tracked disks in the target's overlays.
+type bitmapKeeper interface {
+	// KeepBitmaps sends the bitmaps. After an error other than a permanent refusal they may still be written.
+	KeepBitmaps(ctx context.Context, a peer.Attempt, disks []peer.DiskBitmaps) error
+}
+
 // Source is the connection to the libvirtd of the guest that migrates.
 type Source interface {
 	guestReader
+	overlayReader
 	transferrer
 	transferTuner
 	certificateStore
@@ -57,6 +66,12 @@ type guestReader interface {
 	SourceState(ctx context.Context, domain string) (hypervisor.SourceState, error)
 	// ReadNVRAM reads the file with the persistent EFI variables.
 	ReadNVRAM(ctx context.Context, file string) ([]byte, error)
+}
+
+// overlayReader reads the overlays of the guest's tracked disks.
+type overlayReader interface {
+	// ReadTracked calls read with an overlay, and returns its error. read may still run when the context is done.
+	ReadTracked(ctx context.Context, name string, read func(io.ReaderAt) error) error
 }
 
 // transferrer runs libvirt's migration job.

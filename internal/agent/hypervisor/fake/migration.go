@@ -312,6 +312,15 @@ func (l *Launcher) Transfer(ctx context.Context, r hypervisor.TransferRequest) e
 			return err
 		}
 	}
+	if r.KeepBitmaps != nil {
+		if err := r.KeepBitmaps(ctx); err != nil {
+			if ctx.Err() == nil {
+				_ = target.call(ctx, procFinish, canceled)
+				l.resume()
+			}
+			return err
+		}
+	}
 	return l.switchOver(ctx, target, r.OnQEMUExit)
 }
 

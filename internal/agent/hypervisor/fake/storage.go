@@ -4,6 +4,7 @@
 package fake
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -118,6 +119,36 @@ func (l *Launcher) UploadFrom(ctx context.Context, pool, name string, size uint6
 		return fmt.Errorf("%d bytes were sent to the volume %q, not %d", len(data), name, size)
 	}
 	return l.Upload(ctx, pool, name, data)
+}
+
+// UploadAt stores a part of a volume's content.
+func (l *Launcher) UploadAt(ctx context.Context, _, name string, at uint64, data []byte) error {
+	if err := l.enter(ctx, "upload"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	content := l.content[name]
+	if end := at + uint64(len(data)); end > uint64(len(content)) {
+		content = append(content, make([]byte, end-uint64(len(content)))...)
+	}
+	copy(content[at:], data)
+	l.content[name] = content
+	return l.respond("upload")
+}
+
+// ReadTracked reads the content of an overlay.
+func (l *Launcher) ReadTracked(ctx context.Context, name string, read func(io.ReaderAt) error) error {
+	if err := l.enter(ctx, "overlay"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	content, found := l.content[name]
+	l.mu.Unlock()
+	if !found {
+		return fmt.Errorf("open %q: %w", name, fs.ErrNotExist)
+	}
+	return read(bytes.NewReader(content))
 }
 
 // Upload stores a volume's content.

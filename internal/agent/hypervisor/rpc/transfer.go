@@ -24,7 +24,7 @@ const (
 	// finishTimeout bounds the target's completion of the guest, which is paused until then. QEMU loads the state of the devices
 	// meanwhile.
 	finishTimeout = 30 * time.Second
-	// beforeFinishTimeout bounds BeforeFinish.
+	// beforeFinishTimeout bounds BeforeFinish and KeepBitmaps.
 	beforeFinishTimeout = 10 * time.Second
 	// exitPollInterval is how long a watch for QEMU's exit may take to notice that it was stopped.
 	exitPollInterval = 50 * time.Millisecond
@@ -236,14 +236,17 @@ func (m *transfer) switchOver(ctx context.Context, params []libvirtwire.Param, c
 	}
 }
 
-// beforeFinish calls BeforeFinish, and ends the migration if that fails. It reports whether to proceed.
+// beforeFinish calls BeforeFinish and KeepBitmaps, and ends the migration if that fails. It reports whether to proceed.
 func (m *transfer) beforeFinish(ctx context.Context, params []libvirtwire.Param, flags libvirtwire.MigrateFlags, postCopy bool) (bool, error) {
-	if m.BeforeFinish == nil {
-		return true, nil
-	}
 	limited, cancel := context.WithTimeout(ctx, beforeFinishTimeout)
 	defer cancel()
-	err := m.BeforeFinish(limited)
+	var err error
+	if m.BeforeFinish != nil {
+		err = m.BeforeFinish(limited)
+	}
+	if m.KeepBitmaps != nil && err == nil && !postCopy {
+		err = m.KeepBitmaps(limited)
+	}
 	switch {
 	case err == nil:
 		return true, nil

@@ -27,14 +27,16 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 // onlyGuest is a cluster with one guest, which migrates from red to blue. It records what was done to the guest.
 type onlyGuest struct {
 	client.Reader
 	did []types.NamespacedName
-	// kept is how many bytes of state were stored.
-	kept int
+	// kept is how many bytes of state were stored, and added how many were written to overlays.
+	kept, added int
 }
 
 func (g *onlyGuest) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
@@ -47,6 +49,22 @@ func (g *onlyGuest) Get(_ context.Context, key client.ObjectKey, into client.Obj
 	return nil
 }
 
+func (g *onlyGuest) TargetState(context.Context, string) (protocol.TargetDomain, error) {
+	return protocol.TargetReceiving, nil
+}
+
+func (g *onlyGuest) Pool(context.Context, string, string) (*hypervisor.Pool, error) {
+	return &hypervisor.Pool{Volumes: []hypervisor.Volume{{Name: fuzzedOverlay}}}, nil
+}
+
+func (g *onlyGuest) UploadAt(_ context.Context, _, name string, _ uint64, data []byte) error {
+	if name != fuzzedOverlay {
+		return errors.New("another file")
+	}
+	g.did, g.added = append(g.did, types.NamespacedName{Namespace: "ns", Name: "vm"}), g.added+len(data)
+	return nil
+}
+
 func (g *onlyGuest) PutMigrationTLS(context.Context, qemutls.Files) error { return nil }
 
 func (g *onlyGuest) KeepState(_ context.Context, _ hypervisor.StateFiles, nvram []byte) error {
@@ -54,12 +72,17 @@ func (g *onlyGuest) KeepState(_ context.Context, _ hypervisor.StateFiles, nvram 
 	return nil
 }
 
+// fuzzedOverlay is the overlay of the guest's disk.
+const fuzzedOverlay = "data-1048576.qcow2"
+
 // FuzzRequest checks that only requests of the source's agent about this migration succeed, and that refusals have a bounded length,
 // whatever another agent sends.
 func FuzzRequest(f *testing.F) {
 	guest := &onlyGuest{}
 	targets := NewTargets()
-	const domain = `<domain><os><nvram>/var/lib/vireo/state/nvram</nvram></os></domain>`
+	const domain = `<domain><os><nvram>/var/lib/vireo/state/nvram</nvram></os><devices><disk type="file" device="disk">
+		<source file="` + launcherpod.TrackedDisksDir + "/" + fuzzedOverlay + `"><dataStore type="file"><source file="/disk.img"/></dataStore></source>
+		<alias name="ua-disk-data"/></disk></devices></domain>`
 	targets.Put("uid", Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: "10.0.0.1", Domain: domain, Plain: true})
 	peer := ""
 	server, err := NewServer(ServerOptions{
@@ -76,7 +99,9 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	m := Attempt{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "uid"}
-	for _, what := range []string{destinationRequest, tunnelRequest, stateRequest, releaseRequest} {
+	f.Add("red", http.MethodPut, m.path(bitmapsRequest),
+		[]byte(`[{"volume":"data","bytes":1048576,"bitmaps":[{"name":"a","granularity":16,"parts":[{"at":0,"bits":"AQI="}]}]}]`))
+	for _, what := range []string{destinationRequest, tunnelRequest, stateRequest, bitmapsRequest, releaseRequest} {
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost} {
 			f.Add("red", method, m.path(what), []byte("state"))
 		}
@@ -87,7 +112,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil || !strings.HasPrefix(target, "/") {
 			return
 		}
-		peer, guest.did, guest.kept = from, nil, 0
+		peer, guest.did, guest.kept, guest.added = from, nil, 0, 0
 		r := httptest.NewRequest(http.MethodGet, "/", bytes.NewReader(body))
 		r.Method, r.URL, r.RequestURI, r.TLS = method, where, target, &tls.ConnectionState{}
 		w := httptest.NewRecorder()
@@ -100,7 +125,7 @@ func FuzzRequest(f *testing.F) {
 				t.Errorf("%s %s is about %s", method, target, vmi)
 			}
 		}
-		if guest.kept > len(body) || w.Body.Len() > 8<<10 {
+		if guest.kept > len(body) || guest.added > maxAdded || w.Body.Len() > 8<<10 {
 			t.Errorf("%d bytes were stored, %d returned", guest.kept, w.Body.Len())
 		}
 	})

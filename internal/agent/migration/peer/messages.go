@@ -43,6 +43,8 @@ const (
 	imagesRequest = "images"
 	// stateRequest sends the guest's persistent state.
 	stateRequest = "state"
+	// bitmapsRequest sends the bitmaps of the guest's tracked disks.
+	bitmapsRequest = "bitmaps"
 	// releaseRequest lets the target's guest run, and returns a Release.
 	releaseRequest = "release"
 
@@ -73,6 +75,8 @@ type Destination struct {
 	PostCopy bool `json:"postCopy,omitempty"`
 	// Images reports whether the target's agent serves imagesRequest. An agent that does not know the field does not.
 	Images bool `json:"images,omitempty"`
+	// Bitmaps reports whether the target's agent serves bitmapsRequest. An agent that does not know the field does not.
+	Bitmaps bool `json:"bitmaps,omitempty"`
 	// Digests are the digests by which the spec of the target's Pod names images, by the directories where they are mounted. An agent
 	// that does not know the field sends none.
 	Digests map[string]string `json:"digests,omitempty"`

@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 	headerTimeout   = 10 * time.Second
 	responseTimeout = 30 * time.Second
 	idleTimeout     = 30 * time.Minute
-	// maxHeader bounds a request's headers. Only stateRequest has a body.
+	// maxHeader bounds a request's headers. Only stateRequest and bitmapsRequest have a body.
 	maxHeader = 16 << 10
 )
 
@@ -42,6 +43,17 @@ type Launcher interface {
 	PutMigrationTLS(ctx context.Context, files qemutls.Files) error
 	// KeepState writes the persistent EFI variables, and returns when all of the guest's persistent state is on its claim's disk.
 	KeepState(ctx context.Context, files hypervisor.StateFiles, nvram []byte) error
+	overlayWriter
+}
+
+// overlayWriter writes to the overlays of the guest's tracked disks.
+type overlayWriter interface {
+	// TargetState returns the state of the migration to this Pod.
+	TargetState(ctx context.Context, domain string) (protocol.TargetDomain, error)
+	// Pool returns a directory as a storage pool with its current volumes.
+	Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error)
+	// UploadAt writes a part of a volume.
+	UploadAt(ctx context.Context, pool, name string, at uint64, data []byte) error
 }
 
 // ServerOptions configures a Server.
@@ -100,6 +112,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 		mux.Handle("GET "+pattern(imagesRequest), s.serve(s.images))
 	}
 	mux.Handle("PUT "+pattern(stateRequest), s.serve(s.keepState))
+	mux.Handle("PUT "+pattern(bitmapsRequest), s.serve(s.keepBitmaps))
 	mux.Handle("POST "+pattern(releaseRequest), s.serve(s.release))
 	s.handler = mux
 	return s, nil
@@ -156,7 +169,7 @@ func (s *Server) serve(do func(http.ResponseWriter, *http.Request, request) erro
 func (s *Server) destination(w http.ResponseWriter, r *http.Request, req request) error {
 	target := req.target
 	d := Destination{
-		Address: target.Address, Domain: target.Domain, Images: s.Checksum != nil, Digests: target.Digests,
+		Address: target.Address, Domain: target.Domain, Images: s.Checksum != nil, Bitmaps: true, Digests: target.Digests,
 		PostCopy: s.PostCopy != nil && s.PostCopy(r.Context(), target.Pod),
 	}
 	if !target.Plain {

@@ -24,10 +24,12 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/media/overlay"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/test/agentpki"
 )
 
@@ -42,12 +44,16 @@ type target struct {
 	targets *peer.Targets
 	port    int
 
-	mu       sync.Mutex
-	vmi      *v1.VirtualMachineInstance
-	tls      *qemutls.Files
-	files    hypervisor.StateFiles
-	nvram    []byte
-	released []types.UID
+	mu    sync.Mutex
+	vmi   *v1.VirtualMachineInstance
+	tls   *qemutls.Files
+	files hypervisor.StateFiles
+	nvram []byte
+	// overlay is the content of the overlay of the guest's disk, state that of the guest, and uploadErr the error of each upload.
+	overlay   []byte
+	state     protocol.TargetDomain
+	uploadErr error
+	released  []types.UID
 	// runs is how long the guest has run.
 	runs time.Duration
 	// libvirtd receives the other end of each tunnel.
@@ -69,6 +75,37 @@ func (t *target) Get(_ context.Context, key client.ObjectKey, into client.Object
 // List implements client.Reader.
 func (t *target) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	return errors.New("not implemented")
+}
+
+// TargetState implements peer.Launcher.
+func (t *target) TargetState(_ context.Context, domain string) (protocol.TargetDomain, error) {
+	if domain != "ns_vm" {
+		return protocol.TargetAbsent, nil
+	}
+	return t.state, nil
+}
+
+// Pool implements peer.Launcher.
+func (t *target) Pool(_ context.Context, name, dir string) (*hypervisor.Pool, error) {
+	if name != launcherpod.TrackedPool || dir != launcherpod.TrackedDisksDir {
+		return nil, errors.New("another directory")
+	}
+	return &hypervisor.Pool{Volumes: []hypervisor.Volume{{Name: "data-1048576.qcow2"}}}, nil
+}
+
+// UploadAt implements peer.Launcher.
+func (t *target) UploadAt(_ context.Context, _, name string, at uint64, data []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.uploadErr != nil {
+		return t.uploadErr
+	}
+	end := at + uint64(len(data))
+	if have := uint64(len(t.overlay)); name == "data-1048576.qcow2" && end > have {
+		t.overlay = append(t.overlay, make([]byte, end-have)...)
+	}
+	copy(t.overlay[at:], data)
+	return nil
 }
 
 // PutMigrationTLS implements peer.Launcher.
@@ -335,4 +372,51 @@ func TestStateIsWrittenToTheTargetsFiles(t *testing.T) {
 	}
 	w.change(func(m *v1.VirtualMachineInstanceMigrationState) { m.Completed = true })
 	expectRefusal(t, "a completed migration", source.KeepState(t.Context(), migrationOf(), nil), http.StatusConflict)
+}
+
+func TestBitmapsAreWrittenToTheTargetsOverlay(t *testing.T) {
+	w := startTarget(t)
+	source := w.from("red")
+	const disk, file = `<disk type="file" device="disk"><source file="`, launcherpod.TrackedDisksDir + `/data-1048576.qcow2">`
+	const rest = `<dataStore type="file"><format type="raw"/><source file="/disk.img"/></dataStore></source><alias name="ua-disk-`
+	w.targets.Put(attempt, peer.Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: podIP, Domain: `<domain><name>ns_vm</name><devices>` +
+		disk + file + rest + `data"/></disk>` + disk + `/disk.img"></source><alias name="ua-disk-plain"/></disk></devices></domain>`})
+	bitmaps := []overlay.Bitmap{{Name: "b1", Granularity: 16, Parts: []overlay.Part{{Bits: []byte{1, 2}}}}}
+	of := func(volume string, bytes uint64, bitmaps []overlay.Bitmap) []peer.DiskBitmaps {
+		return []peer.DiskBitmaps{{Volume: volume, Bytes: bytes, Bitmaps: bitmaps}}
+	}
+	keep := func(disks []peer.DiskBitmaps) error { return source.KeepBitmaps(t.Context(), migrationOf(), disks) }
+	ok := of("data", 1<<20, bitmaps)
+
+	expectRefusal(t, "a guest that is complete", keep(ok), http.StatusConflict)
+	w.state = protocol.TargetReceiving
+	for name, disks := range map[string][]peer.DiskBitmaps{
+		"another size": of("data", 2<<20, bitmaps), "no overlay": of("plain", 1<<20, bitmaps), "no disk": of("other", 1<<20, bitmaps),
+		"a path": of("../data", 1<<20, bitmaps), "no bitmaps": of("data", 1<<20, nil), "the same disk twice": append(ok, ok...),
+		"a part behind the end": of("data", 1<<20, []overlay.Bitmap{{Name: "b1", Granularity: 16, Parts: []overlay.Part{{At: 4096, Bits: []byte{1}}}}}),
+	} {
+		expectRefusal(t, name, keep(disks), http.StatusConflict)
+	}
+	expectRefusal(t, "too much", keep(of("data", 1<<20, []overlay.Bitmap{{Name: strings.Repeat("x", 9<<20)}})), http.StatusBadRequest)
+	expectRefusal(t, "another node", w.from("green").KeepBitmaps(t.Context(), migrationOf(), ok), http.StatusForbidden)
+	if len(w.overlay) > 0 {
+		t.Fatalf("a refused request has written %d bytes", len(w.overlay))
+	}
+
+	if err := keep(ok); err != nil {
+		t.Fatal(err)
+	}
+	bytesOf, found, err := overlay.ReadBitmaps(bytes.NewReader(w.overlay))
+	if err != nil || bytesOf != 1<<20 || len(found) != 1 || found[0].Name != "b1" || !bytes.Equal(found[0].Parts[0].Bits, []byte{1, 2}) {
+		t.Errorf("the overlay of a disk of %d bytes has %+v: %v", bytesOf, found, err)
+	}
+
+	w.uploadErr = errors.New("no space left on device")
+	if err := keep(ok); peer.IsTemporary(err) {
+		t.Errorf("an error of libvirt, after which nothing more is written: %v", err)
+	}
+	w.uploadErr = hypervisor.ErrUnreachable
+	if err := keep(ok); err == nil || !peer.IsTemporary(err) {
+		t.Errorf("libvirt may still be writing: %v", err)
+	}
 }

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/media/overlay"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
+)
+
+const (
+	// maxBitmapsBody bounds the body of bitmapsRequest: overlay.MaxBits in base64, and the rest.
+	maxBitmapsBody = 2 * overlay.MaxBits
+	// maxAdded is how many bytes may be written to all overlays of a guest, which is paused meanwhile.
+	maxAdded = 16 << 20
+)
+
+// DiskBitmaps are the bitmaps of one disk.
+type DiskBitmaps struct {
+	// Volume is the disk's volume.
+	Volume string `json:"volume"`
+	// Bytes is the size of the disk.
+	Bytes uint64 `json:"bytes"`
+	// Bitmaps are its bitmaps.
+	Bitmaps []overlay.Bitmap `json:"bitmaps"`
+}
+
+// KeepBitmaps sends the bitmaps of a guest's tracked disks, which QEMU must not have open for writing. Without an error, the target's QEMU
+// will have all of them. After a RefusedError for which IsTemporary returns false, it has all of a disk or none. After any other error, they
+// may still be written: the target's guest must not be completed.
+func (c *Client) KeepBitmaps(ctx context.Context, a Attempt, disks []DiskBitmaps) error {
+	content, err := json.Marshal(disks)
+	if err != nil {
+		return err
+	}
+	_, err = c.send(ctx, http.MethodPut, a, bitmapsRequest, content)
+	return err
+}
+
+// keepBitmaps writes the bitmaps to the overlays of a guest that is transferred but not complete yet. It responds when nothing more is
+// written, and otherwise with an error for which IsTemporary returns true.
+func (s *Server) keepBitmaps(w http.ResponseWriter, r *http.Request, req request) error {
+	var disks []DiskBitmaps
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBitmapsBody)).Decode(&disks); err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("read the bitmaps: %v", err))
+	}
+	target := &libvirtxml.Domain{}
+	if err := target.Unmarshal(req.target.Domain); err != nil {
+		return fmt.Errorf("read the domain that was prepared: %w", err)
+	}
+	launcher, err := s.Open(req.target.Pod)
+	if err == nil {
+		err = WriteBitmaps(r.Context(), launcher, target, disks)
+	}
+	switch {
+	case errors.Is(err, errMayWrite):
+		return err
+	case err != nil:
+		return conflict(req, err.Error())
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// errMayWrite means that libvirtd may still be writing.
+var errMayWrite = errors.New("libvirtd of the launcher Pod may still be writing bitmaps")
+
+// WriteBitmaps writes bitmaps to the overlays of a guest that is transferred and not complete yet, so that QEMU has not opened them for
+// writing. All of it is checked before anything is written: it comes from the launcher of the source. After an error other than errMayWrite,
+// nothing more is written, and each overlay has all of its bitmaps or none.
+func WriteBitmaps(ctx context.Context, launcher overlayWriter, target *libvirtxml.Domain, disks []DiskBitmaps) error {
+	files, err := overlaysWith(target, disks)
+	if err != nil {
+		return err
+	}
+	state, err := launcher.TargetState(ctx, target.Name)
+	if err != nil {
+		return err
+	}
+	if state != protocol.TargetReceiving {
+		return errors.New("the guest is not being received")
+	}
+	pool, err := launcher.Pool(ctx, launcherpod.TrackedPool, launcherpod.TrackedDisksDir)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if pool.Find(file.name) == nil {
+			return fmt.Errorf("the overlay %s is gone", file.name)
+		}
+		for _, r := range file.ranges {
+			err := launcher.UploadAt(ctx, launcherpod.TrackedPool, file.name, r.At, r.Bytes)
+			if errors.Is(err, hypervisor.ErrUnreachable) || err != nil && ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", errMayWrite, err)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// overlayFile is what to write to the overlay of a disk.
+type overlayFile struct {
+	name   string
+	ranges []overlay.Range
+}
+
+// overlaysWith returns what to write to the overlays of a guest's disks so that they have bitmaps.
+func overlaysWith(target *libvirtxml.Domain, disks []DiskBitmaps) ([]overlayFile, error) {
+	var files []overlayFile
+	seen, added := map[string]bool{}, 0
+	for _, disk := range disks {
+		dataFile := dataFileOf(target, disk.Volume, disk.Bytes)
+		if dataFile == "" || seen[disk.Volume] {
+			return nil, fmt.Errorf("the guest has no overlay here for a disk of %d bytes with the volume %.64q", disk.Bytes, disk.Volume)
+		}
+		seen[disk.Volume] = true
+		ranges, err := overlay.Overlay{DiskBytes: disk.Bytes, DataFile: dataFile}.AddBitmaps(disk.Bitmaps)
+		if err != nil {
+			return nil, fmt.Errorf("the volume %s: %w", disk.Volume, err)
+		}
+		for _, r := range ranges {
+			added += len(r.Bytes)
+		}
+		if added > maxAdded {
+			return nil, fmt.Errorf("the bitmaps need more than %d bytes", maxAdded)
+		}
+		files = append(files, overlayFile{name: overlay.FileName(disk.Volume, disk.Bytes), ranges: ranges})
+	}
+	return files, nil
+}
+
+// dataFileOf returns the data file of the overlay that this agent has made for a disk of this size, or nothing.
+func dataFileOf(target *libvirtxml.Domain, volume string, bytes uint64) string {
+	disk := domain.FindDisk(target, domain.DiskAlias(volume))
+	if disk == nil || !domain.IsTracked(disk) || disk.Source.File == nil || disk.Source.DataStore.Source == nil ||
+		disk.Source.File.File != launcherpod.TrackedDisksDir+"/"+overlay.FileName(volume, bytes) {
+		return ""
+	}
+	switch store := disk.Source.DataStore.Source; {
+	case store.File != nil:
+		return store.File.File
+	case store.Block != nil:
+		return store.Block.Dev
+	default:
+		return ""
+	}
+}
