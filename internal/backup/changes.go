@@ -44,7 +44,7 @@ func (i *Intent) record(now time.Time, c Changes) Record {
 	since, found := c.Checkpoints[i.Since]
 	switch missing := i.without(since); {
 	case !found:
-		r.FullBecause = fmt.Sprintf("the running guest does not have the checkpoint %s: it was started or migrated after that, "+
+		r.FullBecause = fmt.Sprintf("the running guest does not have the checkpoint %s: it was started after that, or migrated without it, "+
 			"or had more checkpoints than a guest keeps", i.Since)
 	case len(missing) > 0:
 		r.FullBecause = fmt.Sprintf("the checkpoint %s does not have %s", i.Since, named(missing))

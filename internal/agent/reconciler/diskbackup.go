@@ -49,6 +49,8 @@ type diskBackuper interface {
 	BeginBackup(ctx context.Context, domain string, request hypervisor.BackupRequest) error
 	// Checkpoints returns the checkpoints of a running domain, with the targets of their disks.
 	Checkpoints(ctx context.Context, domain string) ([]hypervisor.Checkpoint, error)
+	// RedefineCheckpoint makes libvirt know a checkpoint that only QEMU knows. It fails if QEMU does not know it either.
+	RedefineCheckpoint(ctx context.Context, domain string, checkpoint hypervisor.Checkpoint) error
 	// DeleteCheckpoint deletes a checkpoint. It does nothing if there is none.
 	DeleteCheckpoint(ctx context.Context, domain, name string) error
 	// HasImages reports whether all files exist in the directory of a backup.
@@ -141,6 +143,9 @@ func (b *backupRun) observe(ctx context.Context) error {
 		if err := b.observeChanges(ctx); err != nil {
 			return err
 		}
+		if err := b.redefine(ctx, intent); err != nil {
+			return err
+		}
 	}
 	if b.view.Job.State != backup.JobSucceeded || record.Ended() || intent == nil || intent.ID != record.ID {
 		return nil
@@ -191,6 +196,32 @@ func (b *backupRun) observeChanges(ctx context.Context) error {
 		b.view.Changes.Checkpoints[checkpoint.Name] = volumes
 	}
 	return nil
+}
+
+// redefine makes libvirt know the checkpoint that a backup starts from, if only QEMU knows it, as after a migration. QEMU only has a bitmap
+// of that name if it has tracked the changes since that checkpoint.
+func (b *backupRun) redefine(ctx context.Context, intent *backup.Intent) error {
+	if _, known := b.view.Changes.Checkpoints[intent.Since]; known || intent.Since == "" || b.view.Blocked {
+		return nil
+	}
+	checkpoint := hypervisor.Checkpoint{Name: intent.Since}
+	for _, volume := range intent.Volumes {
+		target := diskTarget(b.scope.domain.XML, domain.DiskAlias(volume))
+		if target == "" || !slices.Contains(b.view.Changes.Tracked, volume) {
+			return nil
+		}
+		checkpoint.Targets = append(checkpoint.Targets, target)
+	}
+	err := b.guest.RedefineCheckpoint(ctx, b.scope.domainName(), checkpoint)
+	switch {
+	case err == nil:
+		return b.observeChanges(ctx)
+	case errors.Is(err, hypervisor.ErrUnreachable), errors.Is(err, hypervisor.ErrNoDomain):
+		return err
+	default:
+		log.FromContext(ctx).V(1).Info("QEMU does not have a checkpoint", "checkpoint", intent.Since, "error", err.Error())
+		return nil
+	}
 }
 
 func (b *backupRun) write(ctx context.Context, record backup.Record) error {

@@ -150,6 +150,11 @@ var _ = Describe("Tracking of changed blocks", func() {
 		By("deleting checkpoints that no backup starts from")
 		Expect(g.launcher.Checkpoints(ctx, g.launcher.Snapshot().XML.Name)).To(ConsistOf(HaveField("Name", "of-b"), HaveField("Name", "of-c")))
 
+		By("after a migration, with bitmaps that libvirt does not know")
+		g.launcher.KeepBitmaps()
+		Expect(backUp("m", "of-c", "data")).To(And(HaveField("Checkpoint", "of-m"), HaveField("Since", "of-c"), HaveField("FullBecause", "")))
+		Expect(backUp("c", "of-m", "data")).To(HaveField("Since", "of-m"))
+
 		By("after the guest has lost its checkpoints")
 		g.launcher.ForgetCheckpoints()
 		Expect(backUp("d", "of-c", "data")).To(And(HaveField("Checkpoint", "of-d"), HaveField("Since", ""),

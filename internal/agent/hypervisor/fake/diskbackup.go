@@ -24,9 +24,10 @@ type backingUp struct {
 	begun  int
 	// checkpoints are the guest's, by name, and requests the backups that were begun.
 	checkpoints map[string]hypervisor.Checkpoint
-	requests    []hypervisor.BackupRequest
-	// broken is a checkpoint with a broken bitmap.
-	broken string
+	// bitmaps are the checkpoints that only QEMU knows, and broken is one with a broken bitmap.
+	bitmaps  map[string]hypervisor.Checkpoint
+	broken   string
+	requests []hypervisor.BackupRequest
 }
 
 // EndBackup ends the running backup: with success if the problem is empty.
@@ -77,7 +78,30 @@ func (l *Launcher) LastBackup() hypervisor.BackupRequest {
 
 // ForgetCheckpoints makes the guest lose its checkpoints, as with a new QEMU.
 func (l *Launcher) ForgetCheckpoints() {
-	l.change(func() { l.backups.checkpoints = nil })
+	l.change(func() { l.backups.bitmaps, l.backups.checkpoints = nil, nil })
+}
+
+// KeepBitmaps makes libvirt lose the guest's checkpoints, and QEMU keep them, as after a migration.
+func (l *Launcher) KeepBitmaps() {
+	l.change(func() { l.backups.bitmaps, l.backups.checkpoints = l.backups.checkpoints, nil })
+}
+
+// RedefineCheckpoint makes a checkpoint that QEMU has kept known again.
+func (l *Launcher) RedefineCheckpoint(ctx context.Context, name string, checkpoint hypervisor.Checkpoint) error {
+	if err := l.running(ctx, "checkpoints", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept, found := l.backups.bitmaps[checkpoint.Name]
+	if !found || slices.ContainsFunc(checkpoint.Targets, func(target string) bool { return !slices.Contains(kept.Targets, target) }) {
+		return fmt.Errorf("checkpoint inconsistent: missing or broken bitmap %q", checkpoint.Name)
+	}
+	if l.backups.checkpoints == nil {
+		l.backups.checkpoints = map[string]hypervisor.Checkpoint{}
+	}
+	l.backups.checkpoints[checkpoint.Name] = checkpoint
+	return nil
 }
 
 // BreakBitmap breaks the bitmap of a checkpoint.
@@ -103,6 +127,7 @@ func (l *Launcher) DeleteCheckpoint(ctx context.Context, name, checkpoint string
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.backups.checkpoints, checkpoint)
+	delete(l.backups.bitmaps, checkpoint)
 	return nil
 }
 
