@@ -29,7 +29,7 @@ func TestRecordOfChanges(t *testing.T) {
 		},
 		"the guest was restarted": {
 			Intent{Checkpoint: "b", Since: "a"}, Changes{Tracked: all, Checkpoints: map[string][]string{"c": all}},
-			"b", "", "does not have the checkpoint a: it was started or migrated after that, or had more checkpoints than a guest keeps",
+			"b", "", "does not have the checkpoint a: it was started after that, or migrated without it, or had more checkpoints than a guest keeps",
 		},
 		"the checkpoint lacks a disk": {
 			Intent{Checkpoint: "b", Since: "a"}, Changes{Tracked: all, Checkpoints: map[string][]string{"a": all[1:]}},
