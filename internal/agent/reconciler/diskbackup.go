@@ -26,8 +26,8 @@ import (
 const (
 	// backupPoll is the time between two reads of a job's state. No event is registered that reports its end.
 	backupPoll = 5 * time.Second
-	// maxBackupActions is how many actions a reconciliation may take. A backup of an empty disk takes three, one more than a restarted
-	// agent has to abort.
+	// maxBackupActions is how many actions a reconciliation may take, so that a launcher whose responses make no sense is not called for ever.
+	// It takes five to abort the job of one backup, to record that, and to request and begin the next one and record how it ended.
 	maxBackupActions = 6
 	// maxUnread is for how long it is tried to read whether the images exist.
 	maxUnread = 3 * time.Minute
@@ -231,8 +231,9 @@ func (b *backupRun) write(ctx context.Context, record backup.Record) error {
 	}
 	b.view.Record, b.view.Problem, s.cache.backup, s.cache.imagesUnread = record, "", record, time.Time{}
 	if record.Ended() {
-		// A pool that remains is harmless.
-		_ = b.guest.ForgetPool(ctx, backupPool(record.ID))
+		if err := b.guest.ForgetPool(ctx, backupPool(record.ID)); err != nil {
+			log.FromContext(ctx).Error(err, "Cannot end the pool of a backup, which is harmless", "backup", record.ID)
+		}
 	}
 	return nil
 }
