@@ -115,40 +115,40 @@ func (p *planner) abort() {
 
 // cleanUp removes what is left of a backup in the VMI.
 func (p *planner) cleanUp() {
-	switch {
-	case p.VMI == nil:
+	if p.VMI == nil {
 		p.step.Done = true
-	case p.endFreeze(), p.detach():
-	case p.intent != nil:
-		p.step.ClearIntent = true
-	default:
-		p.step.Done = true
+		return
 	}
+	if !p.freezeEnded() || !p.detached() {
+		return
+	}
+	p.step.ClearIntent = p.intent != nil
+	p.step.Done = !p.step.ClearIntent
 }
 
-// endFreeze cancels a freeze that this backup has requested and that is not needed any more, and removes it when it has ended. It returns
-// false if there is nothing to do.
-func (p *planner) endFreeze() bool {
+// freezeEnded cancels a freeze that this backup has requested and that is not needed any more, and removes it when it has ended. It returns
+// true once there is nothing to do.
+func (p *planner) freezeEnded() bool {
 	view := p.freezeView(freeze.NoSnapshot)
 	view.Abandoned = true
 	if view.Intent == nil || view.Intent.ID != p.id {
-		return false
+		return true
 	}
 	if action, intent := freeze.DecideController(view); action == freeze.WriteIntent {
 		p.step.Freeze = intent
-		return true
+		return false
 	}
 	p.step.ClearFreeze = view.MayClear()
-	return p.step.ClearFreeze
+	return !p.step.ClearFreeze
 }
 
-// detach detaches the claim, and returns false once it is detached.
-func (p *planner) detach() bool {
+// detached detaches the claim, and returns true once it is detached.
+func (p *planner) detached() bool {
 	if vmistatus.FindUtility(&p.VMI.Spec, p.volume) != nil {
 		p.step.RemoveVolume = p.volume
-		return true
+		return false
 	}
-	return vmistatus.FindVolume(&p.VMI.Status, p.volume) != nil
+	return vmistatus.FindVolume(&p.VMI.Status, p.volume) == nil
 }
 
 // freezeView returns what decides about the freeze, for the state of the backup.
@@ -178,7 +178,7 @@ func (p *planner) run() {
 		p.progress(v1alpha1.ReasonInitiated, "The disks are being copied")
 		return
 	}
-	if p.detach() {
+	if !p.detached() {
 		// What was written may still be in the node's memory.
 		p.progress(v1alpha1.ReasonInitiated, "The claim is being detached")
 		return

@@ -74,8 +74,8 @@ func (p *planner) prepare() {
 
 // withdraw removes from the VMI what others would wait for while the backup waits: its freeze and its claim.
 func (p *planner) withdraw() {
-	if p.VMI != nil && !p.endFreeze() {
-		p.detach()
+	if p.VMI != nil && p.freezeEnded() {
+		p.detached()
 	}
 }
 
