@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/vireo-project/vireo/api/backup"
+	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	diskbackup "github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -29,7 +29,7 @@ const timeInNames = "2006-01-02_15-04-05"
 // SourceVM returns the name of the VM of a backup. It is empty if the backup's tracker does not exist.
 func SourceVM(b *v1alpha1.VirtualMachineBackup, tracker *v1alpha1.VirtualMachineBackupTracker) string {
 	switch {
-	case ptr.Deref(b.Spec.Source.APIGroup, "") != backup.GroupName:
+	case ptr.Deref(b.Spec.Source.APIGroup, "") != backupapi.GroupName:
 		return b.Spec.Source.Name
 	case tracker == nil:
 		return ""
@@ -65,7 +65,7 @@ func (p *planner) prepare() {
 	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
 	if p.frozen() {
 		name := p.Backup.Name + "-" + p.Backup.CreationTimestamp.UTC().Format(timeInNames)
-		p.step.Intent = &diskbackup.Intent{
+		p.step.Intent = &backup.Intent{
 			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes, Directory: SourceVM(p.Backup, p.Tracker) + "/" + name,
 		}
 		p.track(name)
@@ -130,7 +130,7 @@ func (p *planner) beingPlugged() string {
 		volume := &p.VMI.Spec.Volumes[i]
 		status := vmistatus.FindVolume(&p.VMI.Status, volume.Name)
 		plugged := vmistatus.IsHotplugged(status) || status == nil && volume.IsHotpluggable()
-		if !plugged || status != nil && status.Phase == v1.VolumeReady || !slices.Contains(diskbackup.Disks(&p.VMI.Spec), volume.Name) {
+		if !plugged || status != nil && status.Phase == v1.VolumeReady || !slices.Contains(backup.Disks(&p.VMI.Spec), volume.Name) {
 			continue
 		}
 		message := fmt.Sprintf("Volume %s is being plugged into the vm %s", volume.Name, p.VMI.Name)
@@ -153,7 +153,7 @@ func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 		}
 		at := slices.IndexFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name })
 		switch {
-		case at >= 0 && !diskbackup.IsWritten(&spec.Domain.Devices.Disks[at]):
+		case at >= 0 && !backup.IsWritten(&spec.Domain.Devices.Disks[at]):
 			continue
 		case at < 0:
 			return nil, fmt.Sprintf("Volume %s is no disk, and would be missing in the backup", volume.Name)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/api/backup"
+	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
@@ -51,7 +51,7 @@ func (s *scope) run(ctx context.Context) error {
 		}
 		// 1. Before anything is written to the VMI.
 		if err := s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
-			b.Finalizers = append(b.Finalizers, backup.VirtualMachineBackupFinalizer)
+			b.Finalizers = append(b.Finalizers, backupapi.VirtualMachineBackupFinalizer)
 		}); err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	// 3. Nothing is left in the VMI.
 	return client.IgnoreNotFound(s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
-		b.Finalizers = slices.DeleteFunc(b.Finalizers, func(f string) bool { return f == backup.VirtualMachineBackupFinalizer })
+		b.Finalizers = slices.DeleteFunc(b.Finalizers, func(f string) bool { return f == backupapi.VirtualMachineBackupFinalizer })
 	}))
 }
 
@@ -259,15 +259,15 @@ func (s *scope) recordChange(before, after []metav1.Condition) {
 	var reason string
 	switch progressing.Reason {
 	case v1alpha1.ReasonInitiated:
-		reason = backup.BackupInitiatedEvent
+		reason = backupapi.BackupInitiatedEvent
 	case v1alpha1.ReasonAborting:
-		reason = backup.BackupAbortingEvent
+		reason = backupapi.BackupAbortingEvent
 	case v1alpha1.ReasonCompleted:
-		reason = backup.BackupCompletedEvent
+		reason = backupapi.BackupCompletedEvent
 	case v1alpha1.ReasonCompletedWithWarning:
-		kind, reason = corev1.EventTypeWarning, backup.BackupCompletedWithWarningEvent
+		kind, reason = corev1.EventTypeWarning, backupapi.BackupCompletedWithWarningEvent
 	case v1alpha1.ReasonFailed, v1alpha1.ReasonSourceLost:
-		kind, reason = corev1.EventTypeWarning, backup.BackupFailedEvent
+		kind, reason = corev1.EventTypeWarning, backupapi.BackupFailedEvent
 	default:
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	"github.com/vireo-project/vireo/api/backup"
+	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
@@ -153,7 +153,7 @@ const (
 // hasFinalizer reports whether something of a backup may be left in the VMI.
 func hasFinalizer(b *v1alpha1.VirtualMachineBackup) bool {
 	for _, f := range b.Finalizers {
-		if f == backup.VirtualMachineBackupFinalizer {
+		if f == backupapi.VirtualMachineBackupFinalizer {
 			return true
 		}
 	}

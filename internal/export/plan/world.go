@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
-	"github.com/vireo-project/vireo/api/backup"
+	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/csi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -94,7 +94,7 @@ type External struct {
 func SourceKind(vmExport *exportv1.VirtualMachineExport) string {
 	group, kind := ptr.Deref(vmExport.Spec.Source.APIGroup, ""), vmExport.Spec.Source.Kind
 	for _, known := range []struct{ group, kind string }{
-		{"", KindClaim}, {v1.GroupVersion.Group, KindVM}, {snapshot.GroupName, KindSnapshot}, {backup.GroupName, KindBackup},
+		{"", KindClaim}, {v1.GroupVersion.Group, KindVM}, {snapshot.GroupName, KindSnapshot}, {backupapi.GroupName, KindBackup},
 	} {
 		if known.group == group && known.kind == kind {
 			return kind

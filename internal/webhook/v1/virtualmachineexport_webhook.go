@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/vireo-project/vireo/api/backup"
+	backupapi "github.com/vireo-project/vireo/api/backup"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -37,7 +37,7 @@ var exportSources = map[string]exportSource{
 	"PersistentVolumeClaim":  {"", "PVC name must not be empty", "PVC API group must be missing or blank"},
 	"VirtualMachine":         {v1.GroupVersion.Group, "Virtual Machine name must not be empty", "VM API group must be " + v1.GroupVersion.Group},
 	"VirtualMachineSnapshot": {snapshot.GroupName, "VMSnapshot name must not be empty", "VMSnapshot API group must be " + snapshot.GroupName},
-	"VirtualMachineBackup":   {backup.GroupName, "VMBackup name must not be empty", "VMBackup API group must be " + backup.GroupName},
+	"VirtualMachineBackup":   {backupapi.GroupName, "VMBackup name must not be empty", "VMBackup API group must be " + backupapi.GroupName},
 	"VirtualMachineTemplate": {templateGroup, "VirtualMachineTemplate name must not be empty", "VirtualMachineTemplate API group must be " + templateGroup},
 }
 
