@@ -50,21 +50,21 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 			result.Untracked = append(result.Untracked, name+": the guest sees only a part of its image")
 			continue
 		}
-		t := tracker{storage: s, files: files, vmi: vmi, volume: name, fact: fact, room: room}
-		err := t.track(ctx)
+		o := overlayer{storage: s, files: files, vmi: vmi, volume: name, fact: fact, room: room}
+		err := o.track(ctx)
 		if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, errUnknown) || err != nil && ctx.Err() != nil {
 			return fmt.Errorf("volume %q: track its changed blocks: %w", name, err)
 		}
 		if err != nil {
 			// Such as in the Pod of an earlier version, which has no directory for overlays. The guest can do without.
-			t.problem = err.Error()
+			o.problem = err.Error()
 		}
-		if t.problem != "" {
-			log.FromContext(ctx).Info("The changed blocks of a disk are not tracked", "volume", name, "reason", t.problem)
-			result.Untracked = append(result.Untracked, name+": "+t.problem)
+		if o.problem != "" {
+			log.FromContext(ctx).Info("The changed blocks of a disk are not tracked", "volume", name, "reason", o.problem)
+			result.Untracked = append(result.Untracked, name+": "+o.problem)
 			continue
 		}
-		result.Disks[name], room = t.fact, t.room
+		result.Disks[name], room = o.fact, o.room
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 // errUnknown means that virt-broker has not told what a file is, and may do so later.
 var errUnknown = errors.New("virt-broker has not responded")
 
-// tracker lays an overlay over one disk.
-type tracker struct {
+// overlayer lays an overlay over one disk.
+type overlayer struct {
 	storage Storage
 	files   DeviceFiles
 	vmi     *v1.VirtualMachineInstance
@@ -86,76 +86,76 @@ type tracker struct {
 	problem string
 }
 
-func (t *tracker) track(ctx context.Context) error {
-	bytes, err := t.bytes(ctx)
-	if err != nil || t.problem != "" {
+func (o *overlayer) track(ctx context.Context) error {
+	bytes, err := o.bytes(ctx)
+	if err != nil || o.problem != "" {
 		return err
 	}
-	content, size, err := overlay.Overlay{DiskBytes: bytes, DataFile: t.fact.Path}.Open()
+	content, size, err := overlay.Overlay{DiskBytes: bytes, DataFile: o.fact.Path}.Open()
 	if err != nil {
 		return err
 	}
-	if size > t.room {
-		t.problem = fmt.Sprintf("its overlay would take %d bytes of the Pod's limit for ephemeral storage", size)
+	if size > o.room {
+		o.problem = fmt.Sprintf("its overlay would take %d bytes of the Pod's limit for ephemeral storage", size)
 		return nil
 	}
-	t.room -= size
-	pool, err := t.storage.Pool(ctx, launcherpod.TrackedPool, launcherpod.TrackedDisksDir)
+	o.room -= size
+	pool, err := o.storage.Pool(ctx, launcherpod.TrackedPool, launcherpod.TrackedDisksDir)
 	if err != nil {
 		return err
 	}
-	file := hypervisor.Volume{Name: overlay.FileName(t.volume, bytes), Format: hypervisor.FormatRaw, Capacity: size}
+	file := hypervisor.Volume{Name: overlay.FileName(o.volume, bytes), Format: hypervisor.FormatRaw, Capacity: size}
 	if pool.Find(file.Name) == nil {
-		if err := t.storage.Create(ctx, launcherpod.TrackedPool, file); err != nil {
+		if err := o.storage.Create(ctx, launcherpod.TrackedPool, file); err != nil {
 			return err
 		}
 	}
 	// Always: an earlier attempt may have been interrupted, or QEMU may have changed the overlay.
-	if err := t.storage.UploadFrom(ctx, launcherpod.TrackedPool, file.Name, size, content); err != nil {
+	if err := o.storage.UploadFrom(ctx, launcherpod.TrackedPool, file.Name, size, content); err != nil {
 		return err
 	}
-	return t.setOverlay(ctx, path.Join(launcherpod.TrackedDisksDir, file.Name), bytes)
+	return o.setOverlay(ctx, path.Join(launcherpod.TrackedDisksDir, file.Name), bytes)
 }
 
 // setOverlay makes an overlay the guest's disk, unless QEMU would have to cache it, and with it the data.
-func (t *tracker) setOverlay(ctx context.Context, file string, bytes uint64) error {
-	direct, err := t.files.DirectIO(ctx, file)
+func (o *overlayer) setOverlay(ctx context.Context, file string, bytes uint64) error {
+	direct, err := o.files.DirectIO(ctx, file)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if !direct {
-		t.problem = "the Pod's ephemeral storage does not support direct I/O"
+		o.problem = "the Pod's ephemeral storage does not support direct I/O"
 		return nil
 	}
-	t.fact.DataPath, t.fact.DataBlock = t.fact.Path, t.fact.Block
-	t.fact.Path, t.fact.Block, t.fact.Format = file, false, hypervisor.FormatQCOW2
-	t.fact.CapacityBytes = int64(bytes)
+	o.fact.DataPath, o.fact.DataBlock = o.fact.Path, o.fact.Block
+	o.fact.Path, o.fact.Block, o.fact.Format = file, false, hypervisor.FormatQCOW2
+	o.fact.CapacityBytes = int64(bytes)
 	return nil
 }
 
 // bytes returns the size of the disk without an overlay. An overlay with another size would change what the guest sees.
-func (t *tracker) bytes(ctx context.Context) (bytes uint64, err error) {
-	if t.fact.Block {
-		if bytes, err = t.files.DeviceBytes(ctx, t.fact.Path); err != nil {
+func (o *overlayer) bytes(ctx context.Context) (bytes uint64, err error) {
+	if o.fact.Block {
+		if bytes, err = o.files.DeviceBytes(ctx, o.fact.Path); err != nil {
 			err = fmt.Errorf("%w: %w", errUnknown, err)
 		}
 	} else {
-		bytes, err = t.fileBytes(ctx)
+		bytes, err = o.fileBytes(ctx)
 	}
-	if err != nil || t.problem != "" {
+	if err != nil || o.problem != "" {
 		return 0, err
 	}
-	status := vmistatus.FindVolume(&t.vmi.Status, t.volume)
+	status := vmistatus.FindVolume(&o.vmi.Status, o.volume)
 	claim := claimBytes(status)
 	switch {
 	case bytes == 0:
-		t.problem = "the size of the disk is not known"
-	case !t.fact.Block && claim > 0 && bytes > claim:
+		o.problem = "the size of the disk is not known"
+	case !o.fact.Block && claim > 0 && bytes > claim:
 		// The launcher has reported the size, and the tables of the overlay grow with it.
-		t.problem = fmt.Sprintf("its image has %d bytes, and its claim only %d", bytes, claim)
-	case t.vmi.Status.Phase == v1.Running && status != nil && uint64(status.Size) != bytes:
+		o.problem = fmt.Sprintf("its image has %d bytes, and its claim only %d", bytes, claim)
+	case o.vmi.Status.Phase == v1.Running && status != nil && uint64(status.Size) != bytes:
 		// A disk that was migrated to a larger volume keeps its size until the guest's next start.
-		t.problem = fmt.Sprintf("the running guest has a disk of %d bytes, and its volume has %d", status.Size, bytes)
+		o.problem = fmt.Sprintf("the running guest has a disk of %d bytes, and its volume has %d", status.Size, bytes)
 	}
 	return bytes, nil
 }
@@ -168,18 +168,18 @@ func claimBytes(status *v1.VolumeStatus) uint64 {
 	return uint64(max(status.PersistentVolumeClaimInfo.Capacity.Storage().Value(), 0))
 }
 
-func (t *tracker) fileBytes(ctx context.Context) (uint64, error) {
-	pool, err := t.storage.Pool(ctx, PoolName(t.volume), launcherpod.DiskDir(t.volume))
+func (o *overlayer) fileBytes(ctx context.Context) (uint64, error) {
+	pool, err := o.storage.Pool(ctx, PoolName(o.volume), launcherpod.DiskDir(o.volume))
 	if err != nil {
 		return 0, err
 	}
-	image := pool.Find(path.Base(t.fact.Path))
+	image := pool.Find(path.Base(o.fact.Path))
 	if image == nil {
-		return 0, fmt.Errorf("the image %s is gone", t.fact.Path)
+		return 0, fmt.Errorf("the image %s is gone", o.fact.Path)
 	}
 	if image.Format != hypervisor.FormatRaw && image.Format != hypervisor.FormatISO {
 		// libvirt then reports another size than that of the file.
-		t.problem = fmt.Sprintf("its content looks like an image of the format %q", image.Format)
+		o.problem = fmt.Sprintf("its content looks like an image of the format %q", image.Format)
 		return 0, nil
 	}
 	return image.Capacity, nil
