@@ -26,7 +26,7 @@ type Observed struct {
 	Backup *v1alpha1.VirtualMachineBackup
 	// Tracker is the source of the backup if that is a tracker and exists. It is read from the API server.
 	Tracker *v1alpha1.VirtualMachineBackupTracker
-	// Checkpoints are the latest checkpoints of all trackers of the VM. They are only needed before the backup starts.
+	// Checkpoints are those of all trackers of the VM, as Checkpoints returns them. They are only needed before the backup starts.
 	Checkpoints []string
 	// VMI is the VMI that has something of the backup, or else the VM's, or nil. One that has ended does not count, nor one that the VM does
 	// not control and that has nothing of the backup.

@@ -4,12 +4,15 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 // maxKept is how many checkpoints a guest keeps. Each takes memory, and time with each write.
@@ -36,6 +39,39 @@ func (p *planner) track(name string) {
 			intent.Kept = append(intent.Kept, other)
 		}
 	}
+}
+
+// Checkpoints returns the latest checkpoints of the trackers of a VMI's VM, the newest one first: if there are too many, it keeps the others.
+// Those from before this guest are not among them.
+func Checkpoints(trackers []v1alpha1.VirtualMachineBackupTracker, vmi *v1.VirtualMachineInstance) []string {
+	var found []*v1alpha1.BackupCheckpoint
+	for i := range trackers {
+		status := trackers[i].Status
+		if trackers[i].Spec.Source.Name == vmi.Name && status != nil && status.LatestCheckpoint != nil && status.LatestCheckpoint.Name != "" &&
+			!isOfEarlierGuest(status.LatestCheckpoint, vmi) {
+			found = append(found, status.LatestCheckpoint)
+		}
+	}
+	slices.SortFunc(found, func(a, b *v1alpha1.BackupCheckpoint) int {
+		return cmp.Or(createdAt(b).Compare(createdAt(a)), cmp.Compare(a.Name, b.Name))
+	})
+	names := make([]string, 0, len(found))
+	for _, checkpoint := range found {
+		names = append(names, checkpoint.Name)
+	}
+	return slices.Compact(names)
+}
+
+// isOfEarlierGuest reports whether a checkpoint was created before a VMI, and so has ended with the QEMU of an earlier one.
+func isOfEarlierGuest(checkpoint *v1alpha1.BackupCheckpoint, vmi *v1.VirtualMachineInstance) bool {
+	return checkpoint.CreationTime != nil && checkpoint.CreationTime.Before(&vmi.CreationTimestamp)
+}
+
+func createdAt(checkpoint *v1alpha1.BackupCheckpoint) time.Time {
+	if checkpoint.CreationTime == nil {
+		return time.Time{}
+	}
+	return checkpoint.CreationTime.Time
 }
 
 // latest returns the name of the tracker's checkpoint, or nothing.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -212,5 +213,27 @@ func TestUIDs(t *testing.T) {
 	}
 	if got := UIDs(newCluster(t).VMI); len(got) != 0 {
 		t.Errorf("a VMI without a backup has %v", got)
+	}
+}
+
+func TestCheckpointsThatAGuestKeeps(t *testing.T) {
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Name, vmi.CreationTimestamp = "vm", metav1.NewTime(start)
+	tracker := func(vm, checkpoint string, age time.Duration) v1alpha1.VirtualMachineBackupTracker {
+		made := v1alpha1.VirtualMachineBackupTracker{}
+		made.Spec.Source.Name = vm
+		if checkpoint != "" {
+			made.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &v1alpha1.BackupCheckpoint{
+				Name: checkpoint, CreationTime: ptr.To(metav1.NewTime(start.Add(age))),
+			}}
+		}
+		return made
+	}
+	got := Checkpoints([]v1alpha1.VirtualMachineBackupTracker{
+		tracker("vm", "a", time.Minute), tracker("vm", "b", 3*time.Minute), tracker("vm", "", 0), tracker("vm", "of-an-earlier-guest", -time.Minute),
+		tracker("other", "of-another-vm", time.Minute), tracker("vm", "c", 2*time.Minute), tracker("vm", "c", 2*time.Minute),
+	}, vmi)
+	if want := []string{"b", "c", "a"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, not %v", got, want)
 	}
 }

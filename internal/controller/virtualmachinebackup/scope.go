@@ -111,9 +111,9 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	return o, nil
 }
 
-// checkpoints returns the latest checkpoints of the VM's trackers, if the backup is one of a tracker that may start now. The agent deletes all
-// others, so that a stale cache would cost another tracker its checkpoint.
-func (s *scope) checkpoints(ctx context.Context, vm string) (names []string, err error) {
+// checkpoints returns the checkpoints of the VM's trackers that the guest may have, if the backup is one of a tracker that may start now. The
+// agent deletes all others, so that a stale cache would cost another tracker its checkpoint.
+func (s *scope) checkpoints(ctx context.Context, vm string) ([]string, error) {
 	if s.tracker == nil || s.vmi.Status.DiskBackup != nil || isEnded(s.backup) {
 		return nil, nil
 	}
@@ -121,14 +121,7 @@ func (s *scope) checkpoints(ctx context.Context, vm string) (names []string, err
 	if err := s.APIReader.List(ctx, list, client.InNamespace(s.backup.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the trackers of VirtualMachine %s: %w", s.key(vm), err)
 	}
-	for i := range list.Items {
-		status := list.Items[i].Status
-		if list.Items[i].Spec.Source.Name == vm && status != nil && status.LatestCheckpoint != nil && status.LatestCheckpoint.Name != "" {
-			names = append(names, status.LatestCheckpoint.Name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
+	return plan.Checkpoints(list.Items, s.vmi), nil
 }
 
 // findVM returns the name of the VM whose VMI has something of the backup, otherwise that of the source, or nothing. They differ if the
