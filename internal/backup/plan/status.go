@@ -55,6 +55,7 @@ func (p *planner) progress(reason, message string) {
 
 // fail reports that there will be no backup.
 func (p *planner) fail(reason, message string) {
+	p.step.Status.CheckpointName = nil
 	p.set(v1alpha1.ConditionProgressing, false, reason, beginsFailed+message)
 	p.set(v1alpha1.ConditionFailed, true, reason, beginsFailed+message)
 }
@@ -71,6 +72,11 @@ func (p *planner) complete() {
 	reason, begin := v1alpha1.ReasonCompleted, beginsComplete
 	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
 		reason, begin = v1alpha1.ReasonCompletedWithWarning, beginsWarning+quiesced.Message+". "
+	}
+	if p.latest() != p.created() {
+		// The tracker is gone or was replaced. The next backup deletes the checkpoint.
+		p.step.Status.CheckpointName = nil
+		message += ". No tracker has its checkpoint: the next backup does not start from it"
 	}
 	message = begin + message
 	p.set(v1alpha1.ConditionProgressing, false, reason, message)

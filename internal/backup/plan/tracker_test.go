@@ -121,8 +121,8 @@ func TestBackupThatFailsLeavesTheTracker(t *testing.T) {
 	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Failed, StartedAt: c.Now, Since: "a", Checkpoint: own, Problem: "no space left"}.Status()
 	c.finish()
 	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "no space left")
-	if got := c.Tracker.Status.LatestCheckpoint.Name; got != "a" {
-		t.Errorf("the tracker has the checkpoint %s", got)
+	if got := c.Tracker.Status.LatestCheckpoint.Name; got != "a" || c.Backup.Status.CheckpointName != nil {
+		t.Errorf("the tracker has the checkpoint %s, and the backup %v", got, c.Backup.Status.CheckpointName)
 	}
 }
 
@@ -134,7 +134,10 @@ func TestIncrementalBackupDoesNotContinueAnotherTracker(t *testing.T) {
 	if s := c.next(); s.Checkpoint != nil {
 		t.Errorf("the new tracker gets %+v", s.Checkpoint)
 	}
-	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a")
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a. No tracker has its checkpoint")
+	if got := c.Backup.Status.CheckpointName; got != nil {
+		t.Errorf("the status names the checkpoint %s, which no tracker has", *got)
+	}
 }
 
 func TestTrackerGetsNoCheckpointThatWasNotRequested(t *testing.T) {
