@@ -102,6 +102,9 @@ func (p *planner) abort() {
 	switch {
 	case p.VMI == nil:
 		p.step.Done = true
+	case p.stored():
+		// The next backup starts from this one, so it has to exist.
+		p.complete()
 	case p.intent != nil && !p.intent.Canceled && (p.record.ID == "" || !p.record.Ended()):
 		p.progress(v1alpha1.ReasonAborting, "The backup was deleted")
 		p.step.Intent = p.intent

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup"
 )
 
 // maxKept is how many checkpoints a guest keeps. Each takes memory, and time with each write.
@@ -115,6 +116,11 @@ func (p *planner) nextCheckpoint() *v1alpha1.BackupCheckpoint {
 	return &v1alpha1.BackupCheckpoint{
 		Name: created, CreationTime: ptr.To(metav1.NewTime(p.record.StartedAt)), Volumes: p.step.Status.IncludedVolumes,
 	}
+}
+
+// stored reports whether the backup has succeeded and the tracker has its checkpoint.
+func (p *planner) stored() bool {
+	return p.record.Stage == backup.Succeeded && p.created() != "" && p.latest() == p.created()
 }
 
 // whyFull returns why a backup of a tracker is a full one.

@@ -240,3 +240,31 @@ func TestCheckpointsThatAGuestKeeps(t *testing.T) {
 		t.Errorf("got %v, not %v", got, want)
 	}
 }
+
+func TestBackupIsCompleteIfItIsDeletedAfterItsTrackerHasTheCheckpoint(t *testing.T) {
+	c := newTracked(t, "a")
+	c.begin()
+	c.succeed("a", "")
+	if s := c.next(); s.Checkpoint == nil {
+		t.Fatalf("the checkpoint is not stored: %+v", s)
+	}
+	c.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(c.Now))
+	c.next()
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a")
+	if s := c.next(); !s.ClearIntent {
+		t.Errorf("the intent stays: %+v", s)
+	}
+}
+
+func TestTrackerDoesNotGetTheCheckpointOfABackupThatIsDeletedBefore(t *testing.T) {
+	c := newTracked(t, "a")
+	c.begin()
+	c.succeed("a", "")
+	c.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(c.Now))
+	if s := c.next(); s.Checkpoint != nil || !s.ClearIntent {
+		t.Errorf("got %+v", s)
+	}
+	if got := c.Tracker.Status.LatestCheckpoint.Name; got != "a" {
+		t.Errorf("the tracker has the checkpoint %s", got)
+	}
+}
