@@ -11,7 +11,7 @@ const GroupName = "backup.kubevirt.io"
 // VirtualMachineBackupFinalizer keeps a VirtualMachineBackup until its VM no longer needs it.
 const VirtualMachineBackupFinalizer = "backup.kubevirt.io/vmbackup-protection"
 
-// Reasons of events on a backup.
+// Reasons of events on a backup, or on a tracker.
 const (
 	// BackupInitiatedEvent: the backup started.
 	BackupInitiatedEvent = "VirtualMachineBackupInitiated"
@@ -23,4 +23,6 @@ const (
 	BackupCompletedWithWarningEvent = "VirtualMachineBackupCompletedWithWarning"
 	// BackupFailedEvent: the backup failed.
 	BackupFailedEvent = "VirtualMachineBackupFailed"
+	// CheckpointLostEvent: the checkpoint of the tracker has ended, and is no longer in its status.
+	CheckpointLostEvent = "CheckpointRedefinitionFailed"
 )

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
@@ -173,7 +174,14 @@ var _ = Describe("Manager", Ordered, func() {
 	It("takes a VM from a missing claim to Running, and deletes it", func() {
 		w := &world{ns: NewNamespace()}
 		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
-		ExpectCreated(vm)
+		tracker := trackerOf(vm)
+		tracker.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{
+			Name: "of-an-earlier-guest", CreationTime: ptr.To(metav1.NewTime(time.Now().Add(-time.Hour))),
+		}}
+		status := tracker.Status.DeepCopy()
+		ExpectCreated(vm, tracker)
+		tracker.Status = status
+		ExpectStatus(tracker)
 		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusPvcNotFound))
 
@@ -191,8 +199,10 @@ var _ = Describe("Manager", Ordered, func() {
 		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
+		Expect(ExpectExists(tracker).Status.LatestCheckpoint).NotTo(BeNil())
 		agent(vmi, running)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusRunning))
+		Eventually(func() *backupv1alpha1.BackupCheckpoint { return ExpectExists(tracker).Status.LatestCheckpoint }, time.Minute).Should(BeNil())
 
 		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 		pod := podOf(vmi)
@@ -216,7 +226,7 @@ var _ = Describe("Manager", Ordered, func() {
 				reasons = append(reasons, events.Items[i].Reason)
 			}
 			return reasons
-		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
+		}, time.Minute).Should(ContainElements("CheckpointRedefinitionFailed", "FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
 	})
 
 	It("takes a snapshot of a VM and restores it, while VolumeSnapshots, claims and DataVolumes change", func() {

@@ -24,6 +24,13 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
+// trackerOf returns a tracker of a VM.
+func trackerOf(vm *v1.VirtualMachine) *backupv1alpha1.VirtualMachineBackupTracker {
+	tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "t"}}
+	tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
+	return tracker
+}
+
 var _ = Describe("A VirtualMachineBackup", func() {
 	var (
 		ns     string
@@ -121,8 +128,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 	})
 
 	It("continues the backups of its tracker", func() {
-		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "t"}}
-		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+		tracker := trackerOf(builder.MakeVM("vm").Namespace(ns).Obj())
 		Expect(k8sClient.Create(ctx, tracker)).To(Succeed())
 		reconcile()
 		Expect(k8sClient.Delete(ctx, of)).To(Succeed())

@@ -68,6 +68,15 @@ func isOfEarlierGuest(checkpoint *v1alpha1.BackupCheckpoint, vmi *v1.VirtualMach
 	return checkpoint.CreationTime != nil && checkpoint.CreationTime.Before(&vmi.CreationTimestamp)
 }
 
+// LostCheckpoint returns the name of a tracker's checkpoint if the running guest cannot have it, because it is that of an earlier one.
+func LostCheckpoint(tracker *v1alpha1.VirtualMachineBackupTracker, vmi *v1.VirtualMachineInstance) string {
+	status := tracker.Status
+	if vmi.Status.Phase != v1.Running || status == nil || status.LatestCheckpoint == nil || !isOfEarlierGuest(status.LatestCheckpoint, vmi) {
+		return ""
+	}
+	return status.LatestCheckpoint.Name
+}
+
 func createdAt(checkpoint *v1alpha1.BackupCheckpoint) time.Time {
 	if checkpoint.CreationTime == nil {
 		return time.Time{}
@@ -133,6 +142,6 @@ func (p *planner) whyFull() string {
 	case p.record.Checkpoint == "":
 		return "changed blocks of the running guest are not tracked, as status.changedBlockTracking of the VM reports"
 	default:
-		return "the tracker had no checkpoint"
+		return "the tracker had no checkpoint of this run of the guest"
 	}
 }

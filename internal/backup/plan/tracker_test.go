@@ -268,3 +268,29 @@ func TestTrackerDoesNotGetTheCheckpointOfABackupThatIsDeletedBefore(t *testing.T
 		t.Errorf("the tracker has the checkpoint %s", got)
 	}
 }
+
+func TestLostCheckpoint(t *testing.T) {
+	tracker := &v1alpha1.VirtualMachineBackupTracker{}
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.CreationTimestamp = metav1.NewTime(start)
+	for name, tc := range map[string]struct {
+		phase  v1.VirtualMachineInstancePhase
+		status *v1alpha1.VirtualMachineBackupTrackerStatus
+		want   string
+	}{
+		"no status":                            {v1.Running, nil, ""},
+		"no checkpoint":                        {v1.Running, &v1alpha1.VirtualMachineBackupTrackerStatus{}, ""},
+		"that of the guest":                    {v1.Running, withCheckpoint(start), ""},
+		"that of an earlier one":               {v1.Running, withCheckpoint(start.Add(-time.Second)), "c"},
+		"that of an earlier one, at the start": {v1.Scheduled, withCheckpoint(start.Add(-time.Second)), ""},
+	} {
+		tracker.Status, vmi.Status.Phase = tc.status, tc.phase
+		if got := LostCheckpoint(tracker, vmi); got != tc.want {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}
+
+func withCheckpoint(created time.Time) *v1alpha1.VirtualMachineBackupTrackerStatus {
+	return &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &v1alpha1.BackupCheckpoint{Name: "c", CreationTime: ptr.To(metav1.NewTime(created))}}
+}

@@ -54,6 +54,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexBackups(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	if err := (trackers{r}).setupWithManager(mgr); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinebackup").
 		For(&v1alpha1.VirtualMachineBackup{}).

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinebackup
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup/plan"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// trackers removes checkpoints from the status of trackers that have ended with an earlier guest.
+type trackers struct{ *Reconciler }
+
+func (t trackers) setupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachinebackuptracker").
+		For(&v1alpha1.VirtualMachineBackupTracker{}).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(t.trackersOf), builder.WithPredicates(guestStarts)).
+		Complete(t)
+}
+
+// Reconcile reconciles one tracker.
+func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	tracker := &v1alpha1.VirtualMachineBackupTracker{}
+	if err := t.Client.Get(ctx, request.NamespacedName, tracker); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	key := client.ObjectKey{Namespace: tracker.Namespace, Name: tracker.Spec.Source.Name}
+	vmi, err := reconciler.Read(ctx, key, &v1.VirtualMachineInstance{}, t.Client)
+	if err != nil || vmi == nil {
+		return reconciler.Result(err, 0)
+	}
+	lost := plan.LostCheckpoint(tracker, vmi)
+	if lost == "" {
+		return ctrl.Result{}, nil
+	}
+	changed := tracker.DeepCopy()
+	changed.Status.LatestCheckpoint = nil
+	if err := t.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(tracker)); err != nil {
+		return reconciler.Result(client.IgnoreNotFound(fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", request, err)), 0)
+	}
+	// It begins and ends as KubeVirt's does.
+	t.Recorder.Eventf(tracker, nil, corev1.EventTypeWarning, backup.CheckpointLostEvent, actionBackup,
+		"Failed to redefine checkpoint %s: it ended when the guest stopped. Checkpoint cleared, next backup will be full.", lost)
+	return ctrl.Result{}, nil
+}
+
+// trackersOf returns the trackers of the VM of a VMI.
+func (t trackers) trackersOf(ctx context.Context, vmi client.Object) []ctrl.Request {
+	return reconciler.Requests(ctx, t.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(vmi.GetNamespace()),
+		client.MatchingFields{trackerIndex: vmi.GetName()})
+}
+
+// guestStarts passes VMIs that are new to the cache, or begin to run.
+var guestStarts = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+		after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
+		return !ok || !is || before.Status.Phase != after.Status.Phase
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
