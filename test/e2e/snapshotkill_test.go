@@ -31,17 +31,16 @@ var _ = Describe("A guest of which a snapshot is taken", Serial, extended(1), fu
 		needLocalNodes()
 		needSnapshots(ctx)
 		g := startSnapshotGuest(ctx, 1)
-		g.killDuringFreeze(ctx, "requested", func(status *v1.VirtualMachineInstanceStatus) bool { return status.SnapshotFreeze != nil })
-		g.killDuringFreeze(ctx, "frozen", func(status *v1.VirtualMachineInstanceStatus) bool {
-			record := status.SnapshotFreezeRecord
-			// It may be over before it is seen.
-			return record != nil && record.ID == status.SnapshotFreeze.ID && record.Stage != v1.SnapshotFreezeRequested
+		g.killDuringFreeze(ctx, "requested", func(*v1.SnapshotFreezeRecord) bool { return true })
+		g.killDuringFreeze(ctx, "frozen", func(record *v1.SnapshotFreezeRecord) bool {
+			return record != nil && record.Stage != v1.SnapshotFreezeRequested
 		})
 	}, SpecTimeout(15*time.Minute))
 })
 
-// killDuringFreeze takes a snapshot, and kills all components when the VMI's status has reached a point of its freeze.
-func (g *snapshotGuest) killDuringFreeze(ctx context.Context, name string, reached func(*v1.VirtualMachineInstanceStatus) bool) {
+// killDuringFreeze takes a snapshot, and kills all components when its freeze has reached a point, of which the record is nil until the agent
+// has written it.
+func (g *snapshotGuest) killDuringFreeze(ctx context.Context, name string, reached func(*v1.SnapshotFreezeRecord) bool) {
 	GinkgoHelper()
 	By("killing all components when the freeze is " + name)
 	var pods []corev1.Pod
@@ -59,12 +58,21 @@ func (g *snapshotGuest) killDuringFreeze(ctx context.Context, name string, reach
 	taken := makeSnapshot(g.namespace, name, g.name)
 	taken.Spec.FailureDeadline = &metav1.Duration{Duration: snapshotPatience}
 	create(ctx, taken)
-	intent := &v1.SnapshotFreeze{}
+	var deadline metav1.Time
 	Eventually(func(gomega Gomega) {
 		status := &vmi(ctx, g.namespace, g.name).Status
-		gomega.Expect(status.SnapshotFreeze).To(HaveField("ID", string(taken.UID)))
-		gomega.Expect(reached(status)).To(BeTrue(), "%+v", status.SnapshotFreezeRecord)
-		intent = status.SnapshotFreeze
+		intent, record := status.SnapshotFreeze, status.SnapshotFreezeRecord
+		if record != nil && record.ID != string(taken.UID) {
+			record = nil
+		}
+		switch {
+		case intent != nil && intent.ID == string(taken.UID):
+			deadline = intent.Deadline
+		case record != nil: // It may be over before it is seen.
+			deadline = record.Deadline
+		}
+		gomega.Expect(deadline.IsZero()).To(BeFalse(), "no freeze is requested")
+		gomega.Expect(reached(record)).To(BeTrue(), "%+v", record)
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(snapshotPoll).Should(Succeed())
 	for _, process := range processes {
 		killProcess(process)
@@ -83,8 +91,8 @@ func (g *snapshotGuest) killDuringFreeze(ctx context.Context, name string, reach
 	// The guest itself tells for how long it could not write.
 	stall := time.Duration(g.stall(ctx, start) * float64(time.Millisecond))
 	AddReportEntry("a freeze in which all components were killed", fmt.Sprintf("%s: the guest stood for %s of at most %s; %v",
-		name, stall, intent.Deadline.Sub(start), taken.Status.Indications))
-	Expect(stall).To(BeNumerically("<", intent.Deadline.Sub(start)+thawAllowance))
+		name, stall, deadline.Sub(start), taken.Status.Indications))
+	Expect(stall).To(BeNumerically("<", deadline.Sub(start)+thawAllowance))
 	Expect(vmi(ctx, g.namespace, g.name)).To(And(HaveField("UID", g.instance.UID), HaveField("Status.FSFreezeStatus", BeEmpty())))
 	Eventually(func() *string { return readVM(ctx, g.namespace, g.name).Status.SnapshotInProgress }).WithContext(ctx).
 		WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNil(), "the VM stays locked")
