@@ -163,7 +163,7 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		expectNewInstance(ctx, before)
 		expectReady(ctx, namespace, name)
 		expectTracking(v1.ChangedBlockTrackingEnabled)
-		backUp("third", backupv1alpha1.Full, "does not have the checkpoint second-")
+		backUp("third", backupv1alpha1.Full, "had no checkpoint of this run")
 	}, SpecTimeout(15*time.Minute))
 })
 
