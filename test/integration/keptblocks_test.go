@@ -341,15 +341,16 @@ var _ = Describe("Changed blocks of a guest that migrates", Label("libvirt"), fu
 		pause := func() { k.guest.run("kill -STOP $(cat /tmp/load); sleep 1; sync") }
 		k.guest.run(load)
 		k.guest.backUp("b0", "")
-		last, at := "b0", "b0"
+		last := "b0"
 		for i := 1; i <= 10; i++ {
 			if i == 5 {
 				k.migrate()
 				Expect(k.redefine(last)).To(Succeed())
 			}
 			time.Sleep(300 * time.Millisecond)
-			last, at = fmt.Sprintf("b%d", i), last
-			k.guest.backUp(last, at)
+			next := fmt.Sprintf("b%d", i)
+			k.guest.backUp(next, last)
+			last = next
 		}
 		Expect(k.guest.chain).To(HaveLen(11))
 		By("restoring the chain")

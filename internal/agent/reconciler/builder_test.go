@@ -30,8 +30,9 @@ var guests atomic.Int32
 
 // guest is a VMI, its launcher Pod and that Pod's launcher.
 type guest struct {
-	// claims are written to the status when the VMI is assigned.
+	// claims and tracking are written to the status when the VMI is assigned.
 	claims   []v1.VolumeStatus
+	tracking *v1.ChangedBlockTrackingStatus
 	vmi      *v1.VirtualMachineInstance
 	pod      *corev1.Pod
 	launcher *fake.Launcher
@@ -82,7 +83,7 @@ func makeGuest(changes ...func(*v1.VirtualMachineInstance)) *guest {
 	for _, change := range changes {
 		change(vmi)
 	}
-	return &guest{vmi: vmi, claims: vmi.Status.VolumeStatus}
+	return &guest{vmi: vmi, claims: vmi.Status.VolumeStatus, tracking: vmi.Status.ChangedBlockTracking}
 }
 
 // schedule creates the VMI and a running launcher Pod on this node.
@@ -167,6 +168,9 @@ func (g *guest) assign() *guest {
 	before := g.read()
 	after := before.DeepCopy()
 	after.Status.Phase, after.Status.NodeName, after.Status.VolumeStatus = v1.Scheduled, g.node, g.claims
+	if g.tracking != nil {
+		after.Status.ChangedBlockTracking = g.tracking
+	}
 	_, err := vmistatus.Patch(ctx, api, vmistatus.Controller, before, after)
 	Expect(err).NotTo(HaveOccurred())
 	return g

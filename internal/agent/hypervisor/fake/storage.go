@@ -123,7 +123,7 @@ func (l *Launcher) UploadFrom(ctx context.Context, pool, name string, size uint6
 
 // UploadAt stores a part of a volume's content.
 func (l *Launcher) UploadAt(ctx context.Context, _, name string, at uint64, data []byte) error {
-	if err := l.enter(ctx, "upload"); err != nil {
+	if err := l.enter(ctx, "part"); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -134,7 +134,7 @@ func (l *Launcher) UploadAt(ctx context.Context, _, name string, at uint64, data
 	}
 	copy(content[at:], data)
 	l.content[name] = content
-	return l.respond("upload")
+	return l.respond("part")
 }
 
 // ReadTracked reads the content of an overlay.
