@@ -16,12 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	clonev1beta1 "kubevirt.io/api/clone/v1beta1"
 	v1 "kubevirt.io/api/core/v1"
-	exportv1beta1 "kubevirt.io/api/export/v1beta1"
 	instancetypev1beta1 "kubevirt.io/api/instancetype/v1beta1"
+	migrationsv1alpha1 "kubevirt.io/api/migrations/v1alpha1"
 	poolv1 "kubevirt.io/api/pool/v1beta1"
-	snapshotv1beta1 "kubevirt.io/api/snapshot/v1beta1"
 )
 
 const namespace = "default"
@@ -110,113 +108,14 @@ func TestKinds(t *testing.T) {
 			ObjectMeta: meta1("kind"), Spec: v1.VirtualMachineInstanceMigrationSpec{VMIName: "kind"},
 		})
 	})
+	t.Run("MigrationPolicy", func(t *testing.T) {
+		testKind(t, kubevirt.MigrationPolicy(), &migrationsv1alpha1.MigrationPolicy{ObjectMeta: everywhere, Spec: migrationsv1alpha1.MigrationPolicySpec{
+			Selectors: &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: migrationsv1alpha1.LabelSelector{"size": "large"}},
+		}})
+	})
 	t.Run("KubeVirt", func(t *testing.T) {
 		testKind(t, kubevirt.KubeVirt(namespace), &v1.KubeVirt{ObjectMeta: meta1("kind")})
 	})
-}
-
-// statusOf is KubeVirt's client of a kind with a status.
-type statusOf[T metav1.Object] interface {
-	Create(context.Context, T, metav1.CreateOptions) (T, error)
-	Get(context.Context, string, metav1.GetOptions) (T, error)
-	UpdateStatus(context.Context, T, metav1.UpdateOptions) (T, error)
-}
-
-func TestSnapshotsRestoresAndClones(t *testing.T) {
-	group, snapshotGroup := "kubevirt.io", "snapshot.kubevirt.io"
-	vm := corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VirtualMachine", Name: "vm"}
-	yes, name := true, "kind"
-	t.Run("VirtualMachineSnapshot", func(t *testing.T) {
-		client := kubevirt.VirtualMachineSnapshot(namespace)
-		of := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta1("kind"), Spec: snapshotv1beta1.VirtualMachineSnapshotSpec{Source: vm}}
-		testKind(t, client, of)
-		got := testStatus(t, client, of, func(of *snapshotv1beta1.VirtualMachineSnapshot) {
-			of.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{ReadyToUse: &yes}
-		})
-		if got.Status != nil || got.Spec.Source.Name != "vm" || *got.Spec.Source.APIGroup != group {
-			t.Errorf("got %+v", got)
-		}
-	})
-	t.Run("VirtualMachineSnapshotContent", func(t *testing.T) {
-		client := kubevirt.VirtualMachineSnapshotContent(namespace)
-		of := &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta1("kind"), Spec: snapshotv1beta1.VirtualMachineSnapshotContentSpec{
-			VirtualMachineSnapshotName: &name,
-			Source: snapshotv1beta1.SourceSpec{VirtualMachine: &snapshotv1beta1.VirtualMachine{
-				ObjectMeta: meta1("vm"), Spec: newVM("vm", v1.RunStrategyHalted).Spec,
-			}},
-			VolumeBackups: []snapshotv1beta1.VolumeBackup{{VolumeName: "root", VolumeSnapshotName: &name}},
-		}}
-		testKind(t, client, of)
-		got := testStatus(t, client, of, func(of *snapshotv1beta1.VirtualMachineSnapshotContent) {
-			of.Status = &snapshotv1beta1.VirtualMachineSnapshotContentStatus{ReadyToUse: &yes}
-		})
-		stored := got.Spec.Source.VirtualMachine
-		if got.Status != nil || stored == nil || stored.Name != "vm" || *stored.Spec.RunStrategy != v1.RunStrategyHalted || len(got.Spec.VolumeBackups) != 1 {
-			t.Errorf("got %+v", got)
-		}
-	})
-	t.Run("VirtualMachineRestore", func(t *testing.T) {
-		client := kubevirt.VirtualMachineRestore(namespace)
-		of := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta1("kind"), Spec: snapshotv1beta1.VirtualMachineRestoreSpec{
-			Target: vm, VirtualMachineSnapshotName: "snap", Patches: []string{`{"op":"remove","path":"/spec/x"}`},
-		}}
-		testKind(t, client, of)
-		got := testStatus(t, client, of, func(of *snapshotv1beta1.VirtualMachineRestore) {
-			of.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Complete: &yes}
-		})
-		if got.Status != nil || got.Spec.Target.Name != "vm" || len(got.Spec.Patches) != 1 {
-			t.Errorf("got %+v", got)
-		}
-	})
-	t.Run("VirtualMachineClone", func(t *testing.T) {
-		client := kubevirt.VirtualMachineClone(namespace)
-		source := corev1.TypedLocalObjectReference{APIGroup: &snapshotGroup, Kind: "VirtualMachineSnapshot", Name: "snap"}
-		of := &clonev1beta1.VirtualMachineClone{ObjectMeta: meta1("kind"), Spec: clonev1beta1.VirtualMachineCloneSpec{
-			Source: &source, Target: &vm, LabelFilters: []string{"*"}, NewMacAddresses: map[string]string{"default": "02:00:00:00:00:01"},
-		}}
-		testKind(t, client, of)
-		got := testStatus(t, client, of, func(of *clonev1beta1.VirtualMachineClone) { of.Status.Phase = clonev1beta1.Succeeded })
-		if got.Status.Phase != clonev1beta1.PhaseUnset || got.Spec.Source.Name != "snap" || got.Spec.NewMacAddresses["default"] == "" {
-			t.Errorf("got %+v", got)
-		}
-	})
-}
-
-func TestExports(t *testing.T) {
-	group, secret, ttl := "", "token", metav1.Duration{Duration: time.Hour}
-	claim := corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "PersistentVolumeClaim", Name: "data"}
-	client := kubevirt.VirtualMachineExport(namespace)
-	of := &exportv1beta1.VirtualMachineExport{ObjectMeta: meta1("kind"), Spec: exportv1beta1.VirtualMachineExportSpec{
-		Source: claim, TokenSecretRef: &secret, TTLDuration: &ttl,
-	}}
-	testKind(t, client, of)
-	got := testStatus(t, client, of, func(of *exportv1beta1.VirtualMachineExport) {
-		of.Status = &exportv1beta1.VirtualMachineExportStatus{Phase: exportv1beta1.Ready}
-	})
-	if got.Status != nil || got.Spec.Source.Name != "data" || *got.Spec.TokenSecretRef != secret || got.Spec.TTLDuration.Duration != time.Hour {
-		t.Errorf("got %+v", got)
-	}
-}
-
-// testStatus expects that only the components write the status of an object, and returns the object.
-func testStatus[T metav1.Object](t *testing.T, client statusOf[T], object T, change func(T)) T {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
-	defer cancel()
-	object.SetName("status")
-	created, err := client.Create(ctx, object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("create: %v", err)
-	}
-	change(created)
-	if _, err := client.UpdateStatus(ctx, created, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("update the status: got %v, want that it is forbidden", err)
-	}
-	got, err := client.Get(ctx, object.GetName(), metav1.GetOptions{})
-	if err != nil {
-		t.Fatalf("get: %v", err)
-	}
-	return got
 }
 
 // testKind creates, reads, watches, changes and deletes an object.

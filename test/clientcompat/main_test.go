@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"kubevirt.io/client-go/kubecli"
 )
@@ -19,8 +20,12 @@ import (
 // mainModule is the directory of the main module.
 const mainModule = "../.."
 
-// kubevirt is KubeVirt's client of the cluster that the tests share.
-var kubevirt kubecli.KubevirtClient
+var (
+	// kubevirt is KubeVirt's client of the cluster that the tests share, with an administrator's rights.
+	kubevirt kubecli.KubevirtClient
+	// component is the same with the name of virt-controller, so that it may write status.
+	component kubecli.KubevirtClient
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
@@ -77,6 +82,11 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	if kubevirt, err = kubecli.GetKubevirtClientFromRESTConfig(config); err != nil {
+		return 0, err
+	}
+	controller := rest.CopyConfig(config)
+	controller.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kubevirt:kubevirt-controller", Groups: []string{"system:masters"}}
+	if component, err = kubecli.GetKubevirtClientFromRESTConfig(controller); err != nil {
 		return 0, err
 	}
 	return m.Run(), nil

@@ -65,10 +65,15 @@ func runVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy, con
 // expectCode compares the code and the message of an error.
 func expectCode(t *testing.T, what string, err error, code int, message string) {
 	t.Helper()
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || int(status.Status().Code) != code || !strings.Contains(err.Error(), message) {
+	if !isError(err, code, message) {
 		t.Errorf("%s: got %v, want %d %q", what, err, code, message)
 	}
+}
+
+// isError reports whether an error has a code and a message.
+func isError(err error, code int, message string) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && int(status.Status().Code) == code && strings.Contains(err.Error(), message)
 }
 
 func expectNone(t *testing.T, what string, err error) {

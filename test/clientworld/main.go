@@ -2,9 +2,9 @@
 // Copyright The Vireo Authors
 
 // Command clientworld is the cluster for test/clientcompat. It is a separate process because KubeVirt's client needs older
-// Kubernetes libraries. It runs an API server with the CRDs and the policy for status, virt-api behind the aggregation layer, and
-// the agent of one node, which echoes. It writes an administrator's kubeconfig to the file that is its argument, prints "ready", and runs until its
-// standard input is closed. KUBEBUILDER_ASSETS is the directory of the API server.
+// Kubernetes libraries. It runs an API server with the CRDs, the policy for status and the webhooks for the kinds of storage, virt-api
+// behind the aggregation layer, and the agent of one node, which echoes. It writes an administrator's kubeconfig to the file that is its
+// argument, prints "ready", and runs until its standard input is closed. KUBEBUILDER_ASSETS is the directory of the API server.
 package main
 
 import (
@@ -45,6 +45,9 @@ func run() (err error) {
 	env := apiserver.New(filepath.Join("config", "crd", "bases"))
 	w := &world{kubeconfig: filepath.Join(dir, "virt-api.kubeconfig")}
 	pki.FrontProxy(w, env, dir)
+	if env.WebhookInstallOptions, err = storageWebhooks(filepath.Join("config", "webhook", "manifests.yaml")); err != nil {
+		return err
+	}
 	config, err := env.Start()
 	if err != nil {
 		return err
@@ -60,7 +63,7 @@ func run() (err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w.config = config
+	w.config, w.webhooks = config, env.WebhookInstallOptions
 	defer w.cleanup()
 	if err := w.start(ctx); err != nil {
 		return err

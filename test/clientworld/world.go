@@ -29,7 +29,11 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -53,6 +57,7 @@ const (
 type world struct {
 	kubeconfig string // virt-api's
 	config     *rest.Config
+	webhooks   envtest.WebhookInstallOptions
 	client     client.Client // an administrator's
 	own        client.Client // virt-api's
 	discovery  *discovery.DiscoveryClient
@@ -81,7 +86,8 @@ func (w *world) cleanup() {
 func (w *world) start(ctx context.Context) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, snapshotv1beta1.AddToScheme,
+		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, snapshotv1beta1.AddToScheme, backupv1alpha1.AddToScheme,
+		clonev1beta1.AddToScheme, exportv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return err
@@ -95,6 +101,9 @@ func (w *world) start(ctx context.Context) error {
 		return err
 	}
 	if _, err := rights.Ship(ctx, ".", w.client); err != nil {
+		return err
+	}
+	if err := w.startWebhooks(ctx, scheme); err != nil {
 		return err
 	}
 	if err := w.denyStatus(ctx); err != nil {
@@ -142,7 +151,9 @@ func (w *world) denyStatus(ctx context.Context) error {
 	vm := &v1.VirtualMachine{ObjectMeta: meta, Spec: v1.VirtualMachineSpec{
 		RunStrategy: ptr.To(v1.RunStrategyHalted), Template: &v1.VirtualMachineInstanceTemplateSpec{},
 	}}
-	snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta}
+	snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta, Spec: snapshotv1beta1.VirtualMachineSnapshotSpec{
+		Source: corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: vm.Name},
+	}}
 	objects := []client.Object{vm, snapshot}
 	for _, object := range objects {
 		if err := w.client.Create(ctx, object); err != nil {
@@ -202,6 +213,13 @@ func console(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
+// settings are the configuration of the cluster.
+func settings() clusterconfig.Config {
+	config := clusterconfig.Default()
+	config.FeatureGates, config.HotplugVolumes = clusterconfig.NewFeatureGates([]string{"ObjectGraph", clusterconfig.GateIncrementalBackup}, nil), true
+	return config
+}
+
 // serve runs virt-api and registers it with the aggregation layer.
 func (w *world) serve(ctx context.Context, agents *agentclient.Client) error {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey(service+"."+namespace+".svc", nil, nil)
@@ -216,8 +234,7 @@ func (w *world) serve(ctx context.Context, agents *agentclient.Client) error {
 	if err != nil {
 		return err
 	}
-	config := clusterconfig.Default()
-	config.FeatureGates, config.HotplugVolumes = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil), true
+	config := settings()
 	api := &subresource.API{
 		Client: w.own, Agents: agents, Config: func() clusterconfig.Config { return config },
 		Health:       &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }},
