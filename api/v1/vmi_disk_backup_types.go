@@ -44,9 +44,35 @@ type DiskBackup struct {
 	// +listType=atomic
 	// +optional
 	KeptCheckpoints []string `json:"keptCheckpoints,omitempty"`
-	// canceled is true once the backup is to be aborted. It stays true.
+	// pull means that nothing is copied: QEMU serves the disks as they were at the point in time, until the backup is canceled. The utility
+	// volume then has what the guest overwrites meanwhile.
+	// +optional
+	Pull *DiskBackupPull `json:"pull,omitempty"`
+	// canceled is true once the backup is to be aborted. It stays true. A pull ends with it.
 	// +optional
 	Canceled bool `json:"canceled,omitempty"`
+}
+
+// DiskBackupPull is the Pod to which the agent connects so that it can read the disks of a pull. It is empty while there is no such Pod. The
+// agent connects to it, and never the reverse. Set by virt-controller.
+type DiskBackupPull struct {
+	// podIP is the Pod's address.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	PodIP string `json:"podIP,omitempty"`
+	// port is the port on which the Pod waits for the agent.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// serverName is the name in the Pod's certificate.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	ServerName string `json:"serverName,omitempty"`
+	// podUID is the Pod's UID. With another one, the agent closes its connections and connects again.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	PodUID string `json:"podUID,omitempty"`
 }
 
 // DiskBackupRecord is what the agent has done for a DiskBackup. It is a copy of an entry in the domain's metadata. Set by the
@@ -78,6 +104,13 @@ type DiskBackupRecord struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	FullBecause string `json:"fullBecause,omitempty"`
+	// pull is true if QEMU serves the disks instead of copying them.
+	// +optional
+	Pull bool `json:"pull,omitempty"`
+	// canceled is true once the agent ends a pull that was served, because it was canceled. Only then it succeeds. Whether a client has read
+	// the disks is not known to the agent.
+	// +optional
+	Canceled bool `json:"canceled,omitempty"`
 	// problem explains, for people, why the backup failed.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
@@ -91,9 +124,9 @@ type DiskBackupStage string
 const (
 	// DiskBackupRequested: the backup may be running or not.
 	DiskBackupRequested DiskBackupStage = "Requested"
-	// DiskBackupRunning: its point in time has passed, and the disks are being copied.
+	// DiskBackupRunning: its point in time has passed, and the disks are being copied, or can be read in a pull.
 	DiskBackupRunning DiskBackupStage = "Running"
-	// DiskBackupSucceeded: all of the disks have been copied.
+	// DiskBackupSucceeded: all of the disks have been copied. A pull: they could be read until it was canceled.
 	DiskBackupSucceeded DiskBackupStage = "Succeeded"
 	// DiskBackupFailed: they have not, and will not be.
 	DiskBackupFailed DiskBackupStage = "Failed"

@@ -102,5 +102,8 @@ func MigrationNode(name string) (string, bool) {
 	return node, ok && node != ""
 }
 
+// BackupName returns the name in the certificate with which a node's agent authenticates to the exporters that read the disks of its guests.
+func BackupName(node string) string { return node + ".virt-handler-backup" }
+
 // ClientName is the common name in virt-api's certificate. Agents serve no other client on ConsolePort.
 const ClientName = "kubevirt.io:virt-api"

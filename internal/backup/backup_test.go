@@ -81,8 +81,10 @@ func TestDecide(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	intent := &Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}, Canceled: true,
-		Checkpoint: "c", Since: "b", Kept: []string{"a", "b"}}
-	record := Record{ID: "a", Stage: Failed, StartedAt: now, EndedAt: now.Add(time.Minute), Problem: "no", Checkpoint: "c", Since: "b", FullBecause: "why"}
+		Checkpoint: "c", Since: "b", Kept: []string{"a", "b"}, Pull: true,
+		Exporter: Exporter{IP: "10.0.0.1", Port: ExporterPort, ServerName: "virt-export-b.shop.svc", UID: "u"}}
+	record := Record{ID: "a", Stage: Failed, StartedAt: now, EndedAt: now.Add(time.Minute), Problem: "no", Checkpoint: "c", Since: "b", FullBecause: "why",
+		Pull: true, Canceled: true}
 	raw, err := json.Marshal(v1.VirtualMachineInstanceStatus{DiskBackup: intent.Status(), DiskBackupRecord: record.Status()})
 	if err != nil {
 		t.Fatal(err)

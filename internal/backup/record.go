@@ -23,8 +23,30 @@ type Intent struct {
 	// are those from which later backups may be. Empty means none.
 	Checkpoint, Since string
 	Kept              []string
-	// Canceled is set once and never reset after that.
+	// Pull means that QEMU serves the disks until the intent is canceled. The utility volume then has the scratch files, with what the guest
+	// overwrites meanwhile.
+	Pull bool
+	// Exporter is the Pod that reads the disks of a pull. It is zero while there is none, and may be replaced by another.
+	Exporter Exporter
+	// Canceled is set once and never reset after that. A pull ends with it.
 	Canceled bool
+}
+
+// ExporterPort is the port on which an exporter waits for the agent, and ExporterProtocol the protocol that both negotiate with TLS.
+const (
+	ExporterPort     = 8444
+	ExporterProtocol = "nbd"
+)
+
+// Exporter is a Pod to which the agent connects so that it can read the disks of a pull.
+type Exporter struct {
+	// IP and Port are its address.
+	IP   string
+	Port int32
+	// ServerName is the name in its certificate, which the authority of exporters has signed.
+	ServerName string
+	// UID is the Pod's.
+	UID string
 }
 
 // File returns the path of a volume's image in the utility volume.
@@ -45,7 +67,12 @@ type Record struct {
 	Checkpoint, Since string
 	// FullBecause explains to users why an incremental backup or a checkpoint was requested and there is none.
 	FullBecause string
-	// Problem explains to users why it failed.
+	// Pull reports whether QEMU serves the disks instead of copying them.
+	Pull bool
+	// Canceled is set before a pull that was served is ended because it was canceled. Such a pull succeeds; whether a client has read the
+	// disks, the exporter knows.
+	Canceled bool
+	// Problem explains to users why it failed. It is set before a running pull is ended because of it.
 	Problem string
 }
 
@@ -61,9 +88,9 @@ const (
 	None Stage = iota
 	// Requested: libvirt's job may have begun or not. Results of earlier jobs have been discarded.
 	Requested
-	// Running: the job has begun, so the backup has its point in time.
+	// Running: the job has begun, so the backup has its point in time. The disks of a pull can be read.
 	Running
-	// Succeeded: the disks have been copied.
+	// Succeeded: the disks have been copied. A pull was canceled, and could be read until then.
 	Succeeded
 	// Failed: they have not, and will not be.
 	Failed

@@ -39,10 +39,14 @@ func IntentOf(status *v1.VirtualMachineInstanceStatus) *Intent {
 	if b == nil || b.ID == "" {
 		return nil
 	}
-	return &Intent{
+	i := &Intent{
 		ID: b.ID, UtilityVolume: b.UtilityVolume, Directory: b.Directory, FilePrefix: b.FilePrefix, Volumes: slices.Clone(b.Volumes),
 		Checkpoint: b.Checkpoint, Since: b.Since, Kept: slices.Clone(b.KeptCheckpoints), Canceled: b.Canceled,
 	}
+	if p := b.Pull; p != nil {
+		i.Pull, i.Exporter = true, Exporter{IP: p.PodIP, Port: p.Port, ServerName: p.ServerName, UID: p.PodUID}
+	}
+	return i
 }
 
 // Status returns the intent in the format of the VMI's status, or nil for a nil intent.
@@ -50,10 +54,14 @@ func (i *Intent) Status() *v1.DiskBackup {
 	if i == nil {
 		return nil
 	}
-	return &v1.DiskBackup{
+	status := &v1.DiskBackup{
 		ID: i.ID, UtilityVolume: i.UtilityVolume, Directory: i.Directory, FilePrefix: i.FilePrefix, Volumes: slices.Clone(i.Volumes),
 		Checkpoint: i.Checkpoint, Since: i.Since, KeptCheckpoints: slices.Clone(i.Kept), Canceled: i.Canceled,
 	}
+	if e := i.Exporter; i.Pull {
+		status.Pull = &v1.DiskBackupPull{PodIP: e.IP, Port: e.Port, ServerName: e.ServerName, PodUID: e.UID}
+	}
+	return status
 }
 
 // RecordOf returns the agent's record in a VMI's status. An unknown stage is None.
@@ -65,7 +73,7 @@ func RecordOf(status *v1.VirtualMachineInstanceStatus) Record {
 	stage, _ := StageNamed(r.Stage)
 	return Record{
 		ID: r.ID, Stage: stage, Problem: r.Problem, StartedAt: utc(r.StartedAt), EndedAt: utc(r.EndedAt),
-		Checkpoint: r.Checkpoint, Since: r.Since, FullBecause: r.FullBecause,
+		Checkpoint: r.Checkpoint, Since: r.Since, FullBecause: r.FullBecause, Pull: r.Pull, Canceled: r.Canceled,
 	}
 }
 
@@ -76,7 +84,7 @@ func (r Record) Status() *v1.DiskBackupRecord {
 	}
 	return &v1.DiskBackupRecord{
 		ID: r.ID, Stage: r.Stage.Name(), Problem: r.Problem, StartedAt: optional(r.StartedAt), EndedAt: optional(r.EndedAt),
-		Checkpoint: r.Checkpoint, Since: r.Since, FullBecause: r.FullBecause,
+		Checkpoint: r.Checkpoint, Since: r.Since, FullBecause: r.FullBecause, Pull: r.Pull, Canceled: r.Canceled,
 	}
 }
 

@@ -6,6 +6,7 @@ package certificate
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"testing"
 	"time"
 
@@ -46,5 +47,62 @@ func TestIssue(t *testing.T) {
 	}
 	if _, _, err := (Authority{role: Exporter}).Issue(Subject{}, now, now.Add(time.Hour)); err == nil {
 		t.Error("there is no CA")
+	}
+}
+
+// TestConnectionsOfAgentsToExporters connects agents to an exporter that reads the disks of a guest on node blue.
+func TestConnectionsOfAgentsToExporters(t *testing.T) {
+	const name, agentName = "virt-export-e.default.svc", "blue.virt-handler-backup"
+	w := newWorld(t)
+	exporter, agent := w.issue(t, Exporter, Subject{DNSNames: []string{name}}), w.issue(t, AgentBackup, AgentBackupSubject("blue"))
+	var trusted []byte
+	config := PullServer(func() (*tls.Certificate, error) { return exporter.Certificate, nil }, func() ([]byte, error) {
+		if trusted == nil {
+			return nil, errors.New("there is none yet")
+		}
+		return trusted, nil
+	}, "blue")
+	address := serve(t, config)
+	dial := func(own Provider, trust Trust, serverName string) error {
+		t.Helper()
+		client, err := PullClient(own, trust, serverName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return connect(address, client)
+	}
+	if err := dial(agent, w.trust, name); err == nil {
+		t.Error("the exporter has no authority to trust, and accepts an agent")
+	}
+	trusted = w.authorities[AgentBackup.Name].Bundle()
+	if err := dial(agent, w.trust, name); err != nil {
+		t.Fatalf("the agent of the guest's node: %v", err)
+	}
+	if err := dial(agent, w.trust, "virt-export-f.default.svc"); err == nil {
+		t.Error("the agent accepts another exporter")
+	}
+	if err := dial(agent, newWorld(t).trust, name); err == nil {
+		t.Error("the agent accepts an exporter of another authority")
+	}
+	for who, own := range map[string]Provider{
+		"the agent of another node":           w.issue(t, AgentBackup, AgentBackupSubject("red")),
+		"the agent of two nodes":              w.issue(t, AgentBackup, Subject{DNSNames: []string{agentName, "red.virt-handler-backup"}}),
+		"a migration with the name":           w.issue(t, AgentMigration, Subject{DNSNames: []string{agentName}}),
+		"an agent of another authority":       newWorld(t).issue(t, AgentBackup, AgentBackupSubject("blue")),
+		"a client without a certificate":      static{&tls.Certificate{}},
+		"an exporter that connects to itself": exporter,
+	} {
+		if err := dial(own, w.trust, name); err == nil {
+			t.Errorf("the exporter accepts %s", who)
+		}
+	}
+	other, err := PullClient(agent, w.trust, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, protocols := range [][]string{nil, {"http/1.1"}} {
+		if other.NextProtos = protocols; connect(address, other) == nil {
+			t.Errorf("the exporter accepts the protocols %v", protocols)
+		}
 	}
 }

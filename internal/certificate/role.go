@@ -93,6 +93,12 @@ var (
 		usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth},
 		subject:    perNode(AgentMigrationSubject),
 	}
+	// AgentBackup is the role of agents as clients of the exporters that read the disks of their guests. Each certificate is for one node.
+	AgentBackup = Role{
+		Name: "virt-handler-backup", Component: "virt-handler", account: handlerAccount,
+		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+		subject: perNode(AgentBackupSubject),
+	}
 	// APIClient is the role of virt-api as a client of the agents.
 	APIClient = Role{
 		Name: "virt-api-client", Component: "virt-api", account: apiAccount,
@@ -115,7 +121,7 @@ var (
 
 // Roles returns all roles.
 func Roles() []Role {
-	return []Role{AgentServing, AgentMigration, APIClient, APIServing, ExportProxyServing}
+	return []Role{AgentServing, AgentMigration, AgentBackup, APIClient, APIServing, ExportProxyServing}
 }
 
 // RoleOf returns the role of a signer, if it is one of Roles.
@@ -147,6 +153,11 @@ func AgentSubject(node string) Subject {
 // AgentMigrationSubject returns the subject of a node's agent in connections between agents.
 func AgentMigrationSubject(node string) Subject {
 	return Subject{DNSNames: []string{agentapi.MigrationName(node)}}
+}
+
+// AgentBackupSubject returns the subject of a node's agent as a client of exporters.
+func AgentBackupSubject(node string) Subject {
+	return Subject{DNSNames: []string{agentapi.BackupName(node)}}
 }
 
 // APIClientSubject returns the subject of virt-api as a client of agents.

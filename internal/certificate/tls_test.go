@@ -31,7 +31,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{authorities: map[string]Authority{}, trust: Trust(t.TempDir())}
-	for _, role := range Roles() {
+	for _, role := range Authorities() {
 		w.authorities[role.Name], _, _ = advance(t, Authority{role: role}, time.Now())
 		w.publish(t, role)
 	}

@@ -70,6 +70,8 @@ func subjectOf(role Role) Subject {
 		return AgentSubject("blue")
 	case AgentMigration.Name:
 		return AgentMigrationSubject("blue")
+	case AgentBackup.Name:
+		return AgentBackupSubject("blue")
 	case APIClient.Name:
 		return APIClientSubject()
 	case ExportProxyServing.Name:

@@ -45,7 +45,7 @@ type Reconciler struct {
 
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=list;watch
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests/approval;certificatesigningrequests/status,verbs=update
-// +kubebuilder:rbac:groups=certificates.k8s.io,resources=signers,resourceNames=kubevirt.io/virt-handler-serving;kubevirt.io/virt-handler-migration;kubevirt.io/virt-api-client;kubevirt.io/virt-api-serving;kubevirt.io/virt-exportproxy-serving,verbs=approve;sign
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=signers,resourceNames=kubevirt.io/virt-handler-serving;kubevirt.io/virt-handler-migration;kubevirt.io/virt-handler-backup;kubevirt.io/virt-api-client;kubevirt.io/virt-api-serving;kubevirt.io/virt-exportproxy-serving,verbs=approve;sign
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {

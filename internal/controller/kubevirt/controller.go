@@ -78,7 +78,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;configmaps,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,verbs=list;watch
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.subresources.kubevirt.io;v1alpha3.subresources.kubevirt.io,verbs=get;create;patch;delete
-// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-handler-migration-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca;kubevirt-virt-exporter-ca;kubevirt-virt-exportproxy-serving-ca,verbs=update;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-handler-migration-ca;kubevirt-virt-handler-backup-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca;kubevirt-virt-exporter-ca;kubevirt-virt-exportproxy-serving-ca,verbs=update;delete
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=servicemonitors.monitoring.coreos.com;prometheusrules.monitoring.coreos.com,verbs=list;watch
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=monitoring.coreos.com,namespace=kubevirt,resources=prometheusrules,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
