@@ -32,10 +32,21 @@ type Intent struct {
 	Canceled bool
 }
 
-// ExporterPort is the port on which an exporter waits for the agent, and ExporterProtocol the protocol that both negotiate with TLS.
+// The connections of a pull. The agent connects to the exporter with TLS, and keeps a few connections that are not used yet. Each is one
+// session of NBD, in which the exporter is the client.
 const (
-	ExporterPort     = 8444
+	// ExporterPort is the port on which an exporter waits for the agent.
+	ExporterPort = 8444
+	// ExporterProtocol is the protocol that both negotiate with TLS.
+	//
+	// In NBD, the server greets first. Here, the exporter sends the four bytes of its client flags as soon as it wants to use a connection,
+	// without waiting for the greeting, which follows: QEMU disconnects clients that do not finish the handshake within seconds, so that the
+	// agent only connects to QEMU when the first bytes have arrived. QEMU's server always has the flags FIXED_NEWSTYLE and NO_ZEROES.
 	ExporterProtocol = "nbd"
+	// DirtyBitmap is the name of the bitmap with what has changed since the checkpoint, which each export of an incremental pull has: its
+	// metadata context is DirtyContext. The name of the export is that of the volume.
+	DirtyBitmap  = "changes"
+	DirtyContext = "qemu:dirty-bitmap:" + DirtyBitmap
 )
 
 // Exporter is a Pod to which the agent connects so that it can read the disks of a pull.
