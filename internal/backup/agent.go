@@ -16,7 +16,7 @@ const (
 	JobActive
 	// JobOther: another job is running, such as a migration. Results are not known until it has ended.
 	JobOther
-	// JobSucceeded: there is no job, and the last one was a backup that has copied everything.
+	// JobSucceeded: there is no job, and the last one was a backup that has copied everything, or a pull, however that ended.
 	JobSucceeded
 	// JobFailed: there is no job, and the last one was a backup that failed or was aborted.
 	JobFailed
@@ -28,6 +28,8 @@ type Job struct {
 	State JobState
 	// Problem explains to users why it failed.
 	Problem string
+	// Socket is where the active job serves the disks. It is empty for a job that copies them.
+	Socket string
 }
 
 // View is what the agent observes.
@@ -43,6 +45,10 @@ type View struct {
 	// Images reports whether all images of the record's backup exist, in the directory that only this backup has. libvirt removes them if
 	// the job fails, and does not report of which backup a result is. It only matters with JobSucceeded.
 	Images bool
+	// Foreign is set if the active job is certainly not the record's: the request of an earlier process has reached libvirt late.
+	Foreign bool
+	// NoRoom is why the guest's writes would soon fail if a running pull went on: its scratch files cannot grow enough.
+	NoRoom string
 	// Blocked is set while no backup may begin: the guest migrates, or the utility volume is not there.
 	Blocked bool
 	// Changes is what is known about changed blocks. It only matters before the record is written.
@@ -77,6 +83,7 @@ const (
 	problemLost     = "the job has ended, and libvirt does not report how"
 	problemMissing  = "libvirt reports that a backup has succeeded, but not all images of this one are there"
 	problemFailed   = "libvirt reports that the job has failed, without a reason"
+	problemStopped  = "QEMU has stopped serving the disks, although the backup was not canceled"
 )
 
 // Decide returns the agent's next action, and the record for Request and Write.
@@ -88,10 +95,7 @@ func Decide(v View) (Action, Record) {
 	case JobOther:
 		return Wait, v.Record
 	case JobSucceeded:
-		if !v.Images {
-			return v.end(Failed, problemMissing)
-		}
-		return v.end(Succeeded, "")
+		return v.succeeded()
 	case JobFailed:
 		if v.Job.Problem == "" {
 			v.Job.Problem = problemFailed
@@ -114,7 +118,7 @@ func (v View) idle() (Action, Record) {
 	case i == nil || i.ID == v.Record.ID:
 		return Wait, v.Record
 	case i.Canceled:
-		return Write, Record{ID: i.ID, Stage: Failed, StartedAt: v.Now, EndedAt: v.Now, Problem: problemCanceled}
+		return Write, Record{ID: i.ID, Stage: Failed, StartedAt: v.Now, EndedAt: v.Now, Problem: problemCanceled, Pull: i.Pull}
 	case v.Blocked || v.Job.State == JobOther:
 		return Wait, v.Record
 	default:
@@ -127,17 +131,48 @@ func (v View) wanted() bool {
 	return v.Intent != nil && v.Intent.ID == v.Record.ID && !v.Intent.Canceled
 }
 
-func (v View) active() (Action, Record) {
+// succeeded ends a backup of which libvirt reports success.
+func (v View) succeeded() (Action, Record) {
 	switch {
+	case v.Record.Pull:
+		// libvirt reports the same of a pull that was aborted, for whatever reason, and of one that nobody has read.
+		if v.Record.Canceled {
+			return v.end(Succeeded, "")
+		}
+		return v.end(Failed, problemStopped)
+	case !v.Images:
+		return v.end(Failed, problemMissing)
+	default:
+		return v.end(Succeeded, "")
+	}
+}
+
+func (v View) active() (Action, Record) {
+	next := v.Record
+	running := v.Record.Stage == Running
+	switch {
+	case v.Foreign || v.Record.Canceled || v.Record.Problem != "":
+		return Abort, v.Record
+	case running && v.Record.Pull && v.canceled():
+		// Written before the job is aborted: afterwards it would not be known that the disks were served until now.
+		next.Canceled = true
+		return Write, next
 	case !v.wanted():
 		return Abort, v.Record
-	case v.Record.Stage == Requested:
-		next := v.Record
+	case running && v.Record.Pull && v.NoRoom != "":
+		next.Problem = v.NoRoom
+		return Write, next
+	case !running:
 		next.Stage = Running
 		return Write, next
 	default:
 		return Wait, v.Record
 	}
+}
+
+// canceled reports whether virt-controller has canceled the record's backup.
+func (v View) canceled() bool {
+	return v.Intent != nil && v.Intent.ID == v.Record.ID && v.Intent.Canceled
 }
 
 // inactive decides while there is neither a job nor a result.
@@ -160,6 +195,9 @@ func (v View) inactive() (Action, Record) {
 
 func (v View) end(stage Stage, problem string) (Action, Record) {
 	next := v.Record
+	if next.Problem != "" && stage == Failed {
+		problem = next.Problem // for which the job was aborted
+	}
 	next.Stage, next.EndedAt, next.Problem = stage, v.Now, problem
 	return Write, next
 }

@@ -19,6 +19,10 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func TestDecide(t *testing.T) {
 	open, canceled, other := &Intent{ID: "a"}, &Intent{ID: "a", Canceled: true}, &Intent{ID: "b"}
 	requested, running := Record{ID: "a", Stage: Requested, StartedAt: now}, Record{ID: "a", Stage: Running, StartedAt: now}
+	pull, pullCanceled := &Intent{ID: "a", Pull: true}, &Intent{ID: "a", Pull: true, Canceled: true}
+	served := Record{ID: "a", Stage: Running, StartedAt: now, Pull: true}
+	requestedPull, canceledPull, fullPull := served, served, served
+	requestedPull.Stage, canceledPull.Canceled, fullPull.Problem = Requested, true, "full"
 	ended := func(r Record, stage Stage, problem string) Record {
 		r.Stage, r.EndedAt, r.Problem = stage, now, problem
 		return r
@@ -67,6 +71,26 @@ func TestDecide(t *testing.T) {
 		"has failed":                             {View{Intent: open, Record: running, Job: Job{State: JobFailed, Problem: "no"}}, Write, ended(running, Failed, "no")},
 		"has failed for no reason":               {View{Intent: open, Record: running, Job: Job{State: JobFailed}}, Write, ended(running, Failed, problemFailed)},
 		"has run, but nobody knows how it ended": {View{Intent: open, Record: running}, Write, ended(running, Failed, problemLost)},
+
+		"a pull is wanted":                      {View{Intent: pull}, Request, requestedPull},
+		"a pull is canceled before the start":   {View{Intent: pullCanceled}, Write, ended(requestedPull, Failed, problemCanceled)},
+		"a pull is requested and runs":          {View{Intent: pull, Record: requestedPull, Job: Job{State: JobActive}}, Write, served},
+		"a pull is requested, another job runs": {View{Intent: pull, Record: requestedPull, Job: Job{State: JobActive}, Foreign: true}, Abort, requestedPull},
+		"a pull, requested, canceled and runs":  {View{Intent: pullCanceled, Record: requestedPull, Job: Job{State: JobActive}}, Abort, requestedPull},
+		"a pull, requested, ended by others":    {View{Intent: pull, Record: requestedPull, Job: Job{State: JobSucceeded}}, Write, ended(requestedPull, Failed, problemStopped)},
+		"a pull runs":                           {View{Intent: pull, Record: served, Job: Job{State: JobActive}}, Wait, served},
+		"a pull runs and is canceled":           {View{Intent: pullCanceled, Record: served, Job: Job{State: JobActive}}, Write, canceledPull},
+		"a pull that is to be ended":            {View{Intent: pullCanceled, Record: canceledPull, Job: Job{State: JobActive}}, Abort, canceledPull},
+		"a pull was ended":                      {View{Intent: pullCanceled, Record: canceledPull, Job: Job{State: JobSucceeded}}, Write, ended(canceledPull, Succeeded, "")},
+		"a pull was ended, and an old VMI read": {View{Record: canceledPull, Job: Job{State: JobSucceeded}}, Write, ended(canceledPull, Succeeded, "")},
+		"a pull whose end nobody knows":         {View{Intent: pullCanceled, Record: canceledPull}, Write, ended(canceledPull, Failed, problemLost)},
+		"a pull without an intent":              {View{Record: served, Job: Job{State: JobActive}}, Abort, served},
+		"a pull was ended by others":            {View{Intent: pull, Record: served, Job: Job{State: JobSucceeded}}, Write, ended(served, Failed, problemStopped)},
+		"a pull has no room":                    {View{Intent: pull, Record: served, Job: Job{State: JobActive}, NoRoom: "full"}, Write, fullPull},
+		"a pull without room is to be ended":    {View{Intent: pull, Record: fullPull, Job: Job{State: JobActive}}, Abort, fullPull},
+		"a pull without room was ended":         {View{Intent: pullCanceled, Record: fullPull, Job: Job{State: JobSucceeded}}, Write, ended(fullPull, Failed, "full")},
+		"a pull without room, nobody knows how": {View{Intent: pull, Record: fullPull}, Write, ended(fullPull, Failed, "full")},
+		"a copy is requested, a late pull runs": {View{Intent: open, Record: requested, Job: Job{State: JobActive}, Foreign: true}, Abort, requested},
 	} {
 		tc.view.Now, tc.view.Images = now, !strings.HasSuffix(name, "no images")
 		action, record := Decide(tc.view)

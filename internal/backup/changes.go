@@ -29,7 +29,7 @@ const maxNamed = 5
 // record returns the record with which a backup begins. It is an incremental one only if all of its disks have been tracked since the
 // checkpoint: the images of one backup belong together. What kind of backup it is only changes if libvirt refuses an incremental one.
 func (i *Intent) record(now time.Time, c Changes) Record {
-	r := Record{ID: i.ID, Stage: Requested, StartedAt: now}
+	r := Record{ID: i.ID, Stage: Requested, StartedAt: now, Pull: i.Pull}
 	if i.Checkpoint == "" {
 		return r
 	}

@@ -4,6 +4,7 @@
 package backup
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/vireo-project/vireo/test/model"
@@ -35,18 +36,39 @@ type world struct {
 	// full is set if the record says so, which was an incremental one; activeFull and copiedFull say the same of the job and of the images.
 	full, activeFull, pendingFull bool
 	copiedFull                    [3]bool
+
+	// pulls are the backups that are pulls, and served those that QEMU has served until the agent ended them because they were canceled.
+	pulls, served [3]bool
+	// ending is set in the record before the agent ends a canceled pull, and short in one of a pull that has no room.
+	ending, short bool
+	// noRoom means that the scratch files of the active pull cannot grow enough.
+	noRoom bool
+	// wasCanceled are the backups that virt-controller has canceled, and shown those of which the record has said that they are served.
+	wasCanceled, shown [3]bool
 }
+
+// noRoom is the problem of a pull that has no room.
+const noRoom = "no room"
 
 type rules func(View) (Action, Record)
 
 func (w world) view() View {
-	v := View{Record: Record{ID: ids[w.of], Stage: w.stage}, Images: w.images[w.of], Only: w.of != 0 && w.once == w.of}
+	v := View{
+		Record: Record{ID: ids[w.of], Stage: w.stage, Pull: w.pulls[w.of], Canceled: w.ending}, Images: w.images[w.of] && !w.pulls[w.of],
+		Foreign: w.active != 0 && w.active != w.of && (w.pulls[w.active] || w.pulls[w.of]), Only: w.of != 0 && w.once == w.of,
+	}
 	v.Changes.Checkpoints = map[string][]string{"c": nil}
 	if w.of != 0 && !w.full {
 		v.Record.Since = "c"
 	}
+	if w.short {
+		v.Record.Problem = noRoom
+	}
+	if w.noRoom {
+		v.NoRoom = noRoom
+	}
 	if w.seen != 0 {
-		v.Intent = &Intent{ID: ids[w.seen], Canceled: w.seenCanceled, Checkpoint: "k", Since: "c"}
+		v.Intent = &Intent{ID: ids[w.seen], Canceled: w.seenCanceled, Pull: w.pulls[w.seen], Checkpoint: "k", Since: "c"}
 	}
 	switch {
 	case w.active != 0:
@@ -61,12 +83,18 @@ func (w world) view() View {
 }
 
 func (w world) recorded(r Record) world {
+	if r.Canceled && !w.ending {
+		// What the record says is true if the job is the backup's now.
+		w.served[w.of], w.copiedFull[w.of] = w.active == w.of, w.activeFull
+	}
 	w.stage, w.of, w.refused, w.full = r.Stage, 0, false, !r.Incremental()
+	w.ending, w.short = r.Canceled, r.Problem == noRoom
 	for i, id := range ids {
 		if id == r.ID {
 			w.of = uint8(i)
 		}
 	}
+	w.shown[w.of] = w.shown[w.of] || w.pulls[w.of] && w.stage == Running && w.active != w.of && !w.ending && !w.short && !w.complete[w.of]
 	return w
 }
 
@@ -112,7 +140,12 @@ func (r rules) act(w world, add model.Add[world]) {
 
 func (w world) libvirt(add model.Add[world]) {
 	next := w
-	if w.active != 0 {
+	switch {
+	case w.active != 0 && w.pulls[w.active]:
+		add("somebody else ends the pull", true, w.fails())
+		next.noRoom = true
+		add("the claim fills up", true, next)
+	case w.active != 0:
 		next.active, next.result = 0, JobSucceeded
 		next.complete[w.active], next.copiedFull[w.active] = true, w.activeFull
 		add("the job succeeds", false, next)
@@ -128,10 +161,13 @@ func (w world) libvirt(add model.Add[world]) {
 	}
 }
 
-// fails ends the job without success: libvirt removes the images.
+// fails ends the job without success: libvirt removes the images. It reports each pull that has ended as a success.
 func (w world) fails() world {
 	w.result, w.images[w.active] = JobFailed, false
-	w.active = 0
+	if w.pulls[w.active] {
+		w.result = JobSucceeded
+	}
+	w.active, w.noRoom = 0, false
 	return w
 }
 
@@ -140,21 +176,33 @@ func (w world) controller(add model.Add[world]) {
 	ended := w.of == w.wanted && w.stage >= Succeeded
 	switch {
 	case w.wanted == 0:
-		next.wanted = 1
-		add("virt-controller requests a", false, next)
+		w.request(1, add)
 	case !w.canceled && !ended:
-		next.canceled = true
-		add("virt-controller cancels", true, next)
+		next.canceled, next.wasCanceled[w.wanted] = true, true
+		add("virt-controller cancels", !w.pulls[w.wanted], next)
 	case w.wanted == 1 && ended:
-		next.wanted, next.canceled = 2, false
-		add("virt-controller requests b", false, next)
+		w.request(2, add)
 	}
+}
+
+func (w world) request(id uint8, add model.Add[world]) {
+	w.wanted, w.canceled = id, false
+	add("virt-controller requests the copy "+ids[id], false, w)
+	w.pulls[id] = true
+	add("virt-controller requests the pull "+ids[id], false, w)
 }
 
 // violation describes the safety property that a state violates.
 func violation(w world) string {
-	if w.stage == Succeeded && !w.complete[w.of] {
+	switch pull := w.pulls[w.of]; {
+	case w.stage == Succeeded && !pull && !w.complete[w.of]:
 		return "a backup is reported as complete that was not copied"
+	case w.stage == Succeeded && pull && !w.served[w.of]:
+		return "a pull is reported as complete that was not served until it was canceled"
+	case w.stage == Succeeded && pull && !w.wasCanceled[w.of]:
+		return "a pull is reported as complete that was not canceled"
+	case w.shown[w.of]:
+		return "a pull is reported as running that is not served"
 	}
 	if w.stage == Succeeded && w.full && !w.copiedFull[w.of] {
 		return "a backup is reported as a full one that has only what has changed"
@@ -174,12 +222,14 @@ func TestModel(t *testing.T) {
 	if w, found := e.Stuck(settled); found {
 		t.Fatalf("no settled state can be reached:\n  %s\n%+v", e.Path(w), w)
 	}
-	both := false
-	for _, w := range e.States {
-		both = both || settled(w) && w.stage == Succeeded && w.complete[1]
-	}
-	if !both {
-		t.Error("the two backups never succeed")
+	for name, done := range map[string]func(world) bool{
+		"the copies":            func(w world) bool { return w.complete[1] && w.complete[2] },
+		"the pulls":             func(w world) bool { return w.served[1] && w.served[2] },
+		"the copy and the pull": func(w world) bool { return w.complete[1] && w.served[2] },
+	} {
+		if !slices.ContainsFunc(e.States, func(w world) bool { return settled(w) && w.stage == Succeeded && done(w) }) {
+			t.Errorf("%s never succeed", name)
+		}
 	}
 	t.Logf("%d states", len(e.States))
 }
@@ -206,6 +256,29 @@ func TestModelDetectsBrokenRules(t *testing.T) {
 		},
 		"a request that was lost does not matter": func(v View) (Action, Record) {
 			v.Only = true
+			return Decide(v)
+		},
+		"a pull has succeeded if libvirt reports it": func(v View) (Action, Record) {
+			action, next := Decide(v)
+			if next.Pull && next.Stage == Failed && v.Job.State == JobSucceeded {
+				next.Stage = Succeeded
+			}
+			return action, next
+		},
+		"a pull goes on without room": func(v View) (Action, Record) {
+			if v.Job.State == JobActive && v.NoRoom != "" {
+				return Wait, v.Record
+			}
+			return Decide(v)
+		},
+		"whose job it is does not matter": func(v View) (Action, Record) {
+			v.Foreign = false
+			return Decide(v)
+		},
+		"a pull is canceled if nobody wants it": func(v View) (Action, Record) {
+			if v.Intent == nil && v.Record.Pull && v.Record.Stage == Running {
+				v.Intent = &Intent{ID: v.Record.ID, Pull: true, Canceled: true}
+			}
 			return Decide(v)
 		},
 		"a refusal is forgotten": func(v View) (Action, Record) {
