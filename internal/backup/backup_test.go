@@ -123,7 +123,7 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(record, RecordOf(stored)); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
-	if got := intent.File("root"); got != "vm/b-1/b-root.qcow2" {
+	if got := intent.File("root"); got != "vm/b-1/b-root.scratch.qcow2" {
 		t.Errorf("the file is %s", got)
 	}
 	var none *Intent

@@ -60,9 +60,13 @@ type Exporter struct {
 	UID string
 }
 
-// File returns the path of a volume's image in the utility volume.
+// File returns the path of a volume's image in the utility volume, or of the scratch file in a pull, which libvirt removes at the end.
 func (i *Intent) File(volume string) string {
-	return path.Join(i.Directory, i.FilePrefix+volume+".qcow2")
+	suffix := ".qcow2"
+	if i.Pull {
+		suffix = ".scratch.qcow2"
+	}
+	return path.Join(i.Directory, i.FilePrefix+volume+suffix)
 }
 
 // Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as long as the guest.
@@ -112,3 +116,9 @@ func (r Record) Ended() bool { return r.Stage == None || r.Stage == Succeeded ||
 
 // Begun reports whether the backup has its point in time, or never will have one: the guest need not be frozen any more.
 func (r Record) Begun() bool { return r.Stage == Running || r.Stage == Succeeded || r.Stage == Failed }
+
+// Serves reports whether QEMU serves the disks for the exporter of an intent.
+func (r Record) Serves(i *Intent) bool {
+	return r.Pull && r.Stage == Running && !r.Canceled && r.Problem == "" && i.ID == r.ID && i.Pull && !i.Canceled &&
+		i.Exporter.IP != "" && i.Exporter.Port > 0 && i.Exporter.ServerName != ""
+}

@@ -108,9 +108,9 @@ func anyOf[A any](list []A) []any {
 	return all
 }
 
-// FuzzOpenSocket checks that only the sockets of libvirtd and of USB redirection are connected to.
+// FuzzOpenSocket checks that only the sockets of libvirtd, of USB redirection and of backups are connected to.
 func FuzzOpenSocket(f *testing.F) {
-	more := []brokerapi.OpenSocketArguments{{Name: "../x"}, {Name: "virt-usbredir-0"}, {Name: "virt-usbredir-9"}}
+	more := []brokerapi.OpenSocketArguments{{Name: "../x"}, {Name: "virt-usbredir-0"}, {Name: "virt-usbredir-9"}, {Name: "backup-a"}}
 	fuzzVerb(f, brokerapi.OpenSocket, more, func(t *testing.T, a brokerapi.OpenSocketArguments, accepted server.Task) {
 		if a.Wait {
 			return

@@ -52,7 +52,7 @@ const QEMUUser = layout.QEMUUser
 // Names of the Pod's own volumes.
 const (
 	// SocketsVolume is the emptyDir that contains only the sockets to which the agent connects: libvirtd's and those of
-	// USBSocketName.
+	// USBSocketName and BackupSocketName.
 	SocketsVolume = layout.SocketsVolume
 	// RuntimeVolume is the emptyDir for everything that libvirtd and QEMU write at run time.
 	RuntimeVolume = "libvirt-runtime"
@@ -201,6 +201,9 @@ func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
 
 // USBPorts is how many USB devices clients can attach to a guest at the same time.
 const USBPorts = layout.USBPorts
+
+// BackupSocketName is the name in SocketsVolume of the socket at which QEMU serves the disks of a backup, by the backup's UID.
+func BackupSocketName(id string) string { return layout.BackupSocketName(id) }
 
 // USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0.
 func USBSocketName(port int) string { return layout.USBSocketName(port) }

@@ -42,6 +42,8 @@ type BackupRequest struct {
 	Checkpoint string
 	// Since is the checkpoint of an earlier backup: the images have only what has changed since. Empty copies everything.
 	Since string
+	// Socket is where QEMU serves the disks instead of copying them. The images are then the scratch files.
+	Socket string
 }
 
 // BackupImage is the image that a disk is copied to.
@@ -50,6 +52,8 @@ type BackupImage struct {
 	Target string
 	// File is the name of the image in the directory of the backup.
 	File string
+	// Export is the name by which clients of the socket read the disk.
+	Export string
 	// Tracked reports whether the checkpoint has the disk: QEMU tracks its changes since then.
 	Tracked bool
 }
@@ -76,6 +80,8 @@ func DiskBackupNote(r backup.Record) string {
 		{"endedAt", noteTime(r.EndedAt)},
 		{"checkpoint", r.Checkpoint},
 		{"since", r.Since},
+		{"pull", noteFlag(r.Pull)},
+		{"canceled", noteFlag(r.Canceled)},
 		{"fullBecause", CleanLine(r.FullBecause, MaxBackupProblem)},
 		{"problem", CleanLine(r.Problem, MaxBackupProblem)},
 	} {
@@ -127,12 +133,26 @@ func setBackupAttribute(r *backup.Record, name, value string) (err error) {
 		r.Checkpoint, err = checkpointName(value)
 	case "since":
 		r.Since, err = checkpointName(value)
+	case "pull":
+		r.Pull = value == flagSet
+	case "canceled":
+		r.Canceled = value == flagSet
 	case "fullBecause":
 		r.FullBecause = CleanLine(value, MaxBackupProblem)
 	case "problem":
 		r.Problem = CleanLine(value, MaxBackupProblem)
 	}
 	return err
+}
+
+// flagSet is the value of an attribute that is set.
+const flagSet = "true"
+
+func noteFlag(set bool) string {
+	if set {
+		return flagSet
+	}
+	return ""
 }
 
 // checkpointName returns a name if it can be that of a checkpoint.

@@ -37,6 +37,8 @@ func TestDiskBackupOfADomain(t *testing.T) {
 		{ID: "a", Stage: backup.Requested, StartedAt: at},
 		{ID: "a", Stage: backup.Running, StartedAt: at, Checkpoint: "b-20260301T120000Z", Since: "a-20260228T120000Z"},
 		{ID: "a", Stage: backup.Running, StartedAt: at, Checkpoint: "b", FullBecause: "the guest's <restart>"},
+		{ID: "a", Stage: backup.Running, StartedAt: at, Pull: true},
+		{ID: "a", Stage: backup.Running, StartedAt: at, Pull: true, Canceled: true, Problem: "full"},
 		{ID: "a", Stage: backup.Failed, StartedAt: at, EndedAt: at.Add(time.Minute), Problem: `it said "no" & <stopped>'`},
 	} {
 		got, err := backedUp(StateRunning, DiskBackupNote(r)).DiskBackup()

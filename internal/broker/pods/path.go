@@ -32,7 +32,7 @@ const socketsDir = EmptyDirs + layout.SocketsVolume
 
 // checkSocketName returns an error unless a name is that of a socket to which virt-handler connects.
 func checkSocketName(name string) error {
-	if name == layout.LibvirtSocketName {
+	if name == layout.LibvirtSocketName || layout.IsBackupSocketName(name) {
 		return nil
 	}
 	for port := range layout.USBPorts {

@@ -18,7 +18,7 @@ const (
 	// DiskImage is the file of the disk in a filesystem claim.
 	DiskImage = "disk.img"
 	// SocketsVolume is the emptyDir that contains only the sockets to which the agent connects: libvirtd's and those of
-	// USBSocketName.
+	// USBSocketName and BackupSocketName.
 	SocketsVolume = "sockets"
 	// LibvirtSocketName is the name of libvirtd's socket in SocketsVolume.
 	LibvirtSocketName = "libvirt-sock"
@@ -74,3 +74,15 @@ const USBPorts = 4
 
 // USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0. KubeVirt's name.
 func USBSocketName(port int) string { return "virt-usbredir-" + strconv.Itoa(port) }
+
+// backupSocket is how the names of the sockets begin at which QEMU serves the disks of backups.
+const backupSocket = "backup-"
+
+// BackupSocketName is the name in SocketsVolume of the socket at which QEMU serves the disks of a backup, by the backup's UID.
+func BackupSocketName(id string) string { return backupSocket + id }
+
+// IsBackupSocketName reports whether a name can be that of such a socket.
+func IsBackupSocketName(name string) bool {
+	id, found := strings.CutPrefix(name, backupSocket)
+	return found && IsVolumeName(id)
+}

@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"path"
 	"slices"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // backingUp is a launcher's state of backups.
@@ -28,6 +30,16 @@ type backingUp struct {
 	bitmaps  map[string]hypervisor.Checkpoint
 	broken   string
 	requests []hypervisor.BackupRequest
+	// free is the free space for scratch files, if it was set, and dialed how often a client has connected to the disks of a pull.
+	free   *uint64
+	dialed int
+}
+
+// SetFreeSpace sets the free space of the file systems of all pools.
+func (l *Launcher) SetFreeSpace(bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.backups.free = &bytes
 }
 
 // EndBackup ends the running backup: with success if the problem is empty.
@@ -35,8 +47,14 @@ func (l *Launcher) EndBackup(problem string) {
 	l.change(func() { l.endBackup(problem) })
 }
 
-// endBackup is EndBackup. The caller holds mu.
+// endBackup is EndBackup. libvirt reports each pull that has ended as a success. The caller holds mu.
 func (l *Launcher) endBackup(problem string) {
+	if l.backups.job.Socket != "" {
+		for _, scratch := range l.backups.open {
+			delete(l.backups.images, scratch)
+		}
+		problem = ""
+	}
 	l.backups.job = backup.Job{State: backup.JobSucceeded}
 	if problem != "" {
 		l.backups.job = backup.Job{State: backup.JobFailed, Problem: problem}
@@ -198,9 +216,35 @@ func (l *Launcher) BeginBackup(ctx context.Context, name string, r hypervisor.Ba
 		l.backups.checkpoints[r.Checkpoint] = created
 	}
 	l.backups.requests = append(l.backups.requests, r)
-	l.backups.job = backup.Job{State: backup.JobActive}
+	l.backups.job = backup.Job{State: backup.JobActive, Socket: r.Socket}
 	l.backups.begun++
 	return l.respond("backup")
+}
+
+// MakeBackupDir does nothing: directories are not kept.
+func (l *Launcher) MakeBackupDir(ctx context.Context, _, _ string) error { return l.enter(ctx, "pool") }
+
+// OpenPull connects to the disks of a pull, which are no NBD server: it writes back what it reads.
+func (l *Launcher) OpenPull(ctx context.Context, id string) (net.Conn, error) {
+	if err := l.enter(ctx, "pull"); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.backups.job.State != backup.JobActive || l.backups.job.Socket != path.Join(launcherpod.SocketsDir, launcherpod.BackupSocketName(id)) {
+		return nil, fmt.Errorf("%w with the backup %s", hypervisor.ErrNotRunning, id)
+	}
+	l.backups.dialed++
+	ours, theirs := net.Pipe()
+	go echo(theirs)
+	return ours, nil
+}
+
+// PullsOpened returns how often a client has connected to the disks of a pull.
+func (l *Launcher) PullsOpened() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.backups.dialed
 }
 
 // HasImages reports whether all images exist.

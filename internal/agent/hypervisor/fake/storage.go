@@ -34,7 +34,11 @@ func (l *Launcher) Pool(ctx context.Context, name, dir string) (*hypervisor.Pool
 	defer l.mu.Unlock()
 	p := l.poolAt(dir)
 	l.pools["name:"+name] = p
-	return &hypervisor.Pool{Available: 10 << 30, Capacity: 20 << 30, Volumes: slices.Clone(p.volumes)}, nil
+	free := uint64(10 << 30)
+	if l.backups.free != nil {
+		free = *l.backups.free
+	}
+	return &hypervisor.Pool{Available: free, Capacity: 20 << 30, Volumes: slices.Clone(p.volumes)}, nil
 }
 
 // poolNamed returns the pool of a name. The caller holds mu.

@@ -13,6 +13,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/backup"
 )
 
 const (
@@ -143,33 +144,65 @@ const (
 )
 
 // backupXML returns the definitions of a backup and of its checkpoint, which is empty if the backup creates none.
-func backupXML(r hypervisor.BackupRequest) (backup, checkpoint string, err error) {
-	definition := &libvirtxml.DomainBackup{Push: &libvirtxml.DomainBackupPush{Disks: &libvirtxml.DomainBackupPushDisks{}}}
+func backupXML(r hypervisor.BackupRequest) (definition, checkpoint string, err error) {
+	if r.Socket != "" {
+		definition, err = pullOf(r).Marshal()
+	} else {
+		definition, err = pushOf(r).Marshal()
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("write the backup's XML: %w", err)
+	}
+	if r.Checkpoint == "" {
+		return definition, "", nil
+	}
 	created := &libvirtxml.DomainCheckpoint{Name: r.Checkpoint, Disks: &libvirtxml.DomainCheckpointDisks{}}
 	for _, image := range r.Images {
-		disk := libvirtxml.DomainBackupPushDisk{
-			Name: image.Target, Backup: includedInABackup,
-			Driver: &libvirtxml.DomainBackupDiskDriver{Type: hypervisor.FormatQCOW2},
-			Target: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: r.File(image)}},
-		}
-		if r.Since != "" {
-			disk.BackupMode, disk.Incremental = modeIncremental, r.Since
-		}
-		definition.Push.Disks.Disks = append(definition.Push.Disks.Disks, disk)
 		tracked := libvirtxml.DomainCheckpointDisk{Name: image.Target, Checkpoint: checkpointNone}
 		if image.Tracked {
 			tracked.Checkpoint = checkpointBitmap
 		}
 		created.Disks.Disks = append(created.Disks.Disks, tracked)
 	}
-	if backup, err = definition.Marshal(); err != nil {
-		return "", "", fmt.Errorf("write the backup's XML: %w", err)
-	}
-	if r.Checkpoint == "" {
-		return backup, "", nil
-	}
 	if checkpoint, err = created.Marshal(); err != nil {
 		return "", "", fmt.Errorf("write the checkpoint's XML: %w", err)
 	}
-	return backup, checkpoint, nil
+	return definition, checkpoint, nil
+}
+
+// pushOf returns a backup that copies disks to images.
+func pushOf(r hypervisor.BackupRequest) *libvirtxml.DomainBackup {
+	disks := &libvirtxml.DomainBackupPushDisks{}
+	for _, image := range r.Images {
+		disk := libvirtxml.DomainBackupPushDisk{
+			Name: image.Target, Backup: includedInABackup,
+			Driver: &libvirtxml.DomainBackupDiskDriver{Type: hypervisor.FormatQCOW2}, Target: fileOf(r.File(image)),
+		}
+		if r.Since != "" {
+			disk.BackupMode, disk.Incremental = modeIncremental, r.Since
+		}
+		disks.Disks = append(disks.Disks, disk)
+	}
+	return &libvirtxml.DomainBackup{Push: &libvirtxml.DomainBackupPush{Disks: disks}}
+}
+
+// pullOf returns a backup in which QEMU serves disks at a socket, and keeps in scratch files what the guest overwrites.
+func pullOf(r hypervisor.BackupRequest) *libvirtxml.DomainBackup {
+	disks := &libvirtxml.DomainBackupPullDisks{}
+	for _, image := range r.Images {
+		disk := libvirtxml.DomainBackupPullDisk{
+			Name: image.Target, Backup: includedInABackup, ExportName: image.Export,
+			Driver: &libvirtxml.DomainBackupDiskDriver{Type: hypervisor.FormatQCOW2}, Scratch: fileOf(r.File(image)),
+		}
+		if r.Since != "" {
+			disk.BackupMode, disk.Incremental, disk.ExportBitmap = modeIncremental, r.Since, backup.DirtyBitmap
+		}
+		disks.Disks = append(disks.Disks, disk)
+	}
+	server := &libvirtxml.DomainBackupPullServer{UNIX: &libvirtxml.DomainBackupPullServerUNIX{Socket: r.Socket}}
+	return &libvirtxml.DomainBackup{Pull: &libvirtxml.DomainBackupPull{Server: server, Disks: disks}}
+}
+
+func fileOf(path string) *libvirtxml.DomainDiskSource {
+	return &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path}}
 }

@@ -5,13 +5,18 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 
+	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // RecordBackup writes the record of a backup to the running domain's metadata.
@@ -22,6 +27,8 @@ func (c *Conn) RecordBackup(ctx context.Context, domain string, record backup.Re
 
 // BackupJob returns the backup job of a running domain, or its result.
 func (c *Conn) BackupJob(ctx context.Context, domain string) (backup.Job, error) {
+	ctx, end := c.startConversation(ctx)
+	defer end()
 	var job backup.Job
 	err := c.onDomain(ctx, domain, "read the state of the backup", func(d *libvirt.Domain) error {
 		// The job is read before the result: one that ends in between has a result.
@@ -32,9 +39,9 @@ func (c *Conn) BackupJob(ctx context.Context, domain string) (backup.Job, error)
 		if active.Type != libvirt.DOMAIN_JOB_NONE {
 			job.State = backup.JobOther
 			if isBackup(active) {
-				job.State = backup.JobActive
+				job, err = activeBackup(ctx, d)
 			}
-			return nil
+			return err
 		}
 		result, err := d.GetJobStats(libvirt.DOMAIN_JOB_STATS_COMPLETED | libvirt.DOMAIN_JOB_STATS_KEEP_COMPLETED)
 		if err != nil {
@@ -44,6 +51,29 @@ func (c *Conn) BackupJob(ctx context.Context, domain string) (backup.Job, error)
 		return nil
 	})
 	return job, err
+}
+
+// activeBackup returns the running backup of a domain.
+func activeBackup(ctx context.Context, d *libvirt.Domain) (backup.Job, error) {
+	text, err := d.BackupGetXMLDesc(0)
+	if isCode(err, libvirt.ERR_NO_DOMAIN_BACKUP) {
+		return backup.Job{State: backup.JobOther}, nil // It is about to begin, or has just ended.
+	}
+	if err != nil {
+		return backup.Job{}, err
+	}
+	parsed := &libvirtxml.DomainBackup{}
+	if err := hypervisor.ReadXML(ctx, text, parsed); err != nil {
+		return backup.Job{}, fmt.Errorf("parse the XML of the backup: %w", err)
+	}
+	job := backup.Job{State: backup.JobActive}
+	if parsed.Pull != nil {
+		job.Socket = "elsewhere"
+		if server := parsed.Pull.Server; server != nil && server.UNIX != nil {
+			job.Socket = server.UNIX.Socket
+		}
+	}
+	return job, nil
 }
 
 // isBackup reports whether a job is a backup.
@@ -74,16 +104,19 @@ func (c *Conn) DiscardJobResult(ctx context.Context, domain string) error {
 	})
 }
 
-// BeginBackup creates a directory as a pool and begins to copy disks to images in it. It fails if an image exists, and then creates no
-// checkpoint.
+// MakeBackupDir creates the directory of a backup as a pool. It does nothing if the pool exists.
+func (c *Conn) MakeBackupDir(ctx context.Context, pool, dir string) error {
+	return c.call(ctx, actTimeout, "create the directory "+dir, func(l *libvirt.Connect) error { return makeDirectory(l, pool, dir) })
+}
+
+// BeginBackup creates a directory as a pool and begins to copy disks to images in it, or to serve disks with scratch files in it. It fails
+// if an image exists, and then creates no checkpoint.
 func (c *Conn) BeginBackup(ctx context.Context, domain string, r hypervisor.BackupRequest) error {
 	definition, checkpoint, err := backupXML(r)
 	if err != nil {
 		return err
 	}
-	if err := c.call(ctx, actTimeout, "create the directory "+r.Dir, func(l *libvirt.Connect) error {
-		return makeDirectory(l, r.Pool, r.Dir)
-	}); err != nil {
+	if err := c.MakeBackupDir(ctx, r.Pool, r.Dir); err != nil {
 		return err
 	}
 	return c.call(ctx, actTimeout, "begin the backup", func(l *libvirt.Connect) error {
@@ -162,4 +195,16 @@ func (c *Conn) AbortBackup(ctx context.Context, domain string) error {
 		}
 		return err
 	})
+}
+
+// OpenPull connects to the socket at which QEMU serves the disks of a backup. A session of NBD follows.
+func (c *Conn) OpenPull(ctx context.Context, id string) (net.Conn, error) {
+	socket, err := c.options.Broker.OpenSocket(ctx, c.pod.UID, launcherpod.BackupSocketName(id), false)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return nil, fmt.Errorf("connect to the disks of backup %s: %w with such a backup: %w", id, hypervisor.ErrNotRunning, err)
+	case err != nil:
+		return nil, fmt.Errorf("connect to the disks of backup %s: %w: %w", id, hypervisor.ErrUnreachable, err)
+	}
+	return socket, nil
 }
