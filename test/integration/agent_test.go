@@ -5,6 +5,7 @@ package integration_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
@@ -64,6 +65,8 @@ type node struct {
 	agent         *reconciler.Reconciler
 	// broker has the privileges on the node.
 	broker *brokerclient.Client
+	// exporters returns what the agent connects to exporters with, if it does.
+	exporters func(string) (*tls.Config, error)
 	// advertisers run until stop.
 	advertisers *network.Advertisers
 }
@@ -108,7 +111,8 @@ func (n *node) startAgent() {
 			config.UseEmulation = true
 			return config
 		},
-		Recorder: &events.FakeRecorder{},
+		Recorder:    &events.FakeRecorder{},
+		ExporterTLS: n.exporters,
 	})
 	DeferCleanup(n.stopAgent)
 }

@@ -42,7 +42,7 @@ import (
 type agent struct {
 	w                          *world
 	node                       string
-	serving, migration         *certificate.Source
+	serving, migration, backup *certificate.Source
 	consolePort, migrationPort int
 	launchers                  *fake.Node
 	targets                    *peer.Targets
@@ -94,8 +94,9 @@ func startAgent(w *world, node string) *agent {
 		w:   w, node: node, launchers: fake.NewNode(), targets: peer.NewTargets(),
 		serving:   certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject(node), trust),
 		migration: certificate.NewSource(config, certificate.AgentMigration, certificate.AgentMigrationSubject(node), trust),
+		backup:    certificate.NewSource(config, certificate.AgentBackup, certificate.AgentBackupSubject(node), trust),
 	}
-	for _, source := range []*certificate.Source{a.serving, a.migration} {
+	for _, source := range []*certificate.Source{a.serving, a.migration, a.backup} {
 		source.Clock, source.Lifetimes = w.clock, func() clusterconfig.Certificates { return w.lifetimes }
 		w.background("certificates of "+node, source.Start)
 	}

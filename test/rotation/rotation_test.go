@@ -162,7 +162,7 @@ func (w *world) leaves() map[string]*x509.Certificate {
 		"virt-api, client": w.red.lastCaller(), "webhooks": w.webhookLeaf(), "virt-exportproxy, serving": w.exported.proxyLeaf(),
 	}
 	for _, a := range []*agent{w.red, w.blue} {
-		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration} {
+		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration, "backup": a.backup} {
 			if pair := source.Current(); pair != nil {
 				leaves[a.node+", "+name] = pair.Leaf
 			} else {

@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net"
@@ -252,6 +253,10 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 	if err != nil {
 		return nil, err
 	}
+	exporters, err := addExporters(mgr, o, store)
+	if err != nil {
+		return nil, err
+	}
 	checksum := checksums(broker)
 	r := reconciler.New(reconciler.Options{
 		Client:      mgr.GetClient(),
@@ -269,6 +274,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 		Content:     func(pod types.UID) media.Content { return broker.Content(pod) },
 		Files:       func(pod types.UID) reconciler.Files { return broker.Files(pod) },
 		Checksum:    checksum,
+		ExporterTLS: exporters,
 		Config:      store.Current,
 		Recorder:    events,
 	})
@@ -305,6 +311,16 @@ func addConnections(
 		return nil, err
 	}
 	return connections, mgr.Add(connections)
+}
+
+// addExporters adds the certificate for connections to exporters, and returns their configuration by the exporter's name. Without the
+// certificate, no exporter can read disks; all else works, so the Pod is ready.
+func addExporters(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (func(string) (*tls.Config, error), error) {
+	trust := certificate.Trust(o.TrustDir)
+	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentBackup, certificate.AgentBackupSubject(o.Node), trust)
+	own.Lifetimes = store.Certificates
+	connect := func(serverName string) (*tls.Config, error) { return certificate.PullClient(own, trust, serverName) }
+	return connect, mgr.Add(own)
 }
 
 // setupServer adds the server for virt-api. Until it has a certificate and an authority to trust, the Pod is not ready and the

@@ -76,6 +76,7 @@ func (r *Reconciler) forget(uid types.UID, cache *podCache) {
 	}
 	r.Targets.Forget(uid, cache.incoming)
 	r.transfers.Forget(cache.outgoing)
+	r.pulls.End(uid)
 	r.Connections.Forget(uid)
 	r.Networks.Forget(uid)
 }

@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
@@ -36,6 +37,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/pull"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
@@ -95,6 +97,9 @@ type Options struct {
 	Files func(pod types.UID) Files
 	// Checksum reads a file of an image in a launcher Pod.
 	Checksum peer.ChecksumFunc
+	// ExporterTLS returns the configuration of one connection to the exporter with a name, which reads the disks of a guest. Without it,
+	// none can.
+	ExporterTLS func(serverName string) (*tls.Config, error)
 	// Config returns the cluster's configuration.
 	Config func() clusterconfig.Config
 	// Recorder records events.
@@ -111,6 +116,8 @@ type Reconciler struct {
 	transfers *migration.Transfers
 	// freezes are the freezes of guests for snapshots.
 	freezes *snapshotfreeze.Freezes
+	// pulls connects exporters to the guests whose disks they read.
+	pulls *pull.Pulls
 	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait for it.
 	api *fairqueue.Queue
 	// syncs counts the reconciliations.
@@ -130,6 +137,7 @@ func New(o Options) *Reconciler {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}
 	r.freezes = snapshotfreeze.New(o.Clock, o.Enqueue)
+	r.pulls = pull.New(o.ExporterTLS)
 	r.transfers = migration.NewTransfers(migration.Options{
 		Peer: o.Peer, Enqueue: o.Enqueue, RecordMode: r.recordMode, OnMigrated: r.transferOwnership, Checksum: o.Checksum,
 		RecordEvent:  r.recordMigrating,
@@ -150,7 +158,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
 	}
-	for _, runnable := range []manager.Runnable{r.transfers, r.freezes} {
+	for _, runnable := range []manager.Runnable{r.transfers, r.freezes, r.pulls} {
 		if err := mgr.Add(runnable); err != nil {
 			return err
 		}

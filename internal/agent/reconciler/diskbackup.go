@@ -45,7 +45,7 @@ type diskBackuper interface {
 	BackupJob(ctx context.Context, domain string) (backup.Job, error)
 	// DiscardJobResult makes libvirt forget the result of the last job.
 	DiscardJobResult(ctx context.Context, domain string) error
-	// BeginBackup creates a directory as a pool and begins to copy disks to images in it. It fails if an image exists.
+	// BeginBackup creates a directory as a pool and begins to copy disks to images in it, or to serve them. It fails if an image exists.
 	BeginBackup(ctx context.Context, domain string, request hypervisor.BackupRequest) error
 	// Checkpoints returns the checkpoints of a running domain, with the targets of their disks.
 	Checkpoints(ctx context.Context, domain string) ([]hypervisor.Checkpoint, error)
@@ -59,10 +59,13 @@ type diskBackuper interface {
 	AbortBackup(ctx context.Context, domain string) error
 	// ForgetPool ends a pool, and leaves its files.
 	ForgetPool(ctx context.Context, name string) error
+	diskServer
 }
 
 // backUpDisks takes the next actions for the intent of a backup in the VMI's status. QEMU copies the disks meanwhile.
 func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackuper) error {
+	// Whatever happens here: a pull that has ended is not served any more.
+	defer r.servePull(s, guest)
 	if s.vmi == nil || !s.domain.Active() {
 		return nil
 	}
@@ -139,6 +142,8 @@ func (b *backupRun) observe(ctx context.Context) error {
 	}
 	b.view.Images = false
 	intent, record := b.view.Intent, b.view.Record
+	b.view.Foreign = isForeign(b.view.Job, record)
+	b.observeRoom(ctx)
 	if intent != nil && intent.ID != record.ID && intent.Checkpoint != "" {
 		if err := b.observeChanges(ctx); err != nil {
 			return err
@@ -147,7 +152,7 @@ func (b *backupRun) observe(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.view.Job.State != backup.JobSucceeded || record.Ended() || intent == nil || intent.ID != record.ID {
+	if b.view.Job.State != backup.JobSucceeded || record.Pull || record.Ended() || intent == nil || intent.ID != record.ID {
 		return nil
 	}
 	var files []string
@@ -246,24 +251,43 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 		b.view.Problem = problem
 		return nil
 	}
+	b.view.Only = false
+	if record.Pull {
+		var err error
+		if problem, err = b.refuseScratch(ctx); err != nil {
+			return b.refused(err)
+		}
+		if problem != "" {
+			b.view.Problem = problem
+			return nil
+		}
+	}
 	err := b.deleteObsolete(ctx, record)
 	if err == nil {
-		err = b.guest.BeginBackup(ctx, b.scope.domainName(), hypervisor.BackupRequest{
+		request := hypervisor.BackupRequest{
 			Pool: backupPool(record.ID), Dir: backupDir(intent), Images: images, Checkpoint: record.Checkpoint, Since: record.Since,
-		})
+		}
+		if record.Pull {
+			request.Socket = backupSocket(record.ID)
+		}
+		err = b.guest.BeginBackup(ctx, b.scope.domainName(), request)
 	}
-	switch {
-	case err == nil:
-		record.Stage = backup.Running
-		return b.write(ctx, record)
-	case errors.Is(err, hypervisor.ErrUnreachable), errors.Is(err, hypervisor.ErrNoDomain):
+	if err != nil {
+		b.view.Only = b.scope.cache.backupOnce == record.ID
+		return b.refused(err)
+	}
+	record.Stage = backup.Running
+	return b.write(ctx, record)
+}
+
+// refused notes why libvirt refuses to begin. It returns the error if the guest cannot be reached: then libvirt may begin nevertheless.
+func (b *backupRun) refused(err error) error {
+	if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, hypervisor.ErrNoDomain) {
 		b.scope.cache.backupOnce = ""
 		return err
-	default:
-		b.view.Only = b.scope.cache.backupOnce == record.ID
-		b.view.Problem = hypervisor.CleanLine(err.Error(), hypervisor.MaxBackupProblem)
-		return nil
 	}
+	b.view.Problem = hypervisor.CleanLine(err.Error(), hypervisor.MaxBackupProblem)
+	return nil
 }
 
 // deleteObsolete deletes the checkpoints from which no backup will start any more: each costs the guest memory, and time with each write.
@@ -302,7 +326,7 @@ func (b *backupRun) images() (images []hypervisor.BackupImage, problem string) {
 		}
 		// A backup with a checkpoint has only disks that are tracked.
 		images = append(images, hypervisor.BackupImage{
-			Target: target, File: path.Base(intent.File(volume)), Tracked: b.view.Record.Checkpoint != "",
+			Target: target, File: path.Base(intent.File(volume)), Export: volume, Tracked: b.view.Record.Checkpoint != "",
 		})
 	}
 	return images, ""

@@ -164,6 +164,73 @@ var _ = Describe("The backup of a guest's disks", func() {
 		Expect(g.launcher.BackupsBegun()).To(Equal(1))
 	})
 
+	Context("that is pulled", func() {
+		pulled := func(do ...func(*backup.Intent)) func(*backup.Intent) {
+			return func(i *backup.Intent) {
+				i.Pull, i.Checkpoint = true, "of-a"
+				for _, f := range do {
+					f(i)
+				}
+			}
+		}
+		BeforeEach(func() {
+			g.launcher.SetDiskSizes(map[string]uint64{"vda": 1 << 30})
+		})
+
+		It("is served until it is canceled", func() {
+			want("a", pulled())
+			record := expectStage("a", v1.DiskBackupRunning)
+			Expect(record.Pull).To(BeTrue())
+			Expect(g.launcher.LastBackup().Socket).To(Equal(launcherpod.SocketsDir + "/backup-a"))
+			Expect(g.launcher.LastBackup().Images).To(ConsistOf(And(HaveField("Export", "root"), HaveField("File", "b-root.scratch.qcow2"))))
+			By("writing nothing more")
+			g.settle()
+			writes := first.writes.Load()
+			g.settle()
+			Expect(first.writes.Load()).To(Equal(writes))
+			want("a", pulled(cancel))
+			Expect(expectStage("a", v1.DiskBackupSucceeded)).To(And(HaveField("Canceled", true), HaveField("Problem", "")))
+			Expect(g.launcher.Images()).To(BeEmpty())
+		})
+
+		It("succeeds if the agent is restarted while it ends the job", func() {
+			want("a", pulled())
+			expectStage("a", v1.DiskBackupRunning)
+			want("a", pulled(cancel))
+			first.stop()
+			startAgent(launchers)
+			Expect(expectStage("a", v1.DiskBackupSucceeded)).To(HaveField("Canceled", true))
+		})
+
+		It("fails if somebody else ends the job", func() {
+			want("a", pulled())
+			expectStage("a", v1.DiskBackupRunning)
+			g.launcher.EndBackup("")
+			Expect(expectStage("a", v1.DiskBackupFailed).Problem).To(ContainSubstring("although the backup was not canceled"))
+		})
+
+		It("does not begin on a claim without enough room", func() {
+			g.launcher.SetFreeSpace(1 << 30)
+			want("a", pulled())
+			Expect(expectStage("a", v1.DiskBackupFailed).Problem).To(And(ContainSubstring("the claim backups"), ContainSubstring("too little room")))
+			Expect(g.launcher.BackupsBegun()).To(BeZero())
+		})
+
+		It("ends when the claim has less room than the guest may need", func() {
+			want("a", pulled())
+			expectStage("a", v1.DiskBackupRunning)
+			g.launcher.SetFreeSpace(1 << 30)
+			Expect(expectStage("a", v1.DiskBackupFailed).Problem).To(ContainSubstring("something else has filled the claim"))
+			Expect(g.launcher.Images()).To(BeEmpty())
+		})
+
+		It("fails if the size of a disk is not known", func() {
+			g.launcher.SetDiskSizes(map[string]uint64{})
+			want("a", pulled())
+			Expect(expectStage("a", v1.DiskBackupFailed).Problem).To(ContainSubstring("does not report the size"))
+		})
+	})
+
 	It("does not start during a migration", func() {
 		change(func(status *v1.VirtualMachineInstanceStatus) {
 			status.MigrationState = &v1.VirtualMachineInstanceMigrationState{

@@ -102,6 +102,7 @@ func runAgent(ctx context.Context, admin *rest.Config, node string) error {
 		reporter(mgr, node),
 		certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(node), ""),
 		certificate.NewSource(mgr.GetConfig(), certificate.AgentMigration, certificate.AgentMigrationSubject(node), ""),
+		certificate.NewSource(mgr.GetConfig(), certificate.AgentBackup, certificate.AgentBackupSubject(node), ""),
 	} {
 		if err := mgr.Add(runnable); err != nil {
 			return err
