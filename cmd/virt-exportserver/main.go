@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
@@ -44,13 +45,16 @@ const (
 // options are the options of the command line.
 type options struct {
 	address                     string
-	port, verbosity             int
+	port, agentPort, verbosity  int
 	certificate, token, content string
+	report                      string
 }
 
 func (o *options) bind(flags *flag.FlagSet) {
 	flags.StringVar(&o.address, "listen", "", "IP address to serve on; the default are all of them")
 	flags.IntVar(&o.port, "port", content.Port, "HTTPS port")
+	flags.IntVar(&o.agentPort, "agent-port", content.AgentPort, "port for the agent of the guest's node, if a backup is exported")
+	flags.StringVar(&o.report, "termination-message", corev1.TerminationMessagePathDefault, "file for what was read of a backup")
 	flags.StringVar(&o.certificate, "certificate-dir", content.CertificateDirectory, "directory with tls.crt and tls.key")
 	flags.StringVar(&o.token, "token-dir", content.TokenDirectory, "directory with the token")
 	flags.StringVar(&o.content, "content-dir", content.ContentDirectory, "directory with the description of the export")
@@ -81,16 +85,52 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	config := net.ListenConfig{KeepAlive: keepAlive}
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(o.port)))
+	certificate := &server.Certificate{Directory: o.certificate}
+	if exporter.IsPulled() {
+		return o.pull(ctx, exporter, certificate)
+	}
+	listener, err := o.listen(ctx, o.port)
 	if err != nil {
 		return err
 	}
-	http1 := exporter.HTTP()
-	http1.TLSConfig = (&server.Certificate{Directory: o.certificate}).TLS()
 	log.Info("Serving the export", "port", o.port)
 	go exporter.Prepare(ctx)
-	return serve(ctx, http1, listener)
+	return serve(ctx, httpServer(exporter, certificate), listener)
+}
+
+func (o options) listen(ctx context.Context, port int) (net.Listener, error) {
+	config := net.ListenConfig{KeepAlive: keepAlive}
+	return config.Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
+}
+
+func httpServer(exporter *server.Server, certificate *server.Certificate) *http.Server {
+	http1 := exporter.HTTP()
+	http1.TLSConfig = certificate.TLS()
+	return http1
+}
+
+// pull serves a backup, and at the end writes what clients have read of it, for virt-controller. Downloads that go on at the end still need
+// the connections of the agent.
+func (o options) pull(ctx context.Context, exporter *server.Server, certificate *server.Certificate) error {
+	forAgent, err := o.listen(ctx, o.agentPort)
+	if err != nil {
+		return err
+	}
+	listener, err := o.listen(ctx, o.port)
+	if err != nil {
+		return errors.Join(err, forAgent.Close())
+	}
+	agentCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	go exporter.ServeAgent(agentCtx, forAgent, certificate.Current)
+	if err := serve(ctx, httpServer(exporter, certificate), listener); err != nil {
+		return err
+	}
+	message, err := exporter.Report().Message()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(o.report, message, 0o600)
 }
 
 // serve serves until the context ends, and then as long as downloads go on, up to drain.

@@ -116,3 +116,28 @@ func TestNewConnectionsCloseIdleOnesAndNoDownloads(t *testing.T) {
 		t.Errorf("the download was cut off after %d bytes: %v", n, err)
 	}
 }
+
+func TestPullReportsWhatWasRead(t *testing.T) {
+	exporter, err := server.New(server.Options{
+		Content: func() (*content.Content, error) {
+			return &content.Content{Backup: &content.Backup{Volumes: []string{"root"}, Client: "agent"}}, nil
+		},
+		Token: func() (string, error) { return "token", nil }, Log: logr.Discard(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options{address: "127.0.0.1", report: filepath.Join(t.TempDir(), "termination-log")}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := o.pull(ctx, exporter, &server.Certificate{}); err != nil {
+		t.Fatal(err)
+	}
+	message, err := os.ReadFile(o.report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report, err := content.ParseReport(string(message)); err != nil || report.Volumes != 1 || report.Unread != 1 {
+		t.Errorf("got %s, %v", message, err)
+	}
+}

@@ -6,6 +6,8 @@ package backup
 import (
 	"path"
 	"time"
+
+	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 // Intent is the backup that virt-controller requests. It is in the VMI's status, and is only written with the resource version as a
@@ -36,13 +38,13 @@ type Intent struct {
 // session of NBD, in which the exporter is the client.
 const (
 	// ExporterPort is the port on which an exporter waits for the agent.
-	ExporterPort = 8444
+	ExporterPort = content.AgentPort
 	// ExporterProtocol is the protocol that both negotiate with TLS.
 	//
 	// In NBD, the server greets first. Here, the exporter sends the four bytes of its client flags as soon as it wants to use a connection,
 	// without waiting for the greeting, which follows: QEMU disconnects clients that do not finish the handshake within seconds, so that the
 	// agent only connects to QEMU when the first bytes have arrived. QEMU's server always has the flags FIXED_NEWSTYLE and NO_ZEROES.
-	ExporterProtocol = "nbd"
+	ExporterProtocol = content.AgentProtocol
 	// DirtyBitmap is the name of the bitmap with what has changed since the checkpoint, which each export of an incremental pull has: its
 	// metadata context is DirtyContext. The name of the export is that of the volume.
 	DirtyBitmap  = "changes"

@@ -67,6 +67,8 @@ type Content struct {
 	Manifests *Manifests `json:"manifests,omitempty"`
 	// OCI reports whether the VM and its disks are also served as an OCI image. It needs Manifests.
 	OCI bool `json:"oci,omitempty"`
+	// Backup is the backup that is served, or nil. An export of a backup has no Volumes.
+	Backup *Backup `json:"backup,omitempty"`
 }
 
 // Volume is an exported claim.
@@ -176,6 +178,12 @@ func Parse(raw []byte) (*Content, error) {
 	}
 	if c.OCI && c.Manifests == nil {
 		errs = append(errs, errors.New("an OCI image needs the manifest of a VM"))
+	}
+	if c.Backup != nil {
+		errs = append(errs, c.Backup.check())
+		if len(c.Volumes) > 0 {
+			errs = append(errs, errors.New("an export has either volumes or a backup, and not both"))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -94,11 +94,8 @@ func (c *Client) BlockSize() uint32 { return c.blockSize }
 // MaxRead returns how much one request may read.
 func (c *Client) MaxRead() uint32 { return c.maxRequest }
 
-// Close ends the session and closes the connection.
-func (c *Client) Close() error {
-	c.limit()
-	return errors.Join(c.send(cmdDisconnect, 0, 0), c.conn.Close())
-}
+// Close ends the session: it closes the connection.
+func (c *Client) Close() error { return c.conn.Close() }
 
 // limit sets the deadline of what follows.
 func (c *Client) limit() {

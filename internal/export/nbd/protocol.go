@@ -21,7 +21,6 @@ const (
 
 // Options, and their replies. Replies with the highest bit are errors.
 const (
-	optAbort           = 2
 	optGo              = 7
 	optStructuredReply = 8
 	optSetMetaContext  = 10
@@ -42,7 +41,6 @@ const transmissionHasFlags = 1 << 0
 // Commands, and types of the chunks of a structured reply.
 const (
 	cmdRead        = 0
-	cmdDisconnect  = 2
 	cmdBlockStatus = 7
 
 	chunkDone        = 1 << 0 // a flag
@@ -70,6 +68,6 @@ const (
 	maxError = 4 << 10
 	// maxName is how long a name may be. The protocol's.
 	maxName = 4 << 10
-	// maxDisk is the greatest size of an export: offsets are signed in the protocol.
-	maxDisk = 1<<63 - 1
+	// maxDisk is the greatest size of an export: 1 PiB.
+	maxDisk = 1 << 50
 )

@@ -58,13 +58,14 @@ func requestHeader(from http.Header) http.Header {
 	return out
 }
 
-// tokenQuery returns the query of a request for an exporter: the token and nothing else.
-func tokenQuery(from *url.URL) string {
-	token := from.Query().Get(content.TokenHeader)
-	if token == "" {
-		return ""
+// requestQuery returns the query of a request for an exporter: the token, and the parameters of backups.
+func requestQuery(from *url.URL) string {
+	query := from.Query()
+	out := content.BackupQuery(query)
+	if token := query.Get(content.TokenHeader); token != "" {
+		out.Set(content.TokenHeader, token)
 	}
-	return url.Values{content.TokenHeader: {token}}.Encode()
+	return out.Encode()
 }
 
 // hasToken reports whether a request has a token. Only the exporter knows if it is the right one.

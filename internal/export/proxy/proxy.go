@@ -242,7 +242,7 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 	}
 	received, err := transport.RoundTrip((&http.Request{
 		Method: r.Method, Host: name, Header: requestHeader(r.Header), Body: http.NoBody,
-		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: tokenQuery(r.URL)},
+		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: requestQuery(r.URL)},
 	}).WithContext(r.Context()))
 	if err == nil && !isFinal(received.StatusCode) {
 		_ = received.Body.Close()

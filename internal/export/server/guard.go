@@ -88,9 +88,10 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	want := sha256.Sum256([]byte(token))
-	given := []string{r.Header.Get(content.TokenHeader), r.URL.Query().Get(content.TokenHeader)}
+	query := r.URL.Query()
+	given := []string{r.Header.Get(content.TokenHeader), query.Get(content.TokenHeader)}
 	r.Header.Del(content.TokenHeader)
-	r.URL.RawQuery = ""
+	r.URL.RawQuery = content.BackupQuery(query).Encode()
 	r.RequestURI = ""
 	match := 0
 	for _, candidate := range given {

@@ -183,6 +183,10 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, digestsNotReady, http.StatusServiceUnavailable)
 		return
 	}
+	if s.pull != nil && !s.pull.sessions.hasConnected() {
+		http.Error(w, errNotConnected.text, errNotConnected.code)
+		return
+	}
 	_, _ = w.Write([]byte("OK"))
 }
 

@@ -50,6 +50,8 @@ type Server struct {
 	slots        chan struct{}
 	// image is the OCI image, or nil if there is none.
 	image *image
+	// pull is the backup, or nil if there is none.
+	pull *pull
 	// version distinguishes the runs of the server in ETags, because a guest may have written to a device in between.
 	version string
 }
@@ -86,6 +88,13 @@ func New(o Options) (*Server, error) {
 		s.below[v.DirectoryPath()] = s.guard(files.browse)
 		s.handle(strings.TrimSuffix(v.DirectoryPath(), "/"), toDirectory)
 		s.handle(v.ArchivePath(), files.archive)
+	}
+	if b := exported.Backup; b != nil {
+		s.pull = newPull(b, s.version, o.Log)
+		for _, volume := range b.Volumes {
+			s.handle(content.MapPath(volume), s.pull.blocks(volume))
+			s.handle(content.DataPath(volume), s.pull.data(volume))
+		}
 	}
 	for _, side := range []string{content.InternalSide, content.ExternalSide} {
 		s.handle(side+content.AllPath, s.all(side))
