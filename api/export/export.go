@@ -48,6 +48,10 @@ const (
 	OCIDigestsPendingReason = "DigestsPending"
 	// OCIDigestsComputedReason: the export can be downloaded as an OCI image.
 	OCIDigestsComputedReason = "DigestsComputed"
+	// AllVolumesReadReason: clients have read all of the backup.
+	AllVolumesReadReason = "AllVolumesRead"
+	// NotAllVolumesReadReason: they have not, or that is not known.
+	NotAllVolumesReadReason = "NotAllVolumesRead"
 )
 
 // Reasons of events on an export.

@@ -76,7 +76,7 @@ type VirtualMachineExportStatus struct {
 	// virtualMachineName names the VM, if a VM or a snapshot of one is exported.
 	// +optional
 	VirtualMachineName *string `json:"virtualMachineName,omitempty"`
-	// conditions are Ready, PVCReady, VolumesCreated and OCIReady.
+	// conditions are Ready, PVCReady, VolumesCreated, OCIReady and BackupRead.
 	// +optional
 	// +listType=atomic
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -110,6 +110,8 @@ const (
 	ConditionVolumesCreated ConditionType = "VolumesCreated"
 	// ConditionOCIReady is True once the export can be downloaded as an OCI image.
 	ConditionOCIReady ConditionType = "OCIReady"
+	// ConditionBackupRead tells whether clients have read all of a backup that is pulled, once that is known. KubeVirt does not have it.
+	ConditionBackupRead ConditionType = "BackupRead"
 )
 
 // Condition is one aspect of the state of an export.

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -63,6 +64,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;watch;create
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=get;list;watch
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=get;list;watch
+// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups;virtualmachinebackuptrackers,verbs=list;watch
 // +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=list;watch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,namespace=kubevirt,resources=ingresses,verbs=list
@@ -89,6 +91,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, exportsOfLauncher, builder.WithPredicates(startsOrEnds)).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, exportsOfSource(kindSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.exportsOfContent)).
+		Watches(&v1alpha1.VirtualMachineBackup{}, exportsOfSource(kindBackup)).
 		WatchesRawSource(r.DataVolumes.Source(r.exportsOfDataVolume)).
 		WatchesRawSource(r.Pods.Source(exportOfPod)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).

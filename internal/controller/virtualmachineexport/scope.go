@@ -107,6 +107,11 @@ func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) e
 		return s.createPod(ctx, step.Pod)
 	case step.Delete:
 		return s.deletePod(ctx, world.Pod, step)
+	case step.Stop:
+		_, err := optimistic.Patch(ctx, s.Client, world.Pod, func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](plan.StopDeadline) })
+		if err != nil {
+			return fmt.Errorf("patch the deadline of Pod %s: %w", client.ObjectKeyFromObject(world.Pod), err)
+		}
 	case step.Content != "":
 		_, err := optimistic.Patch(ctx, s.Client, world.Pod, func(pod *corev1.Pod) {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, plan.ContentAnnotation, step.Content)

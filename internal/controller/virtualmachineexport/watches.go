@@ -38,6 +38,7 @@ const (
 	kindClaim    = plan.KindClaim
 	kindVM       = plan.KindVM
 	kindSnapshot = plan.KindSnapshot
+	kindBackup   = plan.KindBackup
 )
 
 // sourceField is the field of the index of exports. Its values are the kind of the source, alone and with the source's name.

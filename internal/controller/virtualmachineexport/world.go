@@ -9,11 +9,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	backupapi "github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	backupplan "github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
@@ -28,7 +32,7 @@ import (
 // world reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
 func (s *scope) world(ctx context.Context) (*plan.World, error) {
 	w := &plan.World{Now: s.now, Export: s.export, Unfilled: map[string]string{}, Used: map[string]bool{}}
-	if !s.now.Before(plan.Expiry(s.export)) {
+	if !s.now.Before(plan.Expiry(s.export)) && plan.SourceKind(s.export) != plan.KindBackup {
 		return w, nil
 	}
 	for _, part := range []func(context.Context, *plan.World) error{
@@ -64,6 +68,8 @@ func (s *scope) readSource(ctx context.Context, w *plan.World) error {
 		return s.readVM(ctx, w)
 	case plan.KindSnapshot:
 		return s.readSnapshot(ctx, w)
+	case plan.KindBackup:
+		return s.readBackup(ctx, w)
 	default:
 		return nil
 	}
@@ -132,6 +138,30 @@ func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
 	return err
 }
 
+// readBackup reads the backup, and the VMI that has its intent. A stale backup or VMI only delays what has to be done: both are watched by the
+// backup's reconciler, whose writes enqueue the export.
+func (s *scope) readBackup(ctx context.Context, w *plan.World) (err error) {
+	w.Backup, err = reconciler.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
+	if err != nil || w.Backup == nil {
+		return err
+	}
+	var tracker *v1alpha1.VirtualMachineBackupTracker
+	if ptr.Deref(w.Backup.Spec.Source.APIGroup, "") == backupapi.GroupName {
+		if tracker, err = reconciler.Read(ctx, s.key(w.Backup.Spec.Source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.Client); err != nil {
+			return err
+		}
+	}
+	vm := backupplan.SourceVM(w.Backup, tracker)
+	if vm == "" {
+		return nil
+	}
+	vmi, err := reconciler.Read(ctx, s.key(vm), &v1.VirtualMachineInstance{}, s.Client)
+	if err == nil && vmi != nil && vmi.Status.DiskBackup != nil && vmi.Status.DiskBackup.ID == string(w.Backup.UID) {
+		w.Guest = vmi
+	}
+	return err
+}
+
 // readImports reads which claims the importer still fills.
 func (s *scope) readImports(ctx context.Context, w *plan.World) error {
 	for _, name := range sourceClaims(w) {
@@ -196,6 +226,26 @@ func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 			w.Config.CA, w.Config.CAEnd = string(s.authority.Bundle()), end
 		}
 	}
+	if w.Config.AgentCA, err = s.agentAuthority(ctx); err != nil {
+		return err
+	}
 	w.Config.External, err = s.external(ctx)
 	return err
+}
+
+// agentAuthority returns the certificates by which exporters of backups verify agents, or nothing if there is none yet.
+func (s *scope) agentAuthority(ctx context.Context) (string, error) {
+	if plan.SourceKind(s.export) != plan.KindBackup {
+		return "", nil
+	}
+	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.AgentBackup.AuthoritySecret()}
+	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)
+	if err != nil || secret == nil {
+		return "", err
+	}
+	authority, err := certificate.AuthorityFrom(certificate.AgentBackup, secret.Data)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "A part of the authority cannot be used", "secret", secret.Name)
+	}
+	return string(authority.Bundle()), nil
 }

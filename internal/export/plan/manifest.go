@@ -24,6 +24,7 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 	for i := range s.volumes {
 		c.Volumes = append(c.Volumes, s.volumes[i].Volume)
 	}
+	c.Backup = s.backup
 	if w.hasManifests(s) {
 		if c.Manifests, err = w.manifests(s); err != nil {
 			return nil, "", err
@@ -140,6 +141,7 @@ func (w *World) link(s *source, side content.Side, name string) *exportv1.Virtua
 		}
 		out.Volumes = append(out.Volumes, exportv1.VirtualMachineExportVolume{Name: v.Name, Formats: formats})
 	}
+	out.Backups = s.backups(base)
 	if w.hasManifests(s) {
 		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AllManifests, Url: base + name + content.AllPath})
 	}

@@ -138,9 +138,9 @@ func TestSourcesThatWait(t *testing.T) {
 			"Skipped; Ready=False VMSnapshotNotFound VirtualMachineSnapshot default/snap not found; " +
 				"VolumesCreated=False VMSnapshotNoVolumes VirtualMachineSnapshot default/snap does not contain any volume snapshots",
 		},
-		"a kind that is not exported": {
+		"no backup": {
 			exportOf(KindBackup, "backup.kubevirt.io", "b"),
-			"Pending; Ready=False Initializing sources of the kind VirtualMachineBackup are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
+			"Skipped; Ready=False Initializing VirtualMachineBackup default/b not found",
 		},
 		"a template": {
 			exportOf("VirtualMachineTemplate", "template.kubevirt.io", "t"),

@@ -143,6 +143,11 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 	pod.Labels[ServiceLabel] = w.labelValue()
 	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served), end.Format(time.RFC3339)
 	pod.Annotations[ImageAnnotation] = strconv.FormatBool(w.hasImage(s))
+	if s.backup != nil {
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{
+			Name: "agent", Protocol: corev1.ProtocolTCP, ContainerPort: content.AgentPort,
+		})
+	}
 	for i := range s.volumes {
 		mount(&pod.Spec, fmt.Sprintf("volume-%d", i), &s.volumes[i])
 	}

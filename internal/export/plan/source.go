@@ -41,7 +41,7 @@ type source struct {
 	vmName *string
 	// obstacle is the condition Ready of a source that cannot be exported now, or nil.
 	obstacle *exportv1.Condition
-	// condition is the condition PVCReady or VolumesCreated, or nil.
+	// condition is the condition PVCReady, VolumesCreated or BackupRead, or nil.
 	condition *exportv1.Condition
 	// empty reports whether there is nothing that could be exported.
 	empty bool
@@ -49,6 +49,9 @@ type source struct {
 	watched bool
 	// missing are the claims to create from a snapshot.
 	missing []*corev1.PersistentVolumeClaim
+	// pulled reports whether it is a backup of this export, and ends that it is not to be read any more. backup is what can be read, or nil.
+	pulled, ends bool
+	backup       *content.Backup
 }
 
 func condition(kind exportv1.ConditionType, status corev1.ConditionStatus, reason, message string) *exportv1.Condition {
@@ -69,6 +72,8 @@ func (w *World) source() source {
 		return w.vmSource()
 	case KindSnapshot:
 		return w.snapshotSource()
+	case KindBackup:
+		return w.backupSource()
 	default:
 		s := source{watched: true}
 		s.wait(export.InitializingReason, "sources of the kind %s are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",

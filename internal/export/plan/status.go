@@ -37,6 +37,7 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 		status.Phase = exportv1.Pending
 	}
 	w.set(status, ready)
+	s.keepRead(status)
 	if s.condition != nil {
 		w.set(status, *s.condition)
 	}

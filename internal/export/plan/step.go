@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	backupplan "github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/component/printable"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/export/content"
@@ -47,6 +48,8 @@ type Step struct {
 	Delete, Paused bool
 	// Ended reports whether the Pod to delete has ended.
 	Ended bool
+	// Stop reports whether the existing Pod is to end and to stay, with what it reports.
+	Stop bool
 	// Content is what the existing Pod has to serve from now on. It is empty if the Pod already does.
 	Content string
 	// Status is the status to write.
@@ -58,10 +61,17 @@ type Step struct {
 // Next returns what to do for an export now.
 func Next(w *World) (*Step, error) {
 	expiry := Expiry(w.Export)
-	if !w.Now.Before(expiry) {
+	if w.isPulled() {
+		expiry = backupplan.Expiry(w.Backup)
+	} else if !w.Now.Before(expiry) {
 		return &Step{Expired: true}, nil
 	}
 	step, s := &Step{}, w.source()
+	if s.ends {
+		w.endPull(step, &s)
+		step.Status = w.status(&s, *s.obstacle)
+		return step, nil
+	}
 	step.requeue(expiry.Sub(w.Now))
 	_, isOurs := TokenName(w.Export)
 	step.Token = isOurs && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil || w.waitsLong())
@@ -167,6 +177,9 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	case w.Pod.DeletionTimestamp != nil:
 		return waiting("The former Pod of the exporter terminates")
 	case podstate.Terminal(w.Pod):
+		if s.pulled {
+			w.takeReport(s)
+		}
 		return w.ended(step)
 	case w.renews(step), w.hasOtherVolumes(s), w.lacksImage(s):
 		step.Delete = true
@@ -181,6 +194,9 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 		problem := waiting(podProblem(w.Pod))
 		if w.Pod.Status.Phase != corev1.PodPending {
 			problem.Reason = export.UnknownReason
+		}
+		if w.Pod.Status.Phase == corev1.PodRunning && s.backup != nil {
+			problem.Message = "The exporter waits for a connection of the agent on node " + w.Guest.Status.NodeName
 		}
 		if w.Pod.Status.Phase == corev1.PodRunning && w.hasImage(s) {
 			problem.Message = "The exporter reads the disks, because an OCI image begins with their digests. The log of its Pod has the progress"
@@ -228,6 +244,9 @@ func (w *World) hasOtherVolumes(s *source) bool {
 			if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
 				return true
 			}
+		}
+		if s.isOtherBackup(served) {
+			return true
 		}
 	}
 	mounted := map[string]bool{}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	backupapi "github.com/vireo-project/vireo/api/backup"
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/csi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -46,6 +47,9 @@ type World struct {
 	Stored   *v1.VirtualMachine
 	// Problem is why the instance type or preference of the VM cannot be applied, so that there are no manifests.
 	Problem string
+	// Backup is set if the source is a backup, and Guest is the VMI that has its intent, or nil.
+	Backup *v1alpha1.VirtualMachineBackup
+	Guest  *v1.VirtualMachineInstance
 	// VolumeSnapshots are those of the content, by name.
 	VolumeSnapshots map[string]*csi.VolumeSnapshot
 	// Claims are the claims of the namespace, by name, and State is the VM's state claim, or nil.
@@ -78,6 +82,9 @@ type Config struct {
 	// there is none yet.
 	CA    string
 	CAEnd time.Time
+	// AgentCA contains the certificates by which exporters verify the agents of guests whose disks they read, as PEM. It is empty if there
+	// is none yet.
+	AgentCA string
 	// External is where virt-exportproxy can be reached from outside, or nil.
 	External *External
 }
