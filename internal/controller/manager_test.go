@@ -98,11 +98,11 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect((&virtualmachineclone.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
-		Expect((&virtualmachinebackup.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
-		}).SetupWithManager(mgr)).To(Succeed())
 		exporters, err := virtualmachineexport.NewPodCache(mgr)
 		Expect(err).NotTo(HaveOccurred())
+		Expect((&virtualmachinebackup.Reconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded,
+		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineexport.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded, DataVolumes: imports, VolumeSnapshots: snapshots,
 			Config: store, Namespace: "kubevirt",

@@ -8,8 +8,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +22,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +33,7 @@ import (
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/export/content"
 )
 
 // The spec reads the backups as a user does who exports the claim.
@@ -165,6 +170,69 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		expectTracking(v1.ChangedBlockTrackingEnabled)
 		backUp("third", backupv1alpha1.Full, "had no checkpoint of this run")
 	}, SpecTimeout(15*time.Minute))
+
+	It("can be pulled, and continues from there only if all of it was read", func(ctx context.Context) {
+		const name, token = "pulled", "a-token-of-this-spec"
+		enableGate(ctx, "IncrementalBackup")
+		trackLabeled(ctx)
+		namespace := newNamespace(ctx)
+		scratch := makeClaim(namespace, "scratch", corev1.PersistentVolumeFilesystem)
+		scratch.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Gi")
+		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), scratch,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "token"}, StringData: map[string]string{content.TokenKey: token}},
+			makeVM(namespace, name, withGracePeriod(60), withClaim("files", "files"),
+				func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{trackedLabel: "yes"} }))
+		expectReady(ctx, namespace, name)
+		expectBoots(ctx, namespace, name, 1)
+		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}}
+		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: name}
+		create(ctx, tracker)
+		proxy := newProxyClient(ctx)
+		pull := func(backup string, kind backupv1alpha1.BackupType) *backupv1alpha1.VirtualMachineBackup {
+			GinkgoHelper()
+			made := makeBackup(namespace, backup, tracker.Name, scratch.Name)
+			made.Spec.Source.APIGroup, made.Spec.Source.Kind = ptr.To(backupv1alpha1.GroupVersion.Group), "VirtualMachineBackupTracker"
+			made.Spec.Mode, made.Spec.TokenSecretRef = ptr.To(backupv1alpha1.PullMode), "token"
+			create(ctx, made)
+			expectPullable(ctx, made)
+			Expect(made.Status.Type).To(Equal(kind))
+			return made
+		}
+		// end deletes a pull, and expects which checkpoint the tracker has then.
+		end := func(made *backupv1alpha1.VirtualMachineBackup, checkpoint string) {
+			GinkgoHelper()
+			Expect(k8s.Delete(ctx, made)).To(Succeed())
+			Eventually(func() error { return k8s.Get(ctx, client.ObjectKeyFromObject(made), made) }).WithContext(ctx).
+				WithTimeout(bootTimeout).WithPolling(pollInterval).Should(MatchError(apierrors.IsNotFound, "IsNotFound"))
+			Expect(k8s.Get(ctx, client.ObjectKeyFromObject(tracker), tracker)).To(Succeed())
+			latest := ptr.Deref(ptr.Deref(tracker.Status, backupv1alpha1.VirtualMachineBackupTrackerStatus{}).LatestCheckpoint, backupv1alpha1.BackupCheckpoint{})
+			Expect(latest.Name).To(Equal(checkpoint))
+		}
+
+		By("reading all data")
+		first := pull("first", backupv1alpha1.Full)
+		checkpoint := *first.Status.CheckpointName
+		base := content.ProxyPath(namespace, first.Name)
+		code, all := proxy.get(ctx, base+content.DataPath("files"), token)
+		Expect(code).To(Equal(http.StatusOK))
+		Expect(all).NotTo(BeEmpty())
+		code, _ = proxy.get(ctx, base+content.MapPath("files"), "wrong")
+		Expect(code).To(Equal(http.StatusUnauthorized))
+		end(first, checkpoint)
+
+		By("not reading what has changed")
+		writeOn(ctx, namespace, name, writeExported, "files")
+		end(pull("unread", backupv1alpha1.Incremental), checkpoint)
+
+		By("reading what has changed")
+		third := pull("third", backupv1alpha1.Incremental)
+		checkpoint = *third.Status.CheckpointName
+		changed := readChanged(ctx, proxy, content.ProxyPath(namespace, third.Name), token)
+		Expect(bytes.Contains(changed, []byte(exported))).To(BeTrue(), "%d bytes have changed", len(changed))
+		Expect(len(changed)).To(BeNumerically("<", len(all)/2))
+		end(third, checkpoint)
+		Expect(vmi(ctx, namespace, name).Spec.UtilityVolumes).To(BeEmpty())
+	}, SpecTimeout(15*time.Minute))
 })
 
 // trackedLabel is the label of VMs whose changed blocks are tracked.
@@ -205,6 +273,47 @@ func expectBackup(ctx context.Context, backup *backupv1alpha1.VirtualMachineBack
 		g.Expect(meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionComplete))).To(BeTrue(), "%+v", backup.Status)
 		g.Expect(backup.Finalizers).To(BeEmpty())
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// expectPullable waits until a backup can be pulled, and reads it.
+func expectPullable(ctx context.Context, backup *backupv1alpha1.VirtualMachineBackup) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(backup), backup)).To(Succeed())
+		g.Expect(backup.Status).NotTo(BeNil())
+		if meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionFailed)) {
+			StopTrying("the backup has failed").Attach("status", backup.Status).Now()
+		}
+		g.Expect(meta.FindStatusCondition(backup.Status.Conditions, string(backupv1alpha1.ConditionProgressing))).To(
+			HaveField("Reason", backupv1alpha1.ReasonExportReady), "%+v", backup.Status)
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// readChanged reads what has changed on the volume files of a backup, page by page, as clients do.
+func readChanged(ctx context.Context, proxy proxyClient, base, token string) (data []byte) {
+	GinkgoHelper()
+	for next := ptr.To(uint64(0)); next != nil; {
+		code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&page_size=100", base, content.MapPath("files"), *next), token)
+		Expect(code).To(Equal(http.StatusOK))
+		page := struct {
+			Extents []struct {
+				Offset, Length uint64
+				Description    string
+			} `json:"extents"`
+			NextOffset *uint64 `json:"next_offset"`
+		}{}
+		Expect(json.Unmarshal(body, &page)).To(Succeed())
+		for _, extent := range page.Extents {
+			if extent.Description != "dirty" {
+				continue
+			}
+			code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&length=%d", base, content.DataPath("files"), extent.Offset, extent.Length), token)
+			Expect(code).To(Equal(http.StatusOK))
+			data = append(data, body...)
+		}
+		next = page.NextOffset
+	}
+	return data
 }
 
 // eachFile calls a function with the path and the content of each file in an archive whose name has a suffix.

@@ -231,7 +231,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 	}
 	all := slices.Concat(reconcilers,
-		snapshotReconcilers(mgr, o, source, imports, snapshots),
+		snapshotReconcilers(mgr, o, source, imports, snapshots, exporters),
 		migrationReconcilers(mgr, o, source, store, installation.DeploymentID))
 	for _, r := range all {
 		if err := r.SetupWithManager(mgr); err != nil {
@@ -247,6 +247,7 @@ type settable interface{ SetupWithManager(mgr ctrl.Manager) error }
 // snapshotReconcilers returns the reconcilers of snapshots, restores, clones and backups. source returns the recorder of a component.
 func snapshotReconcilers(
 	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, imports *datavolume.Store, snapshots *volumesnapshot.Store,
+	exporters virtualmachineexport.PodCache,
 ) []settable {
 	snapshotRecorder := source("snapshot-controller")
 	return []settable{
@@ -266,7 +267,7 @@ func snapshotReconcilers(
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("clone-controller"), Clock: o.Clock,
 		},
 		&virtualmachinebackup.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("vmbackup-controller"), Clock: o.Clock,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("vmbackup-controller"), Clock: o.Clock,
 		},
 	}
 }

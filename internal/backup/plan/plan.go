@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
@@ -33,6 +34,9 @@ type Observed struct {
 	VMI *v1.VirtualMachineInstance
 	// Claim is the claim that the backup is written to, or nil.
 	Claim *corev1.PersistentVolumeClaim
+	// Export is the VirtualMachineExport with the name of a backup that is pulled, or nil, and ExportPod is its Pod, or nil.
+	Export    *exportv1.VirtualMachineExport
+	ExportPod *corev1.Pod
 	// MigrationPending reports whether the VMI has a migration that has not ended. It is only needed before the backup starts.
 	MigrationPending bool
 }
@@ -51,6 +55,9 @@ type Step struct {
 	ClearIntent bool
 	// Checkpoint is written to the status of the tracker: later backups start from it.
 	Checkpoint *v1alpha1.BackupCheckpoint
+	// Export is created, and DeleteExport deletes the existing one.
+	Export       *exportv1.VirtualMachineExport
+	DeleteExport bool
 	// Done means that nothing of the backup is left in the VMI. The finalizer can be removed.
 	Done bool
 	// After is when to call Next again even if nothing changes, or 0.
@@ -85,7 +92,7 @@ func Next(o Observed) Step {
 	switch {
 	case p.ended():
 		p.cleanUp()
-	case o.Backup.DeletionTimestamp != nil:
+	case o.Backup.DeletionTimestamp != nil && !p.isServed():
 		p.abort()
 	case p.intent == nil && p.record.ID == "" && !p.initiated():
 		p.prepare()
@@ -95,6 +102,11 @@ func Next(o Observed) Step {
 		p.run()
 	}
 	return p.step
+}
+
+// isServed reports whether the backup is a pull that has begun. Its deletion ends it successfully.
+func (p *planner) isServed() bool {
+	return IsPull(p.Backup) && p.record.Pull && p.record.Begun()
 }
 
 // abort cancels a backup that is being deleted.
@@ -118,6 +130,9 @@ func (p *planner) abort() {
 
 // cleanUp removes what is left of a backup in the VMI.
 func (p *planner) cleanUp() {
+	if p.deleteExport() {
+		return
+	}
 	if p.VMI == nil {
 		p.step.Done = true
 		return
@@ -177,26 +192,38 @@ func (p *planner) run() {
 		p.progress(v1alpha1.ReasonInitiated, "The backup is being started")
 		return
 	}
+	if p.isServed() && !p.record.Ended() {
+		p.pull()
+		return
+	}
 	if p.record.ID == "" || !p.record.Ended() {
 		p.progress(v1alpha1.ReasonInitiated, "The disks are being copied")
 		return
 	}
 	if !p.detached() {
 		// What was written may still be in the node's memory.
-		p.progress(v1alpha1.ReasonInitiated, "The claim is being detached")
+		p.progress(p.ending(), "The claim is being detached")
 		return
 	}
 	if p.record.Stage != backup.Succeeded {
-		p.fail(v1alpha1.ReasonFailed, "The disks were not copied: "+p.record.Problem)
+		p.fail(v1alpha1.ReasonFailed, p.failure()+p.record.Problem)
 		return
 	}
 	if checkpoint := p.nextCheckpoint(); checkpoint != nil {
 		// Before the backup is complete: a client that waits for that may start the next one.
-		p.progress(v1alpha1.ReasonInitiated, "The checkpoint is being stored in the tracker")
+		p.progress(p.ending(), "The checkpoint is being stored in the tracker")
 		p.step.Checkpoint = checkpoint
 		return
 	}
 	p.complete()
+}
+
+// failure returns the beginning of the reason why there is no backup.
+func (p *planner) failure() string {
+	if IsPull(p.Backup) {
+		return "The disks could not be read until the end: "
+	}
+	return "The disks were not copied: "
 }
 
 // thawed decides about the freeze while the backup begins. It returns true once the guest need not be frozen any more, and then reports

@@ -53,7 +53,10 @@ func (c *cluster) next() Step {
 	c.t.Helper()
 	s := Next(c.Observed)
 	changes := 0
-	for _, set := range []bool{s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.ClearFreeze, s.Intent != nil, s.ClearIntent, s.Checkpoint != nil, s.Done} {
+	for _, set := range []bool{
+		s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.ClearFreeze, s.Intent != nil, s.ClearIntent, s.Checkpoint != nil, s.Export != nil,
+		s.DeleteExport, s.Done,
+	} {
 		if set {
 			changes++
 		}
@@ -81,6 +84,11 @@ func (c *cluster) apply(s Step) {
 		c.VMI.Status.DiskBackup = s.Intent.Status()
 	case s.ClearIntent:
 		c.VMI.Status.DiskBackup = nil
+	case s.Export != nil:
+		c.Export = s.Export
+		c.Export.UID = "export-uid"
+	case s.DeleteExport:
+		c.Export, c.ExportPod = nil, nil
 	case s.Checkpoint != nil:
 		c.Tracker.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: s.Checkpoint}
 	}
@@ -409,7 +417,6 @@ func TestWaitsAndProblems(t *testing.T) {
 		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is currently migrating", ""},
 		"no hotplug":    {func(c *cluster) { c.VMI.Spec.Domain.Devices.DisableHotplug = true }, "", "disableHotplug"},
 		"another one":   {func(c *cluster) { c.VMI.Status.DiskBackup = &v1.DiskBackup{ID: "other"} }, "another VirtualMachineBackup", ""},
-		"pull":          {func(c *cluster) { c.Backup.Spec.Mode = ptr.To(v1alpha1.PullMode) }, "", "Pull is not implemented"},
 		"a long name":   {func(c *cluster) { c.Backup.Name = strings.Repeat("b", maxName+1) }, "", "more than"},
 		"a device":      {func(c *cluster) { c.Claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }, "", "no file system"},
 		"its own disk":  {func(c *cluster) { c.Claim.Name = "root-claim" }, "", "is a disk of the VM"},

@@ -44,6 +44,9 @@ func (p *planner) prepare() {
 		p.fail(v1alpha1.ReasonFailed, problem)
 		return
 	}
+	if IsPull(p.Backup) {
+		p.waitFor(Expiry(p.Backup))
+	}
 	if reason := p.waitsFor(); reason != "" {
 		p.progress(v1alpha1.ReasonInitializing, reason)
 		p.withdraw()
@@ -66,7 +69,8 @@ func (p *planner) prepare() {
 	if p.frozen() {
 		name := p.Backup.Name + "-" + p.Backup.CreationTimestamp.UTC().Format(timeInNames)
 		p.step.Intent = &backup.Intent{
-			ID: p.id, UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes, Directory: SourceVM(p.Backup, p.Tracker) + "/" + name,
+			ID: p.id, Pull: IsPull(p.Backup), UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes,
+			Directory: SourceVM(p.Backup, p.Tracker) + "/" + name,
 		}
 		p.track(name)
 	}
@@ -82,8 +86,8 @@ func (p *planner) withdraw() {
 // unsupported returns why there will never be such a backup.
 func (p *planner) unsupported() string {
 	switch {
-	case ptr.Deref(p.Backup.Spec.Mode, v1alpha1.PushMode) != v1alpha1.PushMode:
-		return "The mode Pull is not implemented yet: use Push"
+	case IsPull(p.Backup) && !p.Now.Before(Expiry(p.Backup)):
+		return "The time of the backup was over before it could begin"
 	case p.VMI != nil && p.VMI.Spec.Domain.Devices.DisableHotplug:
 		return "The VM has spec.template.spec.domain.devices.disableHotplug set, and the claim of a backup is attached while the guest runs"
 	case len(p.Backup.Name) > maxName:

@@ -30,6 +30,8 @@ const (
 // begins are the same sentences for the reasons of Progressing and Quiesced.
 var begins = map[string]string{
 	v1alpha1.ReasonInitiated:        "Backup is in progress. ",
+	v1alpha1.ReasonPreparingExport:  "Backup export is being initialized. ",
+	v1alpha1.ReasonExportReady:      "Backup export is ready to pull. ",
 	v1alpha1.ReasonAborting:         "Backup is aborting. ",
 	v1alpha1.ReasonQuiesceSucceeded: "Guest filesystem was successfully quiesced. ",
 	v1alpha1.ReasonQuiesceFailed:    "Guest filesystem quiesce failed. ",
@@ -69,9 +71,16 @@ func (p *planner) complete() {
 	case p.Tracker != nil:
 		message += ". It is a full one because " + p.whyFull()
 	}
-	reason, begin := v1alpha1.ReasonCompleted, beginsComplete
+	warnings := ""
+	if unread := p.unread(); unread != "" {
+		warnings = unread + ". "
+	}
 	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
-		reason, begin = v1alpha1.ReasonCompletedWithWarning, beginsWarning+quiesced.Message+". "
+		warnings += quiesced.Message + ". "
+	}
+	reason, begin := v1alpha1.ReasonCompleted, beginsComplete
+	if warnings != "" {
+		reason, begin = v1alpha1.ReasonCompletedWithWarning, beginsWarning+warnings
 	}
 	if p.latest() != p.created() {
 		// The tracker is gone or was replaced. The next backup deletes the checkpoint.
@@ -89,14 +98,21 @@ func (p *planner) condition(kind v1alpha1.ConditionType) *metav1.Condition {
 
 // ended reports whether the backup is complete or has failed.
 func (p *planner) ended() bool {
-	return meta.IsStatusConditionTrue(p.step.Status.Conditions, string(v1alpha1.ConditionComplete)) ||
-		meta.IsStatusConditionTrue(p.step.Status.Conditions, string(v1alpha1.ConditionFailed))
+	return Ended(p.Backup)
 }
 
 // initiated reports whether the status has recorded that the backup was requested.
 func (p *planner) initiated() bool {
 	progressing := p.condition(v1alpha1.ConditionProgressing)
-	return progressing != nil && progressing.Reason == v1alpha1.ReasonInitiated
+	if progressing == nil {
+		return false
+	}
+	switch progressing.Reason {
+	case v1alpha1.ReasonInitiated, v1alpha1.ReasonPreparingExport, v1alpha1.ReasonExportReady, v1alpha1.ReasonAborting:
+		return true
+	default:
+		return false
+	}
 }
 
 // setQuiesced reports how the freeze has ended. It does not change afterwards: a later freeze replaces that of the backup in the VMI.

@@ -119,11 +119,12 @@ func (p *planner) created() string {
 func (p *planner) nextCheckpoint() *v1alpha1.BackupCheckpoint {
 	latest := p.latest()
 	created := p.created()
-	if p.Tracker == nil || p.Tracker.Spec.Source.Name != p.VMI.Name || created == "" || latest == created || p.record.Incremental() && latest != p.record.Since {
+	if p.unread() != "" || p.Tracker == nil || p.Tracker.Spec.Source.Name != p.VMI.Name || created == "" || latest == created ||
+		p.record.Incremental() && latest != p.record.Since {
 		return nil
 	}
 	return &v1alpha1.BackupCheckpoint{
-		Name: created, CreationTime: ptr.To(metav1.NewTime(p.record.StartedAt)), Volumes: p.step.Status.IncludedVolumes,
+		Name: created, CreationTime: ptr.To(metav1.NewTime(p.record.StartedAt)), Volumes: withoutEndpoints(p.step.Status.IncludedVolumes),
 	}
 }
 

@@ -17,8 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
@@ -26,12 +28,21 @@ import (
 // workers is how many backups are reconciled at the same time. KubeVirt's value.
 const workers = 3
 
+// Pods reads the Pods of exporters and enqueues their backups.
+type Pods interface {
+	client.Reader
+	// Source enqueues what users returns for a Pod that has changed.
+	Source(users func(context.Context, *corev1.Pod) []ctrl.Request) source.Source
+}
+
 // Reconciler reconciles VirtualMachineBackups.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
+	// Pods are the Pods of exporters.
+	Pods Pods
 	// Recorder records events on backups.
 	Recorder events.EventRecorder
 	// Clock defaults to the system's.
@@ -42,6 +53,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups/status,verbs=patch
 // +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers/status,verbs=patch
+// +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=list;watch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
@@ -64,6 +76,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofGuest), builder.WithPredicates(backupChanged)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(migrationEnds)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimAppears)).
+		Watches(&exportv1.VirtualMachineExport{}, handler.EnqueueRequestsFromMapFunc(ofExport)).
+		WatchesRawSource(r.Pods.Source(ofExporter)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
 }

@@ -18,9 +18,11 @@ import (
 
 	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -39,6 +41,8 @@ type scope struct {
 	vmi *v1.VirtualMachineInstance
 	// tracker is the source of the backup as read, or nil.
 	tracker *v1alpha1.VirtualMachineBackupTracker
+	// export is the export of the backup as read, or nil.
+	export *exportv1.VirtualMachineExport
 	// requeueAfter is when to reconcile again even if nothing changes, or 0.
 	requeueAfter time.Duration
 }
@@ -90,6 +94,9 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	if o.Claim, err = reconciler.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
 		return o, err
 	}
+	if err = s.observeExport(ctx, &o); err != nil {
+		return o, err
+	}
 	vm, err := s.findVM(ctx)
 	if err != nil || vm == "" {
 		return o, err
@@ -109,6 +116,23 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 		return !m.IsFinal() && m.DeletionTimestamp == nil
 	})
 	return o, nil
+}
+
+// observeExport reads the export of a backup that is pulled, and its Pod. The export is read from the API server: an earlier state of it may
+// have another report of what was read.
+func (s *scope) observeExport(ctx context.Context, o *plan.Observed) (err error) {
+	if !plan.IsPull(s.backup) {
+		return nil
+	}
+	if o.Export, err = reconciler.Read(ctx, s.key(s.backup.Name), &exportv1.VirtualMachineExport{}, s.APIReader); err != nil || o.Export == nil {
+		return err
+	}
+	pod, err := reconciler.Read(ctx, s.key(content.ServiceName(o.Export.Name)), &corev1.Pod{}, s.Pods)
+	if err == nil && pod != nil && metav1.IsControlledBy(pod, o.Export) {
+		o.ExportPod = pod
+	}
+	s.export = o.Export
+	return err
 }
 
 // checkpoints returns the checkpoints of the VM's trackers that the guest may have, if the backup is one of a tracker that may start now. The
@@ -172,6 +196,16 @@ func (s *scope) key(name string) client.ObjectKey {
 // apply makes the change of a step.
 func (s *scope) apply(ctx context.Context, step plan.Step) error {
 	switch {
+	case step.Export != nil:
+		if err := s.Client.Create(ctx, step.Export); err != nil {
+			return fmt.Errorf("create VirtualMachineExport %s: %w", client.ObjectKeyFromObject(step.Export), err)
+		}
+		return nil
+	case step.DeleteExport:
+		if err := client.IgnoreNotFound(s.Client.Delete(ctx, s.export, client.Preconditions{UID: ptr.To(s.export.UID)})); err != nil {
+			return fmt.Errorf("delete VirtualMachineExport %s: %w", client.ObjectKeyFromObject(s.export), err)
+		}
+		return nil
 	case step.AddVolume != nil:
 		return s.changeVolumes(ctx, func(volumes []v1.UtilityVolume) []v1.UtilityVolume { return append(volumes, *step.AddVolume) })
 	case step.RemoveVolume != "":

@@ -6,8 +6,10 @@ package virtualmachinebackup
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,8 +68,7 @@ func sourceKey(kind, name string) string { return kind + "/" + name }
 
 // isEnded reports whether a backup is complete or has failed.
 func isEnded(b *v1alpha1.VirtualMachineBackup) bool {
-	return b.Status != nil && (meta.IsStatusConditionTrue(b.Status.Conditions, string(v1alpha1.ConditionComplete)) ||
-		meta.IsStatusConditionTrue(b.Status.Conditions, string(v1alpha1.ConditionFailed)))
+	return plan.Ended(b)
 }
 
 func (r *Reconciler) find(ctx context.Context, namespace, index, value string) []ctrl.Request {
@@ -112,6 +113,24 @@ func (r *Reconciler) ofClaim(ctx context.Context, claim client.Object) []ctrl.Re
 	return r.find(ctx, claim.GetNamespace(), claimIndex, claim.GetName())
 }
 
+// ofExport returns the backup that an export belongs to.
+func ofExport(_ context.Context, export client.Object) []ctrl.Request {
+	owner := metav1.GetControllerOf(export)
+	if owner == nil || owner.Kind != kindBackup || owner.APIVersion != v1alpha1.GroupVersion.String() {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: export.GetNamespace(), Name: owner.Name}}}
+}
+
+// ofExporter returns the backup that an exporter's Pod may belong to: it has the name of the export.
+func ofExporter(_ context.Context, pod *corev1.Pod) []ctrl.Request {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}}}
+}
+
 // backupChanged passes the updates of a VMI on which a backup depends. Agents update many other fields.
 var backupChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
@@ -148,6 +167,8 @@ var claimAppears = predicate.Funcs{
 const (
 	kindVM      = "VirtualMachine"
 	kindTracker = "VirtualMachineBackupTracker"
+	// kindBackup is that of a backup itself.
+	kindBackup = "VirtualMachineBackup"
 )
 
 // hasFinalizer reports whether something of a backup may be left in the VMI.
