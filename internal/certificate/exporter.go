@@ -10,7 +10,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/client-go/util/keyutil"
@@ -60,40 +59,4 @@ func PullClient(own Provider, trust Trust, serverName string) (*tls.Config, erro
 	}
 	config.NextProtos = []string{backup.ExporterProtocol}
 	return config, nil
-}
-
-// PullServer returns the configuration with which an exporter waits for the agent of a node. serving is the exporter's certificate, and
-// bundle has the authorities of AgentBackup, as PEM. It rejects the agents of other nodes.
-func PullServer(serving func() (*tls.Certificate, error), bundle func() ([]byte, error), node string) *tls.Config {
-	base := &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{backup.ExporterProtocol}, SessionTicketsDisabled: true,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving() },
-		ClientAuth:     tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool(),
-		VerifyConnection: func(state tls.ConnectionState) error { return verifyPuller(state, node) },
-	}
-	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		pem, err := bundle()
-		if err != nil {
-			return nil, err
-		}
-		config := base.Clone()
-		config.ClientCAs = x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("the authorities of %s have no certificate", AgentBackup.Signer())
-		}
-		return config, nil
-	}
-	return base
-}
-
-// verifyPuller returns an error unless the client is the agent of a node, and has negotiated the protocol of pulls.
-func verifyPuller(state tls.ConnectionState, node string) error {
-	want := AgentBackupSubject(node).DNSNames
-	switch {
-	case state.NegotiatedProtocol != backup.ExporterProtocol:
-		return fmt.Errorf("the client has not negotiated %s", backup.ExporterProtocol)
-	case len(state.VerifiedChains) == 0 || !slices.Equal(state.PeerCertificates[0].DNSNames, want):
-		return fmt.Errorf("only the agent of node %s is served", node)
-	}
-	return nil
 }

@@ -6,11 +6,12 @@ package certificate
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/export/server"
 )
 
 func TestIssue(t *testing.T) {
@@ -56,12 +57,9 @@ func TestConnectionsOfAgentsToExporters(t *testing.T) {
 	w := newWorld(t)
 	exporter, agent := w.issue(t, Exporter, Subject{DNSNames: []string{name}}), w.issue(t, AgentBackup, AgentBackupSubject("blue"))
 	var trusted []byte
-	config := PullServer(func() (*tls.Certificate, error) { return exporter.Certificate, nil }, func() ([]byte, error) {
-		if trusted == nil {
-			return nil, errors.New("there is none yet")
-		}
-		return trusted, nil
-	}, "blue")
+	config := server.AgentTLS(func() (*tls.Certificate, error) { return exporter.Certificate, nil }, func() (*content.Backup, error) {
+		return &content.Backup{Client: agentName, CA: string(trusted)}, nil
+	})
 	address := serve(t, config)
 	dial := func(own Provider, trust Trust, serverName string) error {
 		t.Helper()

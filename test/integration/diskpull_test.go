@@ -29,7 +29,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/backup"
-	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/export/server"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/pki"
 )
@@ -49,7 +50,9 @@ func newExporter() *exporter {
 	const name = "virt-export-b.default.svc"
 	e := &exporter{ca: pki.New(GinkgoT()), unused: make(chan net.Conn, 100), socket: filepath.Join(GinkgoT().TempDir(), "nbd")}
 	serving := e.ca.IssueHost(name, x509.ExtKeyUsageServerAuth)
-	config := certificate.PullServer(func() (*tls.Certificate, error) { return &serving, nil }, func() ([]byte, error) { return e.ca.PEM(), nil }, agentNode)
+	config := server.AgentTLS(func() (*tls.Certificate, error) { return &serving, nil }, func() (*content.Backup, error) {
+		return &content.Backup{Client: agentapi.BackupName(agentNode), CA: string(e.ca.PEM())}, nil
+	})
 	agents, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(agents.Close)

@@ -35,7 +35,7 @@ func (s *Server) Report() content.Report { return s.pull.report() }
 
 // ServeAgent accepts the connections of the agent of the guest's node until the context ends, and closes the listener.
 func (s *Server) ServeAgent(ctx context.Context, listener net.Listener, serving func() (*tls.Certificate, error)) {
-	config := s.agentTLS(serving)
+	config := AgentTLS(serving, s.servedBackup)
 	listener = connectionlimit.New(listener, maxAgentConnections)
 	stop := context.AfterFunc(ctx, func() {
 		closeAll(listener)
@@ -67,27 +67,37 @@ func (s *Server) welcome(ctx context.Context, conn *tls.Conn) {
 	s.pull.sessions.add(conn)
 }
 
-// agentTLS returns the configuration of the server for the agent. The authorities by which its certificate is verified are those of now.
-func (s *Server) agentTLS(serving func() (*tls.Certificate, error)) *tls.Config {
+// servedBackup returns the backup that is exported now. The authorities of agents may change; the volumes do not.
+func (s *Server) servedBackup() (*content.Backup, error) {
+	exported, err := s.options.Content()
+	if err == nil && exported.Backup == nil {
+		err = errors.New("the export has no backup any more")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return exported.Backup, nil
+}
+
+// AgentTLS returns the configuration of the server for the agent. serving returns the exporter's certificate, and of returns the backup, which
+// names the agent and the authorities by which it is verified.
+func AgentTLS(serving func() (*tls.Certificate, error), of func() (*content.Backup, error)) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{content.AgentProtocol}, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving() },
 		ClientAuth:     tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool(),
 	}
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		exported, err := s.options.Content()
+		backup, err := of()
 		if err != nil {
 			return nil, err
 		}
-		if exported.Backup == nil {
-			return nil, errors.New("the export has no backup any more")
-		}
 		config := base.Clone()
 		config.ClientCAs = x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM([]byte(exported.Backup.CA)) {
+		if !config.ClientCAs.AppendCertsFromPEM([]byte(backup.CA)) {
 			return nil, errors.New("there is no authority for the certificates of agents yet")
 		}
-		config.VerifyConnection = func(state tls.ConnectionState) error { return verifyAgent(state, exported.Backup.Client) }
+		config.VerifyConnection = func(state tls.ConnectionState) error { return verifyAgent(state, backup.Client) }
 		return config, nil
 	}
 	return base
