@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -115,6 +116,33 @@ func expectOutput(command *exec.Cmd, text string) {
 	out, err := command.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	Expect(string(out)).To(ContainSubstring(text))
+}
+
+// defineLostCheckpoint makes libvirt know a checkpoint of the only guest, of which QEMU has no bitmaps.
+func defineLostCheckpoint(uri, name string) {
+	GinkgoHelper()
+	conn, err := libvirt.NewConnect(uri)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _, _ = conn.Close() }()
+	domains, err := conn.ListAllDomains(0)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(domains).To(HaveLen(1))
+	defer func() { _ = domains[0].Free() }()
+	text, err := domains[0].GetXMLDesc(0)
+	Expect(err).NotTo(HaveOccurred())
+	guest := &libvirtxml.Domain{}
+	Expect(guest.Unmarshal(text)).To(Succeed())
+	lost := &libvirtxml.DomainCheckpoint{Name: name, CreationTime: "1", Disks: &libvirtxml.DomainCheckpointDisks{}}
+	for i := range guest.Devices.Disks {
+		if disk := &guest.Devices.Disks[i]; domain.IsTracked(disk) {
+			lost.Disks.Disks = append(lost.Disks.Disks, libvirtxml.DomainCheckpointDisk{Name: disk.Target.Dev, Checkpoint: "bitmap", Bitmap: name})
+		}
+	}
+	text, err = lost.Marshal()
+	Expect(err).NotTo(HaveOccurred())
+	created, err := domains[0].CreateCheckpointXML(text, libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(created.Free()).To(Succeed())
 }
 
 // checkpoints returns the names of the checkpoints of a guest that have its first disk.
@@ -358,6 +386,20 @@ var _ = Describe("The agent and changed blocks", Label("libvirt"), func() {
 		for _, volume := range intent.Volumes {
 			Expect(filepath.Join(target, intent.File(volume))).To(BeAnExistingFile())
 		}
+
+		By("copying everything if libvirt refuses an incremental backup, since the bitmaps are missing")
+		defineLostCheckpoint(n.daemon.URI(), "lost")
+		intent = &backup.Intent{
+			ID: "lost", UtilityVolume: "target", Directory: "vm/lost", FilePrefix: "lost-", Volumes: []string{"file", "device"}, Checkpoint: "of-lost",
+			Since: "lost", Kept: []string{"lost"},
+		}
+		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-lost"), HaveField("Since", ""),
+			HaveField("FullBecause", ContainSubstring("libvirt refused an incremental one"))))
+		intent = &backup.Intent{
+			ID: "next", UtilityVolume: "target", Directory: "vm/next", FilePrefix: "next-", Volumes: []string{"file", "device"}, Checkpoint: "of-next",
+			Since: "of-lost", Kept: []string{"of-lost"},
+		}
+		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Since", "of-lost")))
 
 		By("growing both disks")
 		grow(4 * diskBytes)
