@@ -68,7 +68,7 @@ func (s *Scratch) explain(why string) string {
 
 // binary returns a size for people, rounded up.
 func binary(bytes uint64) string {
-	bytes = min(bytes, 1<<62) //nolint:mnd // far more than any file system has, and less than an int64
+	bytes = min(bytes, 1<<62)
 	if bytes > mebibyte {
 		bytes = (bytes + mebibyte - 1) / mebibyte * mebibyte
 	}

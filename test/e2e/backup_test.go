@@ -183,7 +183,7 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 			makeVM(namespace, name, withGracePeriod(60), withClaim("files", "files"),
 				func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{trackedLabel: "yes"} }))
 		expectReady(ctx, namespace, name)
-		expectBoots(ctx, namespace, name, 1)
+		expectConsole(ctx, namespace, name, bootTimeout, MatchRegexp(bootsOn("files", 1)))
 		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}}
 		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: name}
 		create(ctx, tracker)

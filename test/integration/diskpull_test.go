@@ -59,10 +59,10 @@ func newExporter() *exporter {
 	clients, err := net.Listen("unix", e.socket)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(clients.Close)
-	port := agents.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // The listener's network is TCP.
+	port := agents.Addr().(*net.TCPAddr).Port
 	e.address = backup.Exporter{IP: "127.0.0.1", Port: int32(port), ServerName: name, UID: "e"}
 	accept(agents, func(conn net.Conn) {
-		if conn.(*tls.Conn).HandshakeContext(context.Background()) == nil { //nolint:forcetypeassert // tls.Listen returns these.
+		if conn.(*tls.Conn).HandshakeContext(context.Background()) == nil {
 			e.accepted.Add(1)
 			e.unused <- conn
 		}

@@ -53,7 +53,7 @@ func newExporter(t *testing.T, ca *pki.Authority, protocol string) *exporter {
 				return
 			}
 			go func() {
-				if conn.(*tls.Conn).HandshakeContext(t.Context()) == nil { //nolint:forcetypeassert // tls.Listen returns these.
+				if conn.(*tls.Conn).HandshakeContext(t.Context()) == nil {
 					e.accepted.Add(1)
 					e.conns <- conn
 				}
@@ -77,7 +77,7 @@ func (e *exporter) take(t *testing.T) net.Conn {
 }
 
 func (e *exporter) address() backup.Exporter {
-	address := e.listener.Addr().(*net.TCPAddr) //nolint:forcetypeassert // The listener's network is TCP.
+	address := e.listener.Addr().(*net.TCPAddr)
 	return backup.Exporter{IP: "127.0.0.1", Port: int32(address.Port), ServerName: exporterName, UID: "e"}
 }
 

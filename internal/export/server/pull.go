@@ -181,7 +181,7 @@ func delivered(w http.ResponseWriter, r *http.Request) bool {
 // diskReader reads a range of a volume. It remembers what was read.
 type diskReader struct {
 	pull   *pull
-	ctx    context.Context //nolint:containedctx // io.ReadSeeker has none
+	ctx    context.Context
 	volume string
 	// start and size are the range, and at is the offset in it.
 	start, size, at uint64
