@@ -6,6 +6,7 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,6 +39,10 @@ const (
 	// connectTimeout bounds connecting to an exporter, and headerTimeout the time until it starts to respond.
 	connectTimeout = 10 * time.Second
 	headerTimeout  = time.Minute
+	// refusedWait is for how long a refused connection is repeated, and refusedPause the time between two: a node may learn the address of a
+	// new exporter some time after the export is Ready.
+	refusedWait  = 5 * time.Second
+	refusedPause = 200 * time.Millisecond
 	// copyBuffer is the size of the buffer of a download.
 	copyBuffer = 32 << 10
 	// readTimeout bounds the header of a request, and maxHeaderBytes its size. Requests have no body.
@@ -179,6 +185,14 @@ func (p *Proxy) changed(ctx context.Context, t target, uid types.UID) error {
 // dial connects to an exporter.
 func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := p.options.Dial(ctx, network, address)
+	for give := time.Now().Add(refusedWait); errors.Is(err, unix.ECONNREFUSED) && time.Now().Before(give); {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(refusedPause):
+		}
+		conn, err = p.options.Dial(ctx, network, address)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -15,12 +15,14 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -200,6 +202,23 @@ func TestForwards(t *testing.T) {
 	w.get(strings.Replace(readyPath, "/v1/", "/v1beta1/", 1) + "/internal/manifests/all")
 	if w.got.Header.Get(content.TokenHeader) != token {
 		t.Errorf("the exporter gets %v", w.got.Header)
+	}
+}
+
+// TestWaitsForTheAddress has a node that does not know yet which Pod has the address of an exporter.
+func TestWaitsForTheAddress(t *testing.T) {
+	w := start(t, readyServer, func(http.ResponseWriter, *http.Request) {}, func(p *Proxy) {
+		known, dial := false, p.options.Dial
+		p.options.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if !known {
+				known = true
+				return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", unix.ECONNREFUSED)}
+			}
+			return dial(ctx, network, address)
+		}
+	})
+	if got := w.get(readyPath + "/volumes/data/disk.img"); got.code != http.StatusOK {
+		t.Errorf("got %+v", got)
 	}
 }
 
