@@ -224,14 +224,18 @@ type guests struct {
 	brokerResponds func()
 }
 
-// setupReconciler adds the reconciler of the node's guests.
-func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, broker *brokerclient.Client) (*guests, error) {
+// nodeFacts returns the facts about the node.
+func nodeFacts(o *Options) facts.Node {
 	cells, err := observe.ReadTopology(o.CapabilitiesDir)
 	if err != nil {
 		// Not fatal: running guests must be reconciled.
 		ctrl.Log.WithName(name).Error(err, "The node's topology is not known, dedicated CPUs are chosen without it")
 	}
-	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
+	return facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
+}
+
+// setupReconciler adds the reconciler of the node's guests.
+func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, broker *brokerclient.Client) (*guests, error) {
 	triggers := reconciler.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
 	connections, err := addConnections(mgr, o, broker, responses, triggers)
@@ -267,7 +271,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 		Peer:        moves.peers,
 		Targets:     moves.targets,
 		Enqueue:     triggers.Enqueue,
-		Facts:       node,
+		Facts:       nodeFacts(o),
 		Connections: Connections{connections},
 		Responses:   responses,
 		Networks:    networks,
