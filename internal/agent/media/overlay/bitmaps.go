@@ -88,14 +88,14 @@ func (o Overlay) AddBitmaps(bitmaps []Bitmap) ([]Range, error) {
 		return nil, err
 	}
 	l := o.layout()
+	if size := o.tailBytes(bitmaps, l.cluster); size > maxTail {
+		return nil, fmt.Errorf("the bitmaps need %d bytes of the overlay: there may be %d", size, maxTail)
+	}
 	t := newTail(l)
 	t.add(make([]byte, directoryBytes(bitmaps)))
 	at := uint64(0)
 	for i := range bitmaps {
 		at += t.addBitmap(&bitmaps[i], o.DiskBytes, at)
-	}
-	if len(t.bytes) > maxTail {
-		return nil, fmt.Errorf("the bitmaps need %d bytes of the overlay: there may be %d", len(t.bytes), maxTail)
 	}
 	clusters := uint64(len(t.bytes)) / l.cluster
 	if l.clusters()+clusters > l.refcountBlocks*l.cluster/refcountBytes {
@@ -109,6 +109,22 @@ func (o Overlay) AddBitmaps(bitmaps []Bitmap) ([]Range, error) {
 	return []Range{
 		{At: t.start, Bytes: t.bytes}, {At: l.refcountBlocksAt() + l.clusters()*refcountBytes, Bytes: counts}, {At: 0, Bytes: header},
 	}, nil
+}
+
+// tailBytes returns what the bitmaps need in a file with a size of clusters, in which each part occupies a whole one. It is known before any
+// of that is allocated, since the parts are from another Pod.
+func (o Overlay) tailBytes(bitmaps []Bitmap, cluster uint64) uint64 {
+	size := roundUp(directoryBytes(bitmaps), cluster)
+	for i := range bitmaps {
+		b := &bitmaps[i]
+		size += roundUp(divideUp(b.size(o.DiskBytes), cluster)*entryBytes, cluster)
+		for n := range b.Parts {
+			if n == 0 || b.Parts[n].At/cluster != b.Parts[n-1].At/cluster {
+				size += cluster
+			}
+		}
+	}
+	return size
 }
 
 // addBitmapsExtension adds the extension after that with the name of the data file.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +95,26 @@ func TestInvalidBitmaps(t *testing.T) {
 		if ranges, err := o.AddBitmaps(bitmaps); err == nil {
 			t.Errorf("%s: got %d ranges", name, len(ranges))
 		}
+	}
+}
+
+// TestScatteredPartsAreRefusedBeforeTheyAreAllocated has a part in each of a thousand clusters of a large disk, which takes a few MiB to send
+// and would occupy two GiB.
+func TestScatteredPartsAreRefusedBeforeTheyAreAllocated(t *testing.T) {
+	o := Overlay{DataFile: "/data", DiskBytes: 16 << 40}
+	b := Bitmap{Name: "a", Granularity: 9}
+	for n := range uint64(1000) {
+		b.Parts = append(b.Parts, Part{At: n << 21, Bits: make([]byte, PartBytes)})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := o.AddBitmaps([]Bitmap{b})
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "bytes of the overlay") {
+		t.Errorf("got %v", err)
+	}
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > maxTail {
+		t.Errorf("%d bytes were allocated", allocated)
 	}
 }
 
