@@ -246,9 +246,10 @@ var _ = Describe("KubeVirt with certificates", func() {
 			Expect(c.Create(ctx, csr)).To(Succeed())
 			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
 		}
-		// A request of another Pod does not count; this Pod has requested only the other role's certificate.
+		// A request of another Pod does not count; this Pod has requested only the other roles' certificates.
 		requestCertificate(certificate.AgentServing, "another")
 		requestCertificate(certificate.AgentMigration, agent.UID)
+		requestCertificate(certificate.AgentBackup, agent.UID)
 		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
 		Expect(err).NotTo(HaveOccurred())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)

@@ -73,7 +73,9 @@ func TestMissingAuthorities(t *testing.T) {
 	removed.DeletionTimestamp = &metav1.Time{Time: noon}
 	const there = "vireo_authority_renewal_overdue{secret=\"kubevirt-virt-api-client-ca\"} 0"
 	missing := there
-	for _, name := range []string{"virt-api-serving-ca", "virt-exporter-ca", "virt-exportproxy-serving-ca", "virt-handler-migration-ca", "virt-handler-serving-ca"} {
+	for _, name := range []string{
+		"virt-api-serving-ca", "virt-exporter-ca", "virt-exportproxy-serving-ca", "virt-handler-backup-ca", "virt-handler-migration-ca", "virt-handler-serving-ca",
+	} {
 		missing += "\nvireo_authority_renewal_overdue{secret=\"kubevirt-" + name + "\"} 1"
 	}
 	missing += "\nvireo_authority_renewal_overdue{secret=\"webhooks\"} 1"
