@@ -15,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"sigs.k8s.io/yaml"
 )
 
@@ -23,6 +26,11 @@ var _ = Describe("the manifests in config", func() {
 	config := filepath.Join("..", "..", "..", "config")
 
 	It("has samples that are admitted with all their fields", func() {
+		// The samples say which feature gates they need.
+		Expect(suiteConfig.Set(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{
+			DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{clusterconfig.GateIncrementalBackup}},
+		}}})).To(Succeed())
+		DeferCleanup(func() { Expect(suiteConfig.Set(&v1.KubeVirt{})).To(Succeed()) })
 		files, err := filepath.Glob(filepath.Join(config, "samples", "*.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(files).NotTo(BeEmpty())
