@@ -64,7 +64,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;watch;create
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=get;list;watch
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots;virtualmachinesnapshotcontents,verbs=get;list;watch
-// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups;virtualmachinebackuptrackers,verbs=list;watch
+// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=list;watch
 // +kubebuilder:rbac:groups=snapshot.storage.k8s.io,resources=volumesnapshots,verbs=list;watch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,namespace=kubevirt,resources=ingresses,verbs=list

@@ -9,19 +9,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	backupplan "github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
@@ -138,28 +136,25 @@ func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
 	return err
 }
 
-// readBackup reads the backup, and the VMI that has its intent. A stale backup or VMI only delays what has to be done: both are watched by the
-// backup's reconciler, whose writes enqueue the export.
+// readBackup reads the backup, and the VMI that has its intent. That VMI is not found by the backup's source, which may be a tracker that is
+// deleted while the backup is pulled. A stale backup or VMI only delays what has to be done: both are watched by the backup's reconciler, whose
+// writes enqueue the export.
 func (s *scope) readBackup(ctx context.Context, w *plan.World) (err error) {
 	w.Backup, err = reconciler.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
 	if err != nil || w.Backup == nil {
 		return err
 	}
-	var tracker *v1alpha1.VirtualMachineBackupTracker
-	if ptr.Deref(w.Backup.Spec.Source.APIGroup, "") == backupapi.GroupName {
-		if tracker, err = reconciler.Read(ctx, s.key(w.Backup.Spec.Source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.Client); err != nil {
-			return err
+	guests := &v1.VirtualMachineInstanceList{}
+	err = s.Client.List(ctx, guests, client.InNamespace(s.export.Namespace), client.MatchingFields{virtualmachinebackup.GuestIndex: string(w.Backup.UID)})
+	if err != nil {
+		return fmt.Errorf("list the VirtualMachineInstances of namespace %s that may have the backup %s: %w", s.export.Namespace, w.Backup.Name, err)
+	}
+	for i := range guests.Items {
+		if intent := guests.Items[i].Status.DiskBackup; intent != nil && intent.ID == string(w.Backup.UID) {
+			w.Guest = &guests.Items[i]
 		}
 	}
-	vm := backupplan.SourceVM(w.Backup, tracker)
-	if vm == "" {
-		return nil
-	}
-	vmi, err := reconciler.Read(ctx, s.key(vm), &v1.VirtualMachineInstance{}, s.Client)
-	if err == nil && vmi != nil && vmi.Status.DiskBackup != nil && vmi.Status.DiskBackup.ID == string(w.Backup.UID) {
-		w.Guest = vmi
-	}
-	return err
+	return nil
 }
 
 // readImports reads which claims the importer still fills.

@@ -195,3 +195,32 @@ func TestExportersThatEndTooEarly(t *testing.T) {
 		t.Errorf("got %+v", step)
 	}
 }
+
+func TestObstaclesDoNotEndAPull(t *testing.T) {
+	for name, change := range map[string]func(*World){
+		"no guest":     func(w *World) { w.Guest = nil },
+		"no record":    func(w *World) { w.Guest.Status.DiskBackupRecord = nil },
+		"no authority": func(w *World) { w.Config.AgentCA = "" },
+	} {
+		w := ofBackup()
+		w.runPod(t)
+		w.plan(t)
+		change(w)
+		if step := w.plan(t); step.Delete || step.Stop || step.RequeueAfter == 0 || step.RequeueAfter > maxPoll || w.Export.Status.Phase != exportv1.Pending {
+			t.Errorf("%s: %+v", name, step)
+		}
+		// The end of the backup does end it.
+		w.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(now))
+		if step := w.plan(t); !step.Stop {
+			t.Errorf("%s: the pull does not end: %+v", name, step)
+		}
+	}
+	// The exporter of a backup that does not exist does not stay.
+	w := ofBackup()
+	w.runPod(t)
+	w.Pod.OwnerReferences = []metav1.OwnerReference{{UID: w.Export.UID, Controller: ptr.To(true)}}
+	w.Backup = nil
+	if step := w.plan(t); !step.Delete {
+		t.Errorf("the exporter of a backup that is gone stays: %+v", step)
+	}
+}

@@ -119,14 +119,17 @@ func (w *World) age(ready *exportv1.Condition) time.Duration {
 	return w.Now.Sub(known.LastTransitionTime.Time)
 }
 
-// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of an export whose source is in use.
+// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of an export whose source is in use, but not
+// that of a backup.
 func (w *World) ready(step *Step, s *source) *exportv1.Condition {
 	pending := func(reason, message string) *exportv1.Condition {
 		return w.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message))
 	}
 	switch {
 	case s.obstacle != nil:
-		if w.Pod != nil && w.Pod.DeletionTimestamp == nil && w.ownsPod() {
+		// What virt-controller does not know about a backup may be only what its cache lacks. Clients may be reading it, and what they have read
+		// would be lost with the Pod, which ends with the backup.
+		if w.Pod != nil && w.Pod.DeletionTimestamp == nil && w.ownsPod() && !s.pulled {
 			step.Delete, step.Paused = true, s.obstacle.Reason == export.InUseReason
 		}
 		if s.watched {
