@@ -182,7 +182,7 @@ func (p *planner) unread() string {
 	if all {
 		return ""
 	}
-	if p.Tracker != nil {
+	if p.Tracker != nil && p.created() != "" {
 		return "Not all of it was read, so that the next backup does not start from it: " + why
 	}
 	return "Not all of it was read: " + why

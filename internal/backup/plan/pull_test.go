@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -151,6 +152,34 @@ func TestPullThatNobodyHasRead(t *testing.T) {
 			t.Errorf("%s: something is left", name)
 		}
 	}
+}
+
+func TestPullWithoutACheckpointThatNobodyHasRead(t *testing.T) {
+	for name, change := range map[string]func(*cluster){
+		"of a VM": func(c *cluster) {
+			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+			c.Tracker = nil
+		},
+		"of a guest without tracked disks": func(c *cluster) { c.VMI.Status.TrackedVolumes = nil },
+	} {
+		c := newPulled(t)
+		change(c)
+		c.serve()
+		c.Now = start.Add(2 * time.Hour)
+		c.report(corev1.ConditionFalse, "1 of 1 volumes")
+		c.conclude()
+		c.next()
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "Not all of it was read: 1 of 1 volumes")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, beginsComplete)
+		if ended := c.completion(); strings.Contains(ended, "next backup") || c.Backup.Status.CheckpointName != nil {
+			t.Errorf("%s: %s", name, ended)
+		}
+	}
+}
+
+// completion returns the message of the condition Complete.
+func (c *cluster) completion() string {
+	return meta.FindStatusCondition(c.Backup.Status.Conditions, string(v1alpha1.ConditionComplete)).Message
 }
 
 func TestPullThatFails(t *testing.T) {

@@ -62,7 +62,8 @@ func (p *planner) fail(reason, message string) {
 	p.set(v1alpha1.ConditionFailed, true, reason, beginsFailed+message)
 }
 
-// complete reports that there is a backup, with a warning if the guest was to be frozen and was not.
+// complete reports that there is a backup, with a warning if the guest was to be frozen and was not, or if the next backup does not start from
+// this one because not all of it was read.
 func (p *planner) complete() {
 	message := messageFull
 	switch {
@@ -72,8 +73,12 @@ func (p *planner) complete() {
 		message += ". It is a full one because " + p.whyFull()
 	}
 	warnings := ""
-	if unread := p.unread(); unread != "" {
+	// Without a checkpoint, no later backup can lack what was not read: the client that reads it knows whether it has got it.
+	unread := p.unread()
+	if unread != "" && p.created() != "" {
 		warnings = unread + ". "
+	} else if unread != "" {
+		message += ". " + unread
 	}
 	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
 		warnings += quiesced.Message + ". "
