@@ -188,8 +188,11 @@ func (p *planner) waitFor(at time.Time) {
 func (p *planner) run() {
 	p.setType()
 	p.include()
+	if p.canceled() {
+		return
+	}
 	if !p.thawed() {
-		p.progress(v1alpha1.ReasonInitiated, "The backup is being started")
+		p.copying("The backup is being started")
 		return
 	}
 	if p.isServed() && !p.record.Ended() {
@@ -197,7 +200,7 @@ func (p *planner) run() {
 		return
 	}
 	if p.record.ID == "" || !p.record.Ended() {
-		p.progress(v1alpha1.ReasonInitiated, "The disks are being copied")
+		p.copying("The disks are being copied")
 		return
 	}
 	if !p.detached() {
@@ -216,6 +219,38 @@ func (p *planner) run() {
 		return
 	}
 	p.complete()
+}
+
+// canceled cancels a backup that is not to go on, and returns true if that has to be written now. The agent then reports how it has ended.
+func (p *planner) canceled() bool {
+	if p.intent == nil || p.record.Ended() && p.record.ID != "" || p.ends() == "" || p.intent.Canceled {
+		return false
+	}
+	p.copying("")
+	p.step.Intent = p.intent
+	p.step.Intent.Canceled = true
+	return true
+}
+
+// ends returns why a backup is not to go on, or nothing. A pull that is served ends in another way, with what its exporter reports.
+func (p *planner) ends() string {
+	if !IsPull(p.Backup) || p.record.Begun() {
+		return ""
+	}
+	if _, over := PullEnds(p.Backup, p.Now); !over {
+		p.waitFor(Expiry(p.Backup))
+		return ""
+	}
+	return "The time of the backup was over before it could begin"
+}
+
+// copying reports that the agent makes the backup, or why it is to end that.
+func (p *planner) copying(message string) {
+	if why := p.ends(); why != "" {
+		p.progress(v1alpha1.ReasonAborting, why)
+		return
+	}
+	p.progress(v1alpha1.ReasonInitiated, message)
 }
 
 // failure returns the beginning of the reason why there is no backup.

@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 )
 
 // newPulled returns a cluster with a backup that is pulled, of a tracker.
@@ -230,4 +231,70 @@ func TestPullWhoseTimeIsOverBeforeItBegins(t *testing.T) {
 	if meta.IsStatusConditionTrue(c.Backup.Status.Conditions, string(v1alpha1.ConditionComplete)) {
 		t.Error("it is complete")
 	}
+}
+
+func TestPullThatNeverBegins(t *testing.T) {
+	for name, requested := range map[string]bool{"the agent does not respond": false, "libvirt has not begun it": true} {
+		c := newPulled(t)
+		c.next()
+		c.mount()
+		if s := c.next(); s.Intent == nil {
+			t.Fatalf("%s: the pull is not requested: %+v", name, s)
+		}
+		if requested {
+			c.pullRecord(backup.Requested, "")
+		}
+		if s := c.next(); s.Intent != nil || s.After != 2*time.Hour {
+			t.Errorf("%s: planned again after %s: %+v", name, s.After, s.Intent)
+		}
+		c.Now = start.Add(2 * time.Hour)
+		if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
+			t.Fatalf("%s: migrations wait for the backup forever: %+v", name, s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before it could begin")
+		if s := c.next(); s.Intent != nil || s.RemoveVolume != "" {
+			t.Errorf("%s: something happens before the agent has responded: %+v", name, s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before it could begin")
+		c.pullRecord(backup.Failed, "canceled")
+		if s := c.next(); s.RemoveVolume == "" {
+			t.Errorf("%s: the claim is not detached: %+v", name, s)
+		}
+		c.unmount()
+		c.next()
+		c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "canceled")
+	}
+}
+
+func TestPullThatBeginsTooLate(t *testing.T) {
+	c := newPulled(t)
+	c.connectAgent()
+	c.next()
+	c.mount()
+	c.next()
+	c.freeze(freeze.Frozen, false, "")
+	if s := c.next(); s.Intent == nil {
+		t.Fatalf("the pull is not requested: %+v", s)
+	}
+	c.Now = start.Add(2 * time.Hour)
+	if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
+		t.Fatalf("the pull is not canceled: %+v", s)
+	}
+	// The guest does not stay frozen, whatever the agent does.
+	if s := c.next(); s.Freeze == nil {
+		t.Errorf("the freeze is not ended: %+v", s)
+	}
+	// libvirt had begun meanwhile. The agent has written that it ends the pull, and has ended it.
+	c.freeze(freeze.Thawed, true, "")
+	c.pullRecord(backup.Succeeded, "")
+	for range 3 {
+		c.next()
+	}
+	c.unmount()
+	for range 2 {
+		if s := c.next(); s.Checkpoint != nil {
+			t.Error("the tracker gets the checkpoint of a pull that nobody could read")
+		}
+	}
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "no export")
 }
