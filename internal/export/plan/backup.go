@@ -91,7 +91,7 @@ func (w *World) endPull(step *Step, s *source) {
 	case podstate.Terminal(w.Pod) || w.Pod.Status.Phase == corev1.PodPending:
 		w.setRead(s, "The exporter has ended without a report of what was read")
 		step.Delete = w.Pod.DeletionTimestamp == nil
-	case w.Pod.Spec.ActiveDeadlineSeconds == nil || *w.Pod.Spec.ActiveDeadlineSeconds > StopDeadline:
+	case !w.stops():
 		step.Stop = true
 	}
 }

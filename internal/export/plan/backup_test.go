@@ -102,7 +102,7 @@ func TestExportOfABackup(t *testing.T) {
 		t.Error("the exporter does not get the new authority of agents")
 	}
 	w.Guest.Status.DiskBackupRecord.Since = "before"
-	if step := w.plan(t); !step.Delete {
+	if step := w.plan(t); !step.Stop {
 		t.Error("an exporter of all data serves an incremental backup")
 	}
 }
@@ -222,5 +222,41 @@ func TestObstaclesDoNotEndAPull(t *testing.T) {
 	w.Backup = nil
 	if step := w.plan(t); !step.Delete {
 		t.Errorf("the exporter of a backup that is gone stays: %+v", step)
+	}
+}
+
+func TestExportersThatAreReplacedReportBefore(t *testing.T) {
+	renew := func(w *World) { w.Pod.Annotations[CertificateEndAnnotation] = w.Now.Add(renewal).Format(time.RFC3339) }
+	for name, tc := range map[string]struct {
+		replace func(*World)
+		deletes bool
+	}{
+		"its certificate expires": {renew, false},
+		"it serves other volumes": {func(w *World) { w.Backup.Status.IncludedVolumes = w.Backup.Status.IncludedVolumes[:1] }, false},
+		"it has not started":      {func(w *World) { renew(w); w.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, true},
+	} {
+		w := ofBackup()
+		w.runPod(t)
+		tc.replace(w)
+		if step := w.plan(t); step.Stop == tc.deletes || step.Delete != tc.deletes {
+			t.Errorf("%s: %+v", name, step)
+		}
+		w.Pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](StopDeadline)
+		if step := w.plan(t); step.Stop || step.Delete != tc.deletes || step.Content != "" {
+			t.Errorf("%s: ends twice: %+v", name, step)
+		}
+	}
+	// Somebody deletes the Pod, such as a drain of its node.
+	for name, change := range map[string]func(*World){"served": func(*World) {}, "not known": func(w *World) { w.Guest = nil }} {
+		w := ofBackup()
+		w.runPod(t)
+		w.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(now))
+		w.plan(t)
+		w.endPod(`{"volumes":2,"unread":0}`)
+		change(w)
+		w.plan(t)
+		if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil || read.Status != corev1.ConditionTrue {
+			t.Errorf("%s: what was read is lost: %+v", name, read)
+		}
 	}
 }

@@ -72,6 +72,10 @@ func Next(w *World) (*Step, error) {
 		step.Status = w.status(&s, *s.obstacle)
 		return step, nil
 	}
+	// Whether the Pod has ended by itself or is being deleted, its last status has what clients have read.
+	if s.pulled && w.Pod != nil && w.ownsPod() {
+		w.takeReport(&s)
+	}
 	step.requeue(expiry.Sub(w.Now))
 	_, isOurs := TokenName(w.Export)
 	step.Token = isOurs && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil || w.waitsLong())
@@ -180,12 +184,9 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	case w.Pod.DeletionTimestamp != nil:
 		return waiting("The former Pod of the exporter terminates")
 	case podstate.Terminal(w.Pod):
-		if s.pulled {
-			w.takeReport(s)
-		}
 		return w.ended(step)
 	case w.renews(step), w.hasOtherVolumes(s), w.lacksImage(s):
-		step.Delete = true
+		w.replace(step, s)
 		return waiting("The exporter's Pod is replaced")
 	}
 	// An exporter reads at its start whether to compute digests, and thus gets no content without them before it is ready.
@@ -209,6 +210,21 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 	}
 	step.requeue(pollReady)
 	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")
+}
+
+// replace ends the Pod, so that another one replaces it. That of a backup is not deleted before it has reported what clients have read.
+func (w *World) replace(step *Step, s *source) {
+	switch {
+	case !s.pulled || w.Pod.Status.Phase == corev1.PodPending:
+		step.Delete = true
+	case !w.stops():
+		step.Stop = true
+	}
+}
+
+// stops reports whether the kubelet has been told to end the Pod.
+func (w *World) stops() bool {
+	return w.Pod.Spec.ActiveDeadlineSeconds != nil && *w.Pod.Spec.ActiveDeadlineSeconds <= StopDeadline
 }
 
 // ended deletes a Pod some time after it has ended. As in KubeVirt, the reason is Unknown for a Pod that has failed.
