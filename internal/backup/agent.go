@@ -139,6 +139,9 @@ func (v View) succeeded() (Action, Record) {
 		if v.Record.Canceled {
 			return v.end(Succeeded, "")
 		}
+		if v.Record.Stage == Requested && !v.wanted() {
+			return v.end(Failed, problemCanceled)
+		}
 		return v.end(Failed, problemStopped)
 	case !v.Images:
 		return v.end(Failed, problemMissing)

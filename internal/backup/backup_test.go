@@ -78,6 +78,7 @@ func TestDecide(t *testing.T) {
 		"a pull is requested, another job runs": {View{Intent: pull, Record: requestedPull, Job: Job{State: JobActive}, Foreign: true}, Abort, requestedPull},
 		"a pull, requested, canceled and runs":  {View{Intent: pullCanceled, Record: requestedPull, Job: Job{State: JobActive}}, Abort, requestedPull},
 		"a pull, requested, ended by others":    {View{Intent: pull, Record: requestedPull, Job: Job{State: JobSucceeded}}, Write, ended(requestedPull, Failed, problemStopped)},
+		"a pull, requested, canceled and ended": {View{Intent: pullCanceled, Record: requestedPull, Job: Job{State: JobSucceeded}}, Write, ended(requestedPull, Failed, problemCanceled)},
 		"a pull runs":                           {View{Intent: pull, Record: served, Job: Job{State: JobActive}}, Wait, served},
 		"a pull runs and is canceled":           {View{Intent: pullCanceled, Record: served, Job: Job{State: JobActive}}, Write, canceledPull},
 		"a pull that is to be ended":            {View{Intent: pullCanceled, Record: canceledPull, Job: Job{State: JobActive}}, Abort, canceledPull},

@@ -175,7 +175,8 @@ func (p *planner) read() (all bool, why string, known bool) {
 
 // unread returns why a pull does not count as a backup from which a later one can start, or nothing.
 func (p *planner) unread() string {
-	if !IsPull(p.Backup) {
+	// A tracker that has the checkpoint got it when all had been read, even if the export is gone now.
+	if !IsPull(p.Backup) || p.stored() {
 		return ""
 	}
 	all, why, _ := p.read()

@@ -155,6 +155,20 @@ func TestPullThatNobodyHasRead(t *testing.T) {
 	}
 }
 
+func TestExportThatIsDeletedAfterItWasRead(t *testing.T) {
+	c := newPulled(t)
+	c.serve()
+	c.Now = start.Add(2 * time.Hour)
+	c.report(corev1.ConditionTrue, "")
+	c.conclude()
+	if s := c.next(); s.Checkpoint == nil {
+		t.Fatalf("the tracker does not get the checkpoint: %+v", s)
+	}
+	c.Export, c.ExportPod = nil, nil
+	c.next()
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, beginsComplete)
+}
+
 func TestPullWithoutACheckpointThatNobodyHasRead(t *testing.T) {
 	for name, change := range map[string]func(*cluster){
 		"of a VM": func(c *cluster) {
