@@ -59,7 +59,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 			ServiceAccountName:           account,
 			SecurityContext:              podSecurity(cfg),
 			ReadinessGates:               []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}},
-			Hostname:                     hostname(vmi),
+			Hostname:                     Hostname(vmi),
 			Subdomain:                    vmi.Spec.Subdomain,
 			DNSPolicy:                    vmi.Spec.DNSPolicy,
 			DNSConfig:                    vmi.Spec.DNSConfig,

@@ -93,7 +93,7 @@ func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	delete(out, v1.MigrationJobLabel)
 	out[v1.AppLabel] = launcherpod.AppLabelValue
 	out[v1.CreatedByLabel] = string(vmi.UID)
-	out[v1.DeprecatedVirtualMachineNameLabel] = hostname(vmi)
+	out[v1.DeprecatedVirtualMachineNameLabel] = Hostname(vmi)
 	out[v1.VirtualMachineInstanceIDLabel] = launcherpod.InstanceID(vmi.Name)
 	labelForSidecar(out, vmi)
 	return out
@@ -137,8 +137,9 @@ func LabelValue(name string) string {
 	return strings.TrimRight(name[:validation.LabelValueMaxLength-hashLength-1], "-.") + "-" + hash
 }
 
-// hostname returns spec.hostname, or else the VMI's name up to the first dot, cut to the length of a host name.
-func hostname(vmi *v1.VirtualMachineInstance) string {
+// Hostname returns the host name of a launcher Pod, which is also its label with the VM's name: spec.hostname, or else the VMI's name up to the
+// first dot, cut to the length of a host name.
+func Hostname(vmi *v1.VirtualMachineInstance) string {
 	if vmi.Spec.Hostname != "" {
 		return vmi.Spec.Hostname
 	}

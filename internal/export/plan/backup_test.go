@@ -29,7 +29,7 @@ func ofBackup() *World {
 	w.Backup.Spec.Mode = ptr.To(v1alpha1.PullMode)
 	w.Backup.Status = &v1alpha1.VirtualMachineBackupStatus{IncludedVolumes: []v1alpha1.BackupVolumeInfo{{VolumeName: "root"}, {VolumeName: "data"}}}
 	w.Export.OwnerReferences = []metav1.OwnerReference{{UID: "backup-uid", Controller: ptr.To(true)}}
-	w.Guest = &v1.VirtualMachineInstance{}
+	w.Guest = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vm.example", UID: "vmi-uid"}}
 	w.Guest.Status.NodeName = "blue"
 	w.Guest.Status.DiskBackupRecord = backup.Record{ID: "backup-uid", Pull: true, Stage: backup.Running}.Status()
 	return w
@@ -104,6 +104,22 @@ func TestExportOfABackup(t *testing.T) {
 	w.Guest.Status.DiskBackupRecord.Since = "before"
 	if step := w.plan(t); !step.Stop {
 		t.Error("an exporter of all data serves an incremental backup")
+	}
+}
+
+func TestExporterPrefersTheNodeOfTheGuest(t *testing.T) {
+	w := ofBackup()
+	w.runPod(t)
+	if w.Pod.Spec.Affinity == nil || w.Pod.Spec.Affinity.PodAffinity == nil {
+		t.Fatal("the exporter runs anywhere")
+	}
+	terms := w.Pod.Spec.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	if len(terms) != 1 || terms[0].Weight != 100 || terms[0].PodAffinityTerm.TopologyKey != "kubernetes.io/hostname" {
+		t.Fatalf("got %+v", terms)
+	}
+	want := map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm", "kubevirt.io/created-by": "vmi-uid"}
+	if diff := cmp.Diff(want, terms[0].PodAffinityTerm.LabelSelector.MatchLabels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 }
 

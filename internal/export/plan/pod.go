@@ -21,6 +21,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 const (
@@ -147,11 +149,26 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{
 			Name: "agent", Protocol: corev1.ProtocolTCP, ContainerPort: content.AgentPort,
 		})
+		pod.Spec.Affinity = nearGuest(w.Guest)
 	}
 	for i := range s.volumes {
 		mount(&pod.Spec, fmt.Sprintf("volume-%d", i), &s.volumes[i])
 	}
 	return pod
+}
+
+// nearGuest prefers the guest's node, from which the exporter gets all that it serves. The term is KubeVirt's, with the label that no other
+// guest has.
+func nearGuest(guest *v1.VirtualMachineInstance) *corev1.Affinity {
+	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+		Weight: 100,
+		PodAffinityTerm: corev1.PodAffinityTerm{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+				v1.AppLabel: launcherpod.AppLabelValue, v1.DeprecatedVirtualMachineNameLabel: podspec.Hostname(guest), v1.CreatedByLabel: string(guest.UID),
+			}},
+			TopologyKey: corev1.LabelHostname,
+		},
+	}}}}
 }
 
 func (w *World) exporter() corev1.Container {
