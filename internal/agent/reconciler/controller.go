@@ -196,10 +196,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		phaseErr = err
 	}
 	res, err := result(ctx, phaseErr)
-	if err == nil && delay > 0 && (res.RequeueAfter == 0 || delay < res.RequeueAfter) {
-		res.RequeueAfter = delay
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	return res, err
+	// What a phase waits for does not depend on which later one has ended the reconciliation.
+	for _, after := range []time.Duration{delay, s.requeue} {
+		if after > 0 && (res.RequeueAfter == 0 || after < res.RequeueAfter) {
+			res.RequeueAfter = after
+		}
+	}
+	return res, nil
 }
 
 // phase is a step of a reconciliation. An error, which may be a Wait or a Requeue, ends the reconciliation.
@@ -246,15 +252,13 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"dump memory", func() error { return r.dumpMemory(ctx, s, c) }},
 		// 12. After the disks were measured by observe guest.
 		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
-		{"forward ports", func() error { return r.forwardPorts(ctx, s) }},
-		{"pause probes", func() error { return r.pauseProbes(ctx, s, c) }},
-		{"freeze for snapshot", func() error { return r.freezeForSnapshot(s, c) }},
-		{"back up disks", func() error { return r.backUpDisks(ctx, s, c) }},
 		// 13. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size, or the node the
-		// priority, that must prevent no other phase. All also apply to a guest that an earlier agent started.
-		{"set interfaces, realtime priority, size and disks", func() error {
-			return errors.Join(r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c),
-				r.plugVolumes(ctx, s, c))
+		// priority, that must prevent no other phase, least of all the end of a freeze or of a backup whose claim is almost full. All also
+		// apply to a guest that an earlier agent started.
+		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
+			return s.keepPolling(errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.freezeForSnapshot(s, c),
+				r.backUpDisks(ctx, s, c), r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c),
+				r.plugVolumes(ctx, s, c)))
 		}},
 	} {
 		if err := p.run(); err != nil {

@@ -224,6 +224,18 @@ var _ = Describe("The backup of a guest's disks", func() {
 			Expect(g.launcher.Images()).To(BeEmpty())
 		})
 
+		It("ends though another phase fails", func() {
+			want("a", pulled())
+			expectStage("a", v1.DiskBackupRunning)
+			By("replacing the agent by one that cannot forward ports")
+			first.stop()
+			second := startAgent(launchers)
+			second.networks.forwardFailure.Store(ptr.To(errors.New("no such chain")))
+			g.launcher.SetFreeSpace(1 << 30)
+			Expect(expectStage("a", v1.DiskBackupFailed).Problem).To(ContainSubstring("something else has filled the claim"))
+			Expect(second.networks.forwards.Load()).NotTo(BeZero())
+		})
+
 		It("fails if the size of a disk is not known", func() {
 			g.launcher.SetDiskSizes(map[string]uint64{})
 			want("a", pulled())

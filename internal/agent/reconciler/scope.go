@@ -71,6 +71,8 @@ type scope struct {
 	undecided bool
 	// requeue is when to reconcile again although no event may arrive until then; 0 means never.
 	requeue time.Duration
+	// polls reports whether a backup is read again then.
+	polls bool
 	// events are those of the actions of this reconciliation, in order. They are recorded even if the status cannot be written.
 	events []pendingEvent
 }

@@ -308,6 +308,9 @@ func (c connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) 
 // fakeNetworks creates taps in memory.
 type fakeNetworks struct {
 	failure atomic.Pointer[error]
+	// forwardFailure fails the forwarding of ports, and forwards counts its attempts.
+	forwardFailure atomic.Pointer[error]
+	forwards       atomic.Int32
 	// missing makes the next network have no taps.
 	missing atomic.Bool
 
@@ -320,6 +323,10 @@ type fakeNetworks struct {
 func (f *fakeNetworks) Forward(_ context.Context, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.forwards.Add(1)
+	if failure := f.forwardFailure.Load(); failure != nil {
+		return *failure
+	}
 	f.awaited[vmi.UID] = false
 	return nil
 }
