@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/export/nbd"
 	"github.com/vireo-project/vireo/test/nbdserver"
 	"github.com/vireo-project/vireo/test/pki"
 )
@@ -83,12 +84,14 @@ func (w *pullWorld) dial(ctx context.Context, name, protocol string) (*tls.Conn,
 	return conn.(*tls.Conn), nil
 }
 
-// connect connects the agent, which serves the disk on each of its connections when the exporter uses it.
-func (w *pullWorld) connect(connections int) {
+// connect connects the agent, which serves the disk on each of its connections when the exporter uses it. It returns the connections.
+func (w *pullWorld) connect(connections int) []net.Conn {
 	w.t.Helper()
+	var all []net.Conn
 	for range connections {
 		conn, err := w.dial(w.t.Context(), agentName, content.AgentProtocol)
 		must(w.t, err)
+		all = append(all, conn)
 		go func() {
 			defer func() { _ = conn.Close() }()
 			first := make([]byte, 1)
@@ -100,6 +103,7 @@ func (w *pullWorld) connect(connections int) {
 	for w.request(content.ReadinessPath).code != http.StatusOK {
 		time.Sleep(5 * time.Millisecond)
 	}
+	return all
 }
 
 // replayed is a connection of which something was read already.
@@ -291,6 +295,43 @@ func TestConnectionsThatHaveDied(t *testing.T) {
 	w.connect(1)
 	if got := w.request(content.DataPath("root")); got.code != http.StatusOK {
 		t.Errorf("status %d: %s", got.code, got.body)
+	}
+}
+
+// TestAgentIsRestarted expects that requests wait for the new process of the agent, however many sessions its old one has served.
+func TestAgentIsRestarted(t *testing.T) {
+	w := servePull(t, "")
+	old, s := w.connect(maxSessions), w.exporter.pull.sessions
+	var open func(int) error
+	open = func(more int) error {
+		return s.with(t.Context(), "root", func(*nbd.Client) error {
+			if more == 0 {
+				return nil
+			}
+			return open(more - 1)
+		})
+	}
+	must(t, open(maxSessions-1))
+	if len(s.kept) != maxSessions {
+		t.Fatalf("%d sessions are kept", len(s.kept))
+	}
+	for _, conn := range old {
+		must(t, conn.Close())
+	}
+	connected := make(chan []net.Conn)
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		connected <- w.connect(1)
+	}()
+	if got := w.request(content.DataPath("root")); got.code != http.StatusOK || !bytes.Equal(got.body, w.disk.Data) {
+		t.Errorf("status %d: %s", got.code, got.body)
+	}
+	for _, conn := range <-connected {
+		must(t, conn.Close())
+	}
+	s.wait = 50 * time.Millisecond
+	if got := w.request(content.MapPath("root")); got.code != http.StatusServiceUnavailable {
+		t.Errorf("status %d without an agent", got.code)
 	}
 }
 

@@ -22,8 +22,8 @@ const (
 	// fewer.
 	maxSessions = 8
 	maxIdle     = 8
-	// sessionWait is how long a request waits for a session.
-	sessionWait = 10 * time.Second
+	// sessionWait is how long a request waits for a session: the agent may be restarting. virt-exportproxy waits a minute for the response.
+	sessionWait = 45 * time.Second
 	// nbdTimeout is how long QEMU may take for a request. Its storage may be slow.
 	nbdTimeout = 30 * time.Second
 	// attempts is how often a request is sent: a connection may have been closed while it was not used.
@@ -36,6 +36,8 @@ type sessions struct {
 	log logr.Logger
 	// contexts are the metadata contexts of each session.
 	contexts []string
+	// wait is sessionWait.
+	wait time.Duration
 	// slots limits how many sessions are used at the same time.
 	slots chan struct{}
 
@@ -56,7 +58,7 @@ type session struct {
 }
 
 func newSessions(log logr.Logger, contexts []string) *sessions {
-	return &sessions{log: log, contexts: contexts, slots: make(chan struct{}, maxSessions), arrived: make(chan struct{})}
+	return &sessions{log: log, contexts: contexts, wait: sessionWait, slots: make(chan struct{}, maxSessions), arrived: make(chan struct{})}
 }
 
 // add adds a connection of the agent. If there are too many, the oldest is closed, which may be dead.
@@ -100,18 +102,19 @@ func (s *sessions) hasConnected() bool {
 
 // with calls a function with a session for a volume. The function is called again with another session if the connection breaks.
 func (s *sessions) with(ctx context.Context, volume string, use func(*nbd.Client) error) error {
+	late := time.Now().Add(s.wait)
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(sessionWait):
+	case <-time.After(time.Until(late)):
 		return &problem{http.StatusServiceUnavailable, "too many requests at the same time: try again later"}
 	}
 	var err error
 	for range attempts {
 		var used session
-		if used, err = s.get(ctx, volume); err != nil {
+		if used, err = s.get(ctx, volume, late); err != nil {
 			return err
 		}
 		err = use(used.Client)
@@ -124,18 +127,31 @@ func (s *sessions) with(ctx context.Context, volume string, use func(*nbd.Client
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		s.drop(volume)
 		s.log.Info("A connection to the guest's disk was lost", "volume", volume, "error", err.Error())
 	}
 	return err
 }
 
+// drop closes the sessions for a volume that are not used. What breaks one, as the end of the agent's process, has most likely broken them all.
+func (s *sessions) drop(volume string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = slices.DeleteFunc(s.kept, func(kept session) bool {
+		if kept.volume == volume {
+			_ = kept.Close()
+		}
+		return kept.volume == volume
+	})
+}
+
 // get returns a session that is not used, or begins one.
-func (s *sessions) get(ctx context.Context, volume string) (session, error) {
+func (s *sessions) get(ctx context.Context, volume string, late time.Time) (session, error) {
 	if kept, found := s.reuse(volume); found {
 		return kept, nil
 	}
 	for range maxIdle + attempts { // all of them may be dead
-		conn, err := s.take(ctx)
+		conn, err := s.take(ctx, late)
 		if err != nil {
 			return session{}, err
 		}
@@ -174,8 +190,8 @@ func (s *sessions) reuse(volume string) (session, bool) {
 var errNotConnected = &problem{http.StatusServiceUnavailable, "the agent of the guest's node is not connected: try again later"}
 
 // take returns the connection that was added last, or waits for one.
-func (s *sessions) take(ctx context.Context) (net.Conn, error) {
-	late := time.After(sessionWait)
+func (s *sessions) take(ctx context.Context, late time.Time) (net.Conn, error) {
+	waited := time.After(time.Until(late))
 	for {
 		s.mu.Lock()
 		if last := len(s.idle) - 1; last >= 0 {
@@ -190,7 +206,7 @@ func (s *sessions) take(ctx context.Context) (net.Conn, error) {
 		case <-arrived:
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-late:
+		case <-waited:
 			return nil, errNotConnected
 		}
 	}
