@@ -60,6 +60,8 @@ type pull struct {
 	retries wait.Backoff // as far as they are used up
 	delay   time.Duration
 	failed  bool // the last attempt, so that each series of failures is logged once
+	// unreached is whether the delay is because the exporter could not be reached.
+	unreached bool
 }
 
 func newPull(want Pull, config func(string) (*tls.Config, error), l limits, stop context.CancelFunc) *pull {
@@ -80,11 +82,12 @@ func (p *pull) run(ctx context.Context) {
 		}
 		conn, err := p.dial(ctx)
 		if err != nil {
-			p.fail(ctx, err)
+			p.fail(ctx, err, true)
 			<-p.unused
 			<-p.all
 			continue
 		}
+		p.reach()
 		wg.Go(func() {
 			defer func() { <-p.all }()
 			p.serve(ctx, conn)
@@ -136,7 +139,7 @@ func (p *pull) serve(ctx context.Context, exporter net.Conn) {
 	<-p.unused
 	if n == 0 {
 		if time.Since(since) < p.limits.settled {
-			p.fail(ctx, errors.Join(errUnused, err))
+			p.fail(ctx, errors.Join(errUnused, err), false)
 		} else {
 			p.succeed()
 		}
@@ -146,7 +149,7 @@ func (p *pull) serve(ctx context.Context, exporter net.Conn) {
 	qemu, err := p.Open(bounded)
 	cancel()
 	if err != nil {
-		p.fail(ctx, err)
+		p.fail(ctx, err, false)
 		return
 	}
 	defer func() { _ = qemu.Close() }()
@@ -187,8 +190,8 @@ func (p *pull) pause(ctx context.Context) bool {
 	}
 }
 
-// fail makes the next attempt wait longer.
-func (p *pull) fail(ctx context.Context, err error) {
+// fail makes the next attempt wait longer. unreached is whether the exporter could not be reached.
+func (p *pull) fail(ctx context.Context, err error, unreached bool) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -198,9 +201,20 @@ func (p *pull) fail(ctx context.Context, err error) {
 		log.FromContext(ctx).Info("Cannot connect an exporter to a guest's disks, trying again", "backup", p.ID,
 			"exporter", p.Exporter.ServerName, "reason", err.Error())
 	}
-	p.failed, p.delay = true, p.retries.Step()
+	p.failed, p.unreached, p.delay = true, unreached, p.retries.Step()
 }
 
+// reach ends the delay after failures to reach the exporter, so that all connections follow the first one. The next failure still adds to the
+// delays before. An exporter that closes connections is not connected to faster because it accepts them.
+func (p *pull) reach() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unreached {
+		p.unreached, p.delay = false, 0
+	}
+}
+
+// succeed makes delays start anew.
 func (p *pull) succeed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -287,6 +287,24 @@ func TestHostileExporters(t *testing.T) {
 	})
 }
 
+// TestLateExporter expects that all connections follow the first one that succeeds, although none is used.
+func TestLateExporter(t *testing.T) {
+	ca, q := pki.New(t), &qemu{}
+	e := newExporter(t, ca, backup.ExporterProtocol)
+	p := newPulls(t, ca)
+	p.limits.retries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 600, Steps: 2, Cap: time.Minute}
+	var failed atomic.Bool
+	config := p.tls
+	p.tls = func(serverName string) (*tls.Config, error) {
+		if !failed.Swap(true) {
+			return nil, errors.New("there is no certificate yet")
+		}
+		return config(serverName)
+	}
+	p.Serve(podUID, Pull{ID: "b", Exporter: e.address(), Open: q.Open})
+	until(t, "four connections", func() bool { return e.accepted.Load() == 4 })
+}
+
 type neverEnding struct{}
 
 func (neverEnding) Read(p []byte) (int, error) { return copy(p, strings.Repeat("x", len(p))), nil }
