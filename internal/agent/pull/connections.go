@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/backup"
 )
 
-// limits are those of one pull.
+// limits are those of one pull, except nodeRate.
 type limits struct {
 	// unused is how many connections wait for the exporter to use them, and all how many there are.
 	unused, all int
@@ -33,13 +33,17 @@ type limits struct {
 	settled time.Duration
 	// retries are the delays after failures.
 	retries wait.Backoff
-	// rate limits the attempts that follow successful ones: an exporter may use and close each connection at once.
-	rate rate.Limit
+	// rate limits the attempts that follow successful ones: an exporter may use and close each connection at once. nodeRate limits those of
+	// all pulls together: each attempt costs a handshake, and each used connection a request to the broker.
+	rate, nodeRate rate.Limit
+	// log is the time between two lines of the log about the failures of a pull.
+	log time.Duration
 }
 
 // defaultLimits allow for as many connections as an exporter reads disks with at the same time. Each takes about 100 KiB.
 var defaultLimits = limits{
-	unused: 4, all: 12, dial: 10 * time.Second, open: 10 * time.Second, settled: 10 * time.Second, rate: 20,
+	unused: 4, all: 12, dial: 10 * time.Second, open: 10 * time.Second, settled: 10 * time.Second, rate: 20, nodeRate: 100,
+	log:     time.Minute,
 	retries: wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 8, Cap: 30 * time.Second},
 }
 
@@ -53,20 +57,23 @@ type pull struct {
 	tls    func(serverName string) (*tls.Config, error)
 	limits limits
 	stop   context.CancelFunc
+	// node limits the attempts of all pulls.
+	node *rate.Limiter
 	// unused and all have one entry for each connection.
 	unused, all chan struct{}
+	// log limits the lines about failures: an exporter may cause any number of them.
+	log rate.Sometimes
 
 	mu      sync.Mutex
 	retries wait.Backoff // as far as they are used up
 	delay   time.Duration
-	failed  bool // the last attempt, so that each series of failures is logged once
 	// unreached is whether the delay is because the exporter could not be reached.
 	unreached bool
 }
 
-func newPull(want Pull, config func(string) (*tls.Config, error), l limits, stop context.CancelFunc) *pull {
+func newPull(want Pull, config func(string) (*tls.Config, error), l limits, node *rate.Limiter, stop context.CancelFunc) *pull {
 	return &pull{
-		Pull: want, tls: config, limits: l, stop: stop, retries: l.retries,
+		Pull: want, tls: config, limits: l, node: node, stop: stop, retries: l.retries, log: rate.Sometimes{Interval: l.log},
 		unused: make(chan struct{}, l.unused), all: make(chan struct{}, l.all),
 	}
 }
@@ -77,7 +84,8 @@ func (p *pull) run(ctx context.Context) {
 	defer wg.Wait()
 	attempts := rate.NewLimiter(p.limits.rate, p.limits.all)
 	for {
-		if !acquire(ctx, p.unused) || !acquire(ctx, p.all) || !p.pause(ctx) || attempts.Wait(ctx) != nil {
+		if !acquire(ctx, p.unused) || !acquire(ctx, p.all) || !p.pause(ctx) || attempts.Wait(ctx) != nil ||
+			p.node.Wait(ctx) != nil {
 			return
 		}
 		conn, err := p.dial(ctx)
@@ -195,13 +203,13 @@ func (p *pull) fail(ctx context.Context, err error, unreached bool) {
 	if ctx.Err() != nil {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.failed {
+	p.log.Do(func() {
 		log.FromContext(ctx).Info("Cannot connect an exporter to a guest's disks, trying again", "backup", p.ID,
 			"exporter", p.Exporter.ServerName, "reason", err.Error())
-	}
-	p.failed, p.unreached, p.delay = true, unreached, p.retries.Step()
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unreached, p.delay = unreached, p.retries.Step()
 }
 
 // reach ends the delay after failures to reach the exporter, so that all connections follow the first one. The next failure still adds to the
@@ -218,5 +226,5 @@ func (p *pull) reach() {
 func (p *pull) succeed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failed, p.delay, p.retries = false, 0, p.limits.retries
+	p.delay, p.retries = 0, p.limits.retries
 }

@@ -16,8 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/test/pki"
@@ -113,6 +115,7 @@ func newPulls(t *testing.T, ca *pki.Authority) *Pulls {
 		return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool(), ServerName: serverName, NextProtos: []string{backup.ExporterProtocol}}, nil
 	})
 	p.limits.settled, p.limits.rate = time.Hour, 1000
+	p.attempts.SetLimit(1000)
 	p.limits.retries = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Steps: 8, Cap: time.Second}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -285,6 +288,42 @@ func TestHostileExporters(t *testing.T) {
 		p.End(podUID)
 		until(t, "all connections to QEMU have ended", func() bool { return q.open.Load() == 0 })
 	})
+}
+
+// TestHostileExportersOfANode expects a limit of all exporters together, and of what each of them causes in the log.
+func TestHostileExportersOfANode(t *testing.T) {
+	ca, q := pki.New(t), &qemu{}
+	p := newPulls(t, ca)
+	p.limits.retries = wait.Backoff{Duration: time.Microsecond}
+	p.attempts.SetLimit(20)
+	p.attempts.SetBurst(1)
+	var lines atomic.Int32
+	ctrllog.SetLogger(funcr.New(func(string, string) { lines.Add(1) }, funcr.Options{}))
+	exporters := make([]*exporter, 3)
+	for i := range exporters {
+		e := newExporter(t, ca, backup.ExporterProtocol)
+		exporters[i] = e
+		go func() {
+			for {
+				select {
+				case conn := <-e.conns:
+					_ = conn.Close()
+				case <-t.Context().Done():
+					return
+				}
+			}
+		}()
+		p.Serve(types.UID(rune('a'+i)), Pull{ID: "b", Exporter: e.address(), Open: q.Open})
+	}
+	time.Sleep(time.Second)
+	for i, e := range exporters {
+		if accepted := e.accepted.Load(); accepted == 0 || accepted > 15 {
+			t.Errorf("the agent has connected %d times to the exporter %d in a second", accepted, i)
+		}
+	}
+	if got := lines.Load(); got == 0 || got > 3 {
+		t.Errorf("there are %d lines in the log", got)
+	}
 }
 
 // TestLateExporter expects that all connections follow the first one that succeeds, although none is used.

@@ -15,6 +15,7 @@ import (
 	"net"
 	"sync"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/backup"
@@ -34,6 +35,8 @@ type Pull struct {
 type Pulls struct {
 	tls    func(serverName string) (*tls.Config, error)
 	limits limits
+	// attempts limits the attempts of all pulls to connect. Each waits for one at a time, so that they take turns.
+	attempts *rate.Limiter
 
 	ctx  context.Context // ends with the process
 	stop context.CancelFunc
@@ -46,7 +49,10 @@ type Pulls struct {
 // New returns Pulls. config returns the configuration of one connection to the exporter with a name.
 func New(config func(serverName string) (*tls.Config, error)) *Pulls {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Pulls{tls: config, limits: defaultLimits, ctx: ctx, stop: stop, running: map[types.UID]*pull{}}
+	return &Pulls{
+		tls: config, limits: defaultLimits, attempts: rate.NewLimiter(defaultLimits.nodeRate, int(defaultLimits.nodeRate)),
+		ctx: ctx, stop: stop, running: map[types.UID]*pull{},
+	}
 }
 
 // Start ends all connections when the context ends.
@@ -75,7 +81,7 @@ func (p *Pulls) Serve(pod types.UID, want Pull) {
 		old.stop()
 	}
 	ctx, stop := context.WithCancel(p.ctx)
-	next := newPull(want, p.tls, p.limits, stop)
+	next := newPull(want, p.tls, p.limits, p.attempts, stop)
 	p.running[pod] = next
 	p.wg.Go(func() { next.run(ctx) })
 }
