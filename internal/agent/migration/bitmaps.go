@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -30,6 +32,8 @@ const (
 	sendBitmapsTimeout = 3 * time.Second
 	// maxTrackedDisks is of how many disks bitmaps are sent.
 	maxTrackedDisks = 32
+	// untrackedTime is for how long a guest migrates without bitmaps after a migration that has failed because of them.
+	untrackedTime = time.Hour
 )
 
 // trackedDisk is a disk that has an overlay in both Pods.
@@ -41,12 +45,19 @@ type trackedDisk struct {
 
 // keepBitmaps returns what sends the bitmaps of the guest's tracked disks, so that the next backups can still be incremental ones, or nil.
 // The target must not complete the guest if it is unknown whether they are still being written (docs/adr/0090). Any other failure only
-// makes the next backup a full one.
-func keepBitmaps(
+// makes the next backup a full one. After one that has failed a migration, the next ones are without bitmaps, or a target that is slow would
+// fail each of them.
+func (t *Transfers) keepBitmaps(
 	transfer *Transfer, target bitmapKeeper, d *peer.Destination, r *hypervisor.TransferRequest, live, built *libvirtxml.Domain,
 ) func(context.Context) error {
 	if !d.Bitmaps || len(trackedDisks(live, built, r.CopyDisks)) == 0 {
 		return nil
+	}
+	if t.isUntracked(transfer.vmi.UID) {
+		return func(ctx context.Context) error {
+			log.FromContext(ctx).Info("The changed blocks of the guest's disks are not migrated: a migration has failed because of them")
+			return nil
+		}
 	}
 	return func(ctx context.Context) error {
 		logger := log.FromContext(ctx)
@@ -73,9 +84,27 @@ func keepBitmaps(
 			logger.Info("The changed blocks of the guest's disks were not accepted", "error", err.Error())
 			return nil
 		default:
+			if ctx.Err() == nil {
+				t.noteUntracked(transfer.vmi.UID)
+			}
 			return fmt.Errorf("migrate which blocks have changed: %w", err)
 		}
 	}
+}
+
+// noteUntracked remembers that a migration of a VMI has failed because of bitmaps. It is forgotten with the process: then one more may fail.
+func (t *Transfers) noteUntracked(vmi types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.untracked, func(_ types.UID, since time.Time) bool { return t.now().Sub(since) >= untrackedTime })
+	t.untracked[vmi] = t.now()
+}
+
+func (t *Transfers) isUntracked(vmi types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since, noted := t.untracked[vmi]
+	return noted && t.now().Sub(since) < untrackedTime
 }
 
 // trackedDisks returns the disks that have an overlay in both Pods and share their data. libvirt writes to those that it copies before the

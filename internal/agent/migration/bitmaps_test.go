@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"libvirt.org/go/libvirtxml"
 
@@ -30,6 +31,7 @@ type trackedGuest struct {
 	content          []byte
 	readErr, keepErr error
 	sent             []peer.DiskBitmaps
+	transfers        *Transfers
 }
 
 func (g *trackedGuest) ReadTracked(_ context.Context, name string, read func(io.ReaderAt) error) error {
@@ -55,7 +57,7 @@ func newTrackedGuest(t *testing.T, bitmaps ...overlay.Bitmap) *trackedGuest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &trackedGuest{}
+	g := &trackedGuest{transfers: NewTransfers(Options{})}
 	if g.content, err = io.ReadAll(reader); err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +93,10 @@ func trackedDomain(t *testing.T, dir string) *libvirtxml.Domain {
 func (g *trackedGuest) keep(t *testing.T, d peer.Destination, built *libvirtxml.Domain, copied ...string) func(context.Context) error {
 	t.Helper()
 	vmi := &v1.VirtualMachineInstance{}
+	vmi.UID = "guest"
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m"}
-	return keepBitmaps(&Transfer{vmi: vmi, source: g}, g, &d, &hypervisor.TransferRequest{CopyDisks: copied}, trackedDomain(t, launcherpod.TrackedDisksDir), built)
+	r := &hypervisor.TransferRequest{CopyDisks: copied}
+	return g.transfers.keepBitmaps(&Transfer{vmi: vmi, source: g}, g, &d, r, trackedDomain(t, launcherpod.TrackedDisksDir), built)
 }
 
 var oneBitmap = overlay.Bitmap{Name: "b1", Granularity: 16, Parts: []overlay.Part{{Bits: []byte{1, 2}}}}
@@ -144,5 +148,34 @@ func TestOnlyUnknownOutcomesOfBitmapsFailTheMigration(t *testing.T) {
 		if (err != nil) != tc.fails || sent != tc.sent {
 			t.Errorf("%s: %d bitmaps were sent: %v", name, sent, err)
 		}
+	}
+}
+
+func TestBitmapsFailOneMigrationAnHour(t *testing.T) {
+	here := trackedDomain(t, launcherpod.TrackedDisksDir)
+	g := newTrackedGuest(t, oneBitmap)
+	now := time.Now()
+	g.transfers.now = func() time.Time { return now }
+	migrate := func(ctx context.Context) error {
+		g.sent = nil
+		return g.keep(t, peer.Destination{Bitmaps: true}, here)(ctx)
+	}
+	g.keepErr = context.DeadlineExceeded
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if migrate(canceled) == nil || migrate(t.Context()) == nil || g.sent == nil {
+		t.Fatal("the migration does not fail, or a canceled one before it has changed it")
+	}
+	if err := migrate(t.Context()); err != nil || g.sent != nil {
+		t.Errorf("the next migration has sent %+v: %v", g.sent, err)
+	}
+	now = now.Add(untrackedTime)
+	if err := migrate(t.Context()); err == nil || g.sent == nil {
+		t.Error("an hour later, no bitmaps are sent")
+	}
+	g.transfers.noteUntracked("another")
+	now = now.Add(untrackedTime)
+	if g.transfers.noteUntracked("a third"); len(g.transfers.untracked) != 1 {
+		t.Errorf("%d VMIs are remembered", len(g.transfers.untracked))
 	}
 }

@@ -75,7 +75,7 @@ func (t *Transfers) request(
 			fmt.Sprintf("The guest's memory is compressed (%s): %s.", r.Compression, whyCompressed(options)))
 	}
 	r.BeforeFinish = moveState(transfer, t.Peer)
-	r.KeepBitmaps = keepBitmaps(transfer, t.Peer, d, r, live, built)
+	r.KeepBitmaps = t.keepBitmaps(transfer, t.Peer, d, r, live, built)
 	r.MaxDowntime = convergence.New(transfer.rules, t.now()).Downtime()
 	return r, nil
 }

@@ -27,6 +27,8 @@ type Transfers struct {
 
 	mu        sync.Mutex
 	transfers map[types.UID]*Transfer
+	// untracked are the VMIs of which a migration has failed because of bitmaps, and when.
+	untracked map[types.UID]time.Time
 }
 
 // RecordEvent records an event of a VMI. The action is one word for what was done; recorders of core/v1 events drop it.
@@ -53,7 +55,9 @@ type Options struct {
 // NewTransfers makes Transfers.
 func NewTransfers(o Options) *Transfers {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Transfers{Options: o, now: time.Now, ctx: ctx, stop: stop, transfers: map[types.UID]*Transfer{}}
+	return &Transfers{
+		Options: o, now: time.Now, ctx: ctx, stop: stop, transfers: map[types.UID]*Transfer{}, untracked: map[types.UID]time.Time{},
+	}
 }
 
 // Start ends the transfers when the context ends. It is a Runnable of a manager.
