@@ -91,3 +91,47 @@ FROM scratch AS test-tools
 COPY bin/test-tools /tools
 USER 1000:1000
 ENTRYPOINT ["/tools"]
+
+# The Containerized Data Importer of the local cluster (hack/tools/cdi). Its Pods do not name the commands that they run.
+FROM scratch AS cdi-operator
+COPY .build/cdi/cdi-operator /usr/bin/
+USER 1001:1001
+ENTRYPOINT ["/usr/bin/cdi-operator"]
+
+FROM scratch AS cdi-apiserver
+COPY .build/cdi/cdi-apiserver /usr/bin/
+USER 1001:1001
+ENTRYPOINT ["/usr/bin/cdi-apiserver", "-alsologtostderr"]
+
+FROM scratch AS cdi-uploadproxy
+COPY .build/cdi/cdi-uploadproxy /usr/bin/
+USER 1001:1001
+ENTRYPOINT ["/usr/bin/cdi-uploadproxy", "-alsologtostderr"]
+
+# Those that read and write disks have the programs for it. The controller needs cat, for its probe.
+FROM scratch AS cdi-rootfs
+ADD .build/rootfs/cdi.tar /
+
+FROM cdi-rootfs AS cdi-controller
+COPY .build/cdi/cdi-controller /usr/bin/
+ENV PATH=/usr/sbin:/usr/bin
+USER 1001:1001
+ENTRYPOINT ["/usr/bin/cdi-controller", "-alsologtostderr"]
+
+FROM cdi-rootfs AS cdi-importer
+COPY .build/cdi/cdi-importer .build/cdi/cdi-containerimage-server .build/cdi/cdi-image-size-detection .build/cdi/cdi-source-update-poller /usr/bin/
+ENV PATH=/usr/sbin:/usr/bin
+USER 107:107
+ENTRYPOINT ["/usr/bin/cdi-importer", "-alsologtostderr"]
+
+FROM cdi-rootfs AS cdi-uploadserver
+COPY .build/cdi/cdi-uploadserver /usr/bin/
+ENV PATH=/usr/sbin:/usr/bin
+USER 107:107
+ENTRYPOINT ["/usr/bin/cdi-uploadserver", "-alsologtostderr"]
+
+FROM cdi-rootfs AS cdi-cloner
+COPY .build/cdi/cdi-cloner .build/cdi/cloner_startup.sh /usr/bin/
+ENV PATH=/usr/sbin:/usr/bin
+USER 107:107
+ENTRYPOINT ["/usr/bin/cloner_startup.sh"]

@@ -65,6 +65,15 @@ programs() {
 	esac
 }
 
+# importer_programs NAME: prints the programs in an image of the importer.
+importer_programs() {
+	echo "$1"
+	case $1 in
+	cdi-importer) echo cdi-containerimage-server cdi-image-size-detection cdi-source-update-poller ;;
+	cdi-cloner) echo cloner_startup.sh ;;
+	esac
+}
+
 # prepare NAME: creates the files that the Dockerfile's target adds, and prints their paths.
 inputs() {
 	local made part
@@ -105,6 +114,17 @@ inputs() {
 		made=$("$repo/hack/images/guestfs.sh")
 		[ -f "$made" ] || die "$1: its root file system was not made"
 		place "$made" "$context/rootfs/$1.tar"
+		echo "=$made"
+		;;
+	cdi-*)
+		made=$("$repo/hack/images/rootfs.sh" cdi)
+		place "$made" "$context/rootfs/cdi.tar"
+		echo "=$made"
+		"$repo/hack/tools/build.sh" cdi
+		made=$("$repo/hack/tools/build.sh" --path cdi)
+		for part in $(importer_programs "$1"); do
+			place "$made/$part" "$context/cdi/$part"
+		done
 		echo "=$made"
 		;;
 	guest-*)

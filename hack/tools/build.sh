@@ -20,7 +20,7 @@ bin=$cache/bin
 # With the tags of the Makefile, so that the tools share compiled packages with the project where versions are the same.
 tags=netgo,osusergo
 
-# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus, csi and kubevirt-virtctl are in their go.mod.
+# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus, csi, cdi and kubevirt-virtctl are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
@@ -39,6 +39,7 @@ etcd_version=$(module_version etcd go.etcd.io/etcd/server/v3)
 containerd_version=$(module_version containerd github.com/containerd/containerd/v2)
 coredns_version=$(module_version coredns github.com/coredns/coredns)
 multus_version=$(module_version multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4)
+cdi_version=$(module_version cdi kubevirt.io/containerized-data-importer)
 prometheus_version=$(module_version prometheus github.com/prometheus/prometheus)
 
 usage() {
@@ -55,6 +56,7 @@ usage() {
 		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
 		  coredns         $coredns_version, with the plugins of the local cluster alone
 		  multus          $multus_version: the network plugin that attaches Pods to further networks
+		  cdi             $cdi_version: the commands of the Containerized Data Importer, and one that prints its manifests
 		  csi             the sidecars of CSI drivers, snapshot-controller, and the kinds of snapshots (crds)
 		  csi-driver      the CSI driver of hack/cluster
 		  kubevirt-virtctl
@@ -134,6 +136,7 @@ dir_of() {
 	containerd) echo "$bin/containerd-$containerd_version" ;;
 	coredns) echo "$bin/coredns-$coredns_version-$(cat "$here"/coredns/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
 	multus) echo "$bin/multus-$multus_version" ;;
+	cdi) echo "$bin/cdi-$cdi_version-$(cat "$here"/cdi/{go.mod,*/*.go} | sha256sum | cut -c1-12)" ;;
 	csi) echo "$bin/csi-$(sha256sum "$here/csi/go.mod" | cut -c1-12)" ;;
 	csi-driver) echo "$bin/csi-driver-$(cd "$here/../cluster/csi" && find . -name '*.go' ! -name '*_test.go' -o -name 'go.*' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)" ;;
 	kubevirt-virtctl) echo "$bin/kubevirt-virtctl-$(cat "$here"/kubevirt-virtctl/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
@@ -195,6 +198,26 @@ snapshot_kinds() {
 	install -m 0644 "$dir"/config/crd/*snapshot.storage.k8s.io_*.yaml "$out/crds/"
 }
 
+# The importer's commands, most of which have their name without the prefix in their image's name.
+build_cdi() {
+	local module=kubevirt.io/containerized-data-importer name
+	for name in operator controller apiserver uploadproxy uploadserver importer cloner; do
+		once "$(dir_of cdi)" "cdi-$name" from_module cdi "$module/cmd/cdi-$name" ""
+	done
+	for name in containerimage-server image-size-detection source-update-poller; do
+		once "$(dir_of cdi)" "cdi-$name" from_module cdi "$module/tools/cdi-$name" ""
+	done
+	once "$(dir_of cdi)" cloner_startup.sh cloner_script
+	once "$(dir_of cdi)" manifests from_module cdi ./manifests ""
+}
+
+# cloner_script: the script that starts the cloner, as it is in the module.
+cloner_script() {
+	local dir
+	dir=$(cd "$here/cdi" && GOWORK=off GOFLAGS=-mod=readonly go list -m -f '{{.Dir}}' kubevirt.io/containerized-data-importer)
+	install -m 0755 "$dir/cmd/cdi-cloner/cloner_startup.sh" "$out/"
+}
+
 csi_driver() {
 	(cd "$here/../cluster/csi" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
 		go build -trimpath -tags "$tags" -buildvcs=false -ldflags '-s -w' -o "$out/csi" .)
@@ -231,6 +254,7 @@ build() { # <what>
 		once "$(dir_of multus)" multus from_module multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus \
 			"-X gopkg.in/k8snetworkplumbingwg/multus-cni.v4/pkg/multus.version=$multus_version"
 		;;
+	cdi) build_cdi ;;
 	csi) build_csi ;;
 	csi-driver) once "$(dir_of csi-driver)" csi csi_driver ;;
 	kubevirt-virtctl) once "$(dir_of kubevirt-virtctl)" kubevirt-virtctl from_module kubevirt-virtctl . "" ;;
