@@ -280,8 +280,8 @@ $(kubectl):
 	@mkdir -p bin && ln -sf $(call tool,kubectl)/kubectl $@
 
 .PHONY: cluster-up
-cluster-up: deps $(kubectl) ## Start a local Kubernetes cluster (NODES=1; STORAGE=1 with a CSI driver that makes snapshots and clones)
-	@$(cluster) up --nodes $(NODES) $(if $(STORAGE),--storage)
+cluster-up: deps $(kubectl) ## Start a local Kubernetes cluster (NODES=1; STORAGE=1 with a CSI driver that makes snapshots and clones, and IMPORTER=1 also with CDI)
+	@$(cluster) up --nodes $(NODES) $(if $(STORAGE),--storage) $(if $(IMPORTER),--importer)
 
 .PHONY: cluster-down
 cluster-down: ## Remove the local cluster completely
