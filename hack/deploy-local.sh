@@ -14,13 +14,13 @@ measured_images=(
 )
 
 # bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo. With STORAGE=1 the cluster's
-# volumes have snapshots and clones.
+# volumes have snapshots and clones. With IMPORTER=1 it also has the Containerized Data Importer.
 bring_up() {
 	local nodes=$1
 	shift
 	watched "Debian packages" make deps
 	if [ -n "$own_cluster" ]; then
-		watched "local cluster (the first time, building Kubernetes takes about 8 minutes)" make cluster-up NODES="$nodes" STORAGE="${STORAGE:-}"
+		watched "local cluster (the first time, building Kubernetes takes about 8 minutes)" make cluster-up NODES="$nodes" STORAGE="${STORAGE:-}" IMPORTER="${IMPORTER:-}"
 	else
 		step "kubectl" make bin/kubectl
 	fi

@@ -21,9 +21,10 @@ failures=$step_logs/failures.txt
 # labels: prints a label filter for Ginkgo, or nothing for all specs.
 labels() { [ -n "${ALL:-}${FOCUS:-}" ] || hack/third.sh; }
 
-# The specs of snapshots are extended(1). The first time, the storage's components take about 8 minutes.
+# The specs of snapshots and of the importer are extended(1). The first time, the storage's components take about 8 minutes, and the
+# importer takes as long.
 case $(labels) in
-'' | *extended-1) STORAGE=1 ;;
+'' | *extended-1) STORAGE=1 IMPORTER=1 ;;
 esac
 
 # build_prometheus: builds it if its spec runs, which is extended(3) and needs a local cluster.

@@ -58,8 +58,9 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 	It("infers them from the golden image of its DataVolume, and its manifest stays as it is", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		startImporter(ctx, namespace)
-		manifest := testdata("inference.yaml")
+		manifest := strings.ReplaceAll(testdata("inference.yaml"), "NAMESPACE", namespace)
 		kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")
+		expectGolden(ctx, namespace, "golden")
 		instance := expectReady(ctx, namespace, "guide")
 		expectConsole(ctx, namespace, "guide", bootTimeout, And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
 

@@ -36,13 +36,17 @@ func main() {
 }
 
 func serveCommand() *cobra.Command {
-	var address, body string
+	var address, body, directory string
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Serve every HTTP request until stopped", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := &http.Server{Addr: address, ReadHeaderTimeout: dialTimeout, Handler: http.HandlerFunc(
 				func(w http.ResponseWriter, r *http.Request) {
 					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "request %q from %s\n", r.URL.Path, r.RemoteAddr)
+					if directory != "" {
+						http.FileServer(http.Dir(directory)).ServeHTTP(w, r)
+						return
+					}
 					_, _ = io.WriteString(w, body+"\n")
 				})}
 			go func() {
@@ -57,6 +61,7 @@ func serveCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&address, "address", ":8080", "address to listen on")
 	cmd.Flags().StringVar(&body, "body", "VIREO-POD", "line of each response")
+	cmd.Flags().StringVar(&directory, "directory", "", "respond with the files of this directory instead")
 	return cmd
 }
 
