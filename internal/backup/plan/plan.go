@@ -39,6 +39,8 @@ type Observed struct {
 	ExportPod *corev1.Pod
 	// MigrationPending reports whether the VMI has a migration that has not ended. It is only needed before the backup starts.
 	MigrationPending bool
+	// MigrationUrgent reports whether one that has not ended has the priority system-critical, such as that of a drain. It ends the backup.
+	MigrationUrgent bool
 }
 
 // Step is what to do next. At most one of the changes is set; after it, Next is called again with what is observed then.
@@ -223,7 +225,7 @@ func (p *planner) run() {
 
 // canceled cancels a backup that is not to go on, and returns true if that has to be written now. The agent then reports how it has ended.
 func (p *planner) canceled() bool {
-	if p.intent == nil || p.record.Ended() && p.record.ID != "" || p.ends() == "" || p.intent.Canceled {
+	if p.intent == nil || p.intent.Canceled || p.ends() == "" {
 		return false
 	}
 	p.copying("")
@@ -232,16 +234,32 @@ func (p *planner) canceled() bool {
 	return true
 }
 
-// ends returns why a backup is not to go on, or nothing. A pull that is served ends in another way, with what its exporter reports.
+// ends returns why a backup is not to go on, or nothing. A pull that is served ends with its time in another way: with what its exporter
+// reports. A migration does not wait for that.
 func (p *planner) ends() string {
-	if !IsPull(p.Backup) || p.record.Begun() {
+	over := p.isOver()
+	switch {
+	case p.record.ID != "" && p.record.Ended(), over && p.record.Begun():
 		return ""
-	}
-	if _, over := PullEnds(p.Backup, p.Now); !over {
+	case over:
+		return "The time of the backup was over before it could begin"
+	case p.MigrationUrgent || p.preempted():
+		return endedByMigration
+	case IsPull(p.Backup) && !p.record.Begun():
 		p.waitFor(Expiry(p.Backup))
-		return ""
 	}
-	return "The time of the backup was over before it could begin"
+	return ""
+}
+
+// isOver reports whether the backup is a pull that was deleted or whose time is over.
+func (p *planner) isOver() bool {
+	_, over := PullEnds(p.Backup, p.Now)
+	return over && IsPull(p.Backup)
+}
+
+// preempted reports whether the backup was canceled for a migration: neither a user nor its time has ended it.
+func (p *planner) preempted() bool {
+	return p.intent != nil && p.intent.Canceled && p.Backup.DeletionTimestamp == nil && !p.isOver()
 }
 
 // copying reports that the agent makes the backup, or why it is to end that.
@@ -255,6 +273,9 @@ func (p *planner) copying(message string) {
 
 // failure returns the beginning of the reason why there is no backup.
 func (p *planner) failure() string {
+	if p.preempted() {
+		return endedByMigration + ": "
+	}
 	if IsPull(p.Backup) {
 		return "The disks could not be read until the end: "
 	}

@@ -440,3 +440,39 @@ func TestWaitsAndProblems(t *testing.T) {
 		})
 	}
 }
+
+func TestUrgentMigrationEndsABackup(t *testing.T) {
+	c := newCluster(t)
+	c.begin()
+	c.MigrationPending, c.MigrationUrgent = true, true
+	if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
+		t.Fatalf("the migration waits for the backup: %+v", s)
+	}
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "system-critical")
+	if s := c.next(); s.Intent != nil {
+		t.Errorf("the backup is canceled twice: %+v", s)
+	}
+	c.record(backup.Failed, "aborted")
+	c.finish()
+	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "system-critical")
+	// It was complete before the agent could abort it.
+	c = newCluster(t)
+	c.begin()
+	c.MigrationPending, c.MigrationUrgent = true, true
+	c.next()
+	c.record(backup.Succeeded, "")
+	c.finish()
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, messageFull)
+	// A backup that was not requested yet releases its claim, for which the migration waits, and begins after it.
+	c = newCluster(t)
+	c.next()
+	c.mount()
+	c.MigrationPending, c.MigrationUrgent = true, true
+	if s := c.next(); s.RemoveVolume == "" || s.Intent != nil {
+		t.Fatalf("the claim is not detached: %+v", s)
+	}
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "currently migrating")
+	c.unmount()
+	c.MigrationPending, c.MigrationUrgent = false, false
+	c.begin()
+}

@@ -117,8 +117,9 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
-	// Once the claim is in the Pod, a migration waits for the backup. Until then the backup does: its claim may never get there.
-	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationPending && !p.isMounted():
+	// Once the claim is in the Pod, a migration waits for the backup, unless it is urgent. Until then the backup does: its claim may never get
+	// there.
+	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationUrgent || p.MigrationPending && !p.isMounted():
 		return fmt.Sprintf("vm %s is currently migrating, waiting for migration to complete before starting backup", vm)
 	case p.VMI.Status.DiskBackup != nil:
 		// That of another backup, which removes it when its claim has been detached.

@@ -38,7 +38,9 @@ func (p *planner) pull() {
 		return
 	}
 	p.waitFor(Expiry(p.Backup))
-	switch {
+	switch why := p.ends(); {
+	case why != "":
+		p.progress(v1alpha1.ReasonAborting, why)
 	case p.intent == nil:
 		p.progress(v1alpha1.ReasonPreparingExport, "The backup is not requested of the guest's node any more")
 	case p.Export == nil:

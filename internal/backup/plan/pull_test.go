@@ -312,3 +312,48 @@ func TestPullThatBeginsTooLate(t *testing.T) {
 	}
 	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "no export")
 }
+
+func TestUrgentMigrationEndsAPull(t *testing.T) {
+	for name, source := range map[string]func(*cluster){"of a tracker": func(*cluster) {}, "of a VM": func(c *cluster) { c.Tracker = nil }} {
+		c := newPulled(t)
+		source(c)
+		if c.Tracker == nil {
+			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+		}
+		c.serve()
+		c.MigrationPending = true
+		if s := c.next(); s.Intent != nil {
+			t.Errorf("%s: another migration ends the pull: %+v", name, s.Intent)
+		}
+		c.MigrationUrgent = true
+		if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
+			t.Fatalf("%s: the migration waits for the pull: %+v", name, s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "system-critical")
+		// Nothing starts again if the migration is deleted meanwhile.
+		c.MigrationUrgent, c.MigrationPending = false, false
+		c.ExportPod = nil
+		if s := c.next(); s.Intent != nil || s.Export != nil {
+			t.Errorf("%s: the pull goes on: %+v", name, s)
+		}
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "system-critical")
+		c.pullRecord(backup.Succeeded, "")
+		if s := c.next(); s.RemoveVolume == "" {
+			t.Fatalf("%s: the claim is not detached: %+v", name, s)
+		}
+		c.unmount()
+		if s := c.next(); s.Checkpoint != nil {
+			t.Errorf("%s: the tracker gets the checkpoint", name)
+		}
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "system-critical")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "Not all of it was read")
+	}
+	// A pull that is deleted ends anyway, and soon. What clients have read is not lost.
+	c := newPulled(t)
+	c.serve()
+	c.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(c.Now))
+	c.MigrationPending, c.MigrationUrgent = true, true
+	if s := c.next(); s.Intent != nil || s.After != reportWait {
+		t.Errorf("the pull ends before its exporter has reported: %+v", s)
+	}
+}

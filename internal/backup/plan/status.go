@@ -20,6 +20,9 @@ const (
 	messageIncremental = "The backup has what has changed in the included volumes since the checkpoint "
 )
 
+// endedByMigration is why a backup was canceled.
+const endedByMigration = "A migration of the guest with the priority system-critical does not wait for the backup, and has ended it"
+
 // How messages begin: with the sentences of KubeVirt 1.9, which clients look for. What is ours follows.
 const (
 	beginsComplete = "Successfully completed VirtualMachineBackup. "
@@ -74,10 +77,13 @@ func (p *planner) complete() {
 	}
 	warnings := ""
 	// Without a checkpoint, no later backup can lack what was not read: the client that reads it knows whether it has got it.
-	unread := p.unread()
-	if unread != "" && p.created() != "" {
+	switch unread := p.unread(); {
+	case unread == "":
+	case p.preempted():
+		warnings = endedByMigration + ". " + unread + ". "
+	case p.created() != "":
 		warnings = unread + ". "
-	} else if unread != "" {
+	default:
 		message += ". " + unread
 	}
 	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {

@@ -112,9 +112,11 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	if err := s.APIReader.List(ctx, migrations, client.InNamespace(s.vmi.Namespace), client.MatchingFields{"spec.vmiName": vm}); err != nil {
 		return o, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}
-	o.MigrationPending = slices.ContainsFunc(migrations.Items, func(m v1.VirtualMachineInstanceMigration) bool {
-		return !m.IsFinal() && m.DeletionTimestamp == nil
-	})
+	for i := range migrations.Items {
+		m := &migrations.Items[i]
+		o.MigrationPending = o.MigrationPending || isPending(m)
+		o.MigrationUrgent = o.MigrationUrgent || isUrgent(m)
+	}
 	return o, nil
 }
 

@@ -147,9 +147,22 @@ func relevant(vmi *v1.VirtualMachineInstance) []any {
 	}
 }
 
-// migrationEnds passes migrations that have ended or are gone: a backup may begin.
-var migrationEnds = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
+// isPending reports whether a migration is to happen, or does.
+func isPending(m *v1.VirtualMachineInstanceMigration) bool {
+	return !m.IsFinal() && m.DeletionTimestamp == nil
+}
+
+// isUrgent reports whether such a migration does not wait for backups, as in KubeVirt.
+func isUrgent(m *v1.VirtualMachineInstanceMigration) bool {
+	return isPending(m) && ptr.Deref(m.Spec.Priority, "") == v1.PrioritySystemCritical
+}
+
+// migrationMatters passes migrations that have ended or are gone: a backup may begin; and new ones that end a backup.
+var migrationMatters = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool {
+		m, ok := e.Object.(*v1.VirtualMachineInstanceMigration)
+		return ok && isUrgent(m)
+	},
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
 		after, is := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
