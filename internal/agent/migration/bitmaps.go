@@ -130,10 +130,10 @@ func trackedDisks(live, built *libvirtxml.Domain, copied []string) []trackedDisk
 }
 
 // ReadBitmaps returns the bitmaps of a guest's disks that have an overlay in both Pods, and are not copied. QEMU has stored them in the
-// overlays of the source when it had sent everything.
+// overlays of the source when it had sent everything. If there are more than can be sent, the oldest are not among them.
 func ReadBitmaps(ctx context.Context, source overlayReader, live, built *libvirtxml.Domain, copied []string) ([]peer.DiskBitmaps, error) {
 	var disks []peer.DiskBitmaps
-	left := overlay.MaxBits
+	dropped := map[string]bool{}
 	for _, disk := range trackedDisks(live, built, copied) {
 		result := make(chan peer.DiskBitmaps, 1)
 		if err := source.ReadTracked(ctx, disk.overlay, func(file io.ReaderAt) error {
@@ -143,17 +143,47 @@ func ReadBitmaps(ctx context.Context, source overlayReader, live, built *libvirt
 		}); err != nil {
 			return nil, err
 		}
-		found := <-result
-		if len(found.Bitmaps) == 0 {
-			continue
+		disks = append(disks, <-result)
+		disks = without(disks, dropped)
+		// A backup is an incremental one only if all of its disks have the bitmap, so the oldest is dropped of all.
+		for !fits(disks) {
+			dropped[oldest(disks)] = true
+			disks = without(disks, dropped)
 		}
-		for i := range found.Bitmaps {
-			left -= overlay.PartBytes * len(found.Bitmaps[i].Parts)
-		}
-		if left < 0 {
-			return nil, fmt.Errorf("the bitmaps of all disks have more than %d bytes that are not 0", overlay.MaxBits)
-		}
-		disks = append(disks, found)
+	}
+	if len(dropped) > 0 {
+		log.FromContext(ctx).Info("The oldest bitmaps of the guest's disks are not migrated: all of them are too large", "bitmaps", len(dropped))
 	}
 	return disks, nil
+}
+
+// fits reports whether the bitmaps of all disks can be sent together.
+func fits(disks []peer.DiskBitmaps) bool {
+	bits, added := 0, uint64(0)
+	for i := range disks {
+		for k := range disks[i].Bitmaps {
+			bits += overlay.PartBytes * len(disks[i].Bitmaps[k].Parts)
+		}
+		added += overlay.Added(disks[i].Bytes, disks[i].Bitmaps)
+	}
+	return bits <= overlay.MaxBits && added <= peer.MaxAdded
+}
+
+// oldest returns the name of the oldest bitmap.
+func oldest(disks []peer.DiskBitmaps) string {
+	var names []string
+	for i := range disks {
+		for k := range disks[i].Bitmaps {
+			names = append(names, disks[i].Bitmaps[k].Name)
+		}
+	}
+	return slices.MinFunc(names, overlay.CompareAge)
+}
+
+// without returns the disks without the bitmaps of some names, and without the disks that have none.
+func without(disks []peer.DiskBitmaps, names map[string]bool) []peer.DiskBitmaps {
+	for i := range disks {
+		disks[i].Bitmaps = slices.DeleteFunc(disks[i].Bitmaps, func(b overlay.Bitmap) bool { return names[b.Name] })
+	}
+	return slices.DeleteFunc(disks, func(d peer.DiskBitmaps) bool { return len(d.Bitmaps) == 0 })
 }

@@ -179,3 +179,31 @@ func TestBitmapsFailOneMigrationAnHour(t *testing.T) {
 		t.Errorf("%d VMIs are remembered", len(g.transfers.untracked))
 	}
 }
+
+func TestOldestBitmapsOfAllDisksAreDropped(t *testing.T) {
+	const older, newer = "z-2026-01-01_10-00-00", "a-2026-01-02_10-00-00"
+	parts := make([]overlay.Part, overlay.MaxBits/overlay.PartBytes/3)
+	disks := []peer.DiskBitmaps{
+		{Volume: "a", Bytes: 1 << 40, Bitmaps: []overlay.Bitmap{{Name: older, Parts: parts}, {Name: newer, Parts: parts}}},
+		{Volume: "b", Bytes: 1 << 40, Bitmaps: []overlay.Bitmap{{Name: newer, Parts: parts}, {Name: older}}},
+		{Volume: "c", Bytes: 1 << 40, Bitmaps: []overlay.Bitmap{{Name: older}}},
+	}
+	if got := oldest(disks); got != older {
+		t.Errorf("the oldest bitmap is %s", got)
+	}
+	left := without(disks, map[string]bool{older: true})
+	if len(left) != 2 || len(left[0].Bitmaps) != 1 || len(left[1].Bitmaps) != 1 || left[1].Bitmaps[0].Name != newer {
+		t.Errorf("what is left is %+v", left)
+	}
+	if !fits(nil) || !fits([]peer.DiskBitmaps{{Bytes: diskBytes, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: parts[:1]}}}}) {
+		t.Error("a small bitmap does not fit")
+	}
+	many := make([]peer.DiskBitmaps, 9)
+	for i := range many {
+		many[i] = peer.DiskBitmaps{Bytes: 1 << 40, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: parts[:1]}}}
+	}
+	bits := []peer.DiskBitmaps{{Bytes: diskBytes, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: make([]overlay.Part, 1025)}}}}
+	if fits(many) || fits(bits) {
+		t.Error("too much fits")
+	}
+}

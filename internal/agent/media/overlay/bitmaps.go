@@ -174,6 +174,26 @@ func (b *Bitmap) size(diskBytes uint64) uint64 { return divideUp(b.bits(diskByte
 
 func (b *Bitmap) bits(diskBytes uint64) uint64 { return divideUp(diskBytes, 1<<b.Granularity) }
 
+// added returns how many bytes a bitmap adds to an overlay with clusters of a size, without the directory.
+func (b *Bitmap) added(diskBytes, cluster uint64) uint64 {
+	bytes, last := roundUp(divideUp(b.size(diskBytes), cluster)*entryBytes, cluster), uint64(0)
+	for i, part := range b.Parts {
+		if number := part.At / cluster; i == 0 || number != last {
+			bytes, last = bytes+cluster, number
+		}
+	}
+	return bytes
+}
+
+// Added returns about how many bytes bitmaps add to the overlay of a disk.
+func Added(diskBytes uint64, bitmaps []Bitmap) (bytes uint64) {
+	cluster := Overlay{DiskBytes: diskBytes}.layout().cluster
+	for i := range bitmaps {
+		bytes += bitmaps[i].added(diskBytes, cluster)
+	}
+	return bytes + roundUp(directoryBytes(bitmaps), cluster) + cluster
+}
+
 // maskEnd clears the bits behind the end of the disk.
 func (b *Bitmap) maskEnd(diskBytes uint64, part *Part) {
 	bits := b.bits(diskBytes)

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,6 +116,60 @@ func TestScatteredPartsAreRefusedBeforeTheyAreAllocated(t *testing.T) {
 	}
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > maxTail {
 		t.Errorf("%d bytes were allocated", allocated)
+	}
+}
+
+// addCopy adds a copy of the first bitmap of a file with a newer name of the same size. All of them have names of this size.
+func addCopy(t *testing.T, o Overlay, image []byte, bitmaps int, name string) {
+	t.Helper()
+	_, at, err := o.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := roundUp(directoryEntryBytes+uint64(len(name)), 8)
+	last := at + uint64(bitmaps)*size
+	copy(image[last:], image[at:at+size])
+	copy(image[last+directoryEntryBytes:], name)
+	extension := findExtension(image[:maxHeader], extensionBitmaps)
+	binary.BigEndian.PutUint32(extension, uint32(bitmaps+1))
+	binary.BigEndian.PutUint64(extension[8:], uint64(bitmaps+1)*size)
+}
+
+// TestOldestBitmapsAreNotReadBeyondLimits uses files as QEMU makes them, with more bitmaps than can be added.
+func TestOldestBitmapsAreNotReadBeyondLimits(t *testing.T) {
+	var many []Bitmap
+	for i := range MaxBitmaps {
+		many = append(many, Bitmap{Name: fmt.Sprintf("b%02d-2026-01-%02d_10-00-00", MaxBitmaps-i, i+1), Granularity: 16})
+	}
+	var bits []Part
+	for at := uint64(0); at < 3*mib; at += PartBytes {
+		bits = append(bits, full(at, PartBytes))
+	}
+	const newer = "b00-2027-01-01_10-00-00"
+	for name, tc := range map[string]struct {
+		disk    uint64
+		bitmaps []Bitmap
+		want    int
+	}{
+		"too many":      {mib, many, MaxBitmaps},
+		"too many bits": {16 * gib, []Bitmap{{Name: many[0].Name, Granularity: 9, Parts: bits}}, 1},
+		"too large":     {2 * tib, []Bitmap{{Name: many[0].Name, Granularity: 16, Parts: []Part{full(0, PartBytes)}}}, 1},
+		"not too large": {tib, []Bitmap{{Name: many[0].Name, Granularity: 16, Parts: []Part{full(0, PartBytes)}}}, 2},
+	} {
+		o := Overlay{DiskBytes: tc.disk, DataFile: "/disk.img"}
+		image := addTo(t, o, tc.bitmaps)
+		addCopy(t, o, image, len(tc.bitmaps), newer)
+		_, found, err := ReadBitmaps(bytes.NewReader(image))
+		if err != nil || len(found) != tc.want || found[len(found)-1].Name != newer {
+			t.Errorf("%s: read %d bitmaps: %v", name, len(found), err)
+			continue
+		}
+		if dropped := len(found) == len(tc.bitmaps); dropped && found[0].Name == many[0].Name {
+			t.Errorf("%s: the oldest bitmap was read", name)
+		}
+		if _, err := o.AddBitmaps(found); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 const (
 	// maxBitmapsBody bounds the body of bitmapsRequest: overlay.MaxBits in base64, and the rest.
 	maxBitmapsBody = 2 * overlay.MaxBits
-	// maxAdded is how many bytes may be written to all overlays of a guest, which is paused meanwhile.
-	maxAdded = 16 << 20
+	// MaxAdded is how many bytes may be written to all overlays of a guest, which is paused meanwhile.
+	MaxAdded = 16 << 20
 )
 
 // DiskBitmaps are the bitmaps of one disk.
@@ -136,8 +136,8 @@ func overlaysWith(target *libvirtxml.Domain, disks []DiskBitmaps) ([]overlayFile
 		for _, r := range ranges {
 			added += len(r.Bytes)
 		}
-		if added > maxAdded {
-			return nil, fmt.Errorf("the bitmaps need more than %d bytes", maxAdded)
+		if added > MaxAdded {
+			return nil, fmt.Errorf("the bitmaps need more than %d bytes", MaxAdded)
 		}
 		files = append(files, overlayFile{name: overlay.FileName(disk.Volume, disk.Bytes), ranges: ranges})
 	}

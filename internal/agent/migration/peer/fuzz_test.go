@@ -125,7 +125,7 @@ func FuzzRequest(f *testing.F) {
 				t.Errorf("%s %s is about %s", method, target, vmi)
 			}
 		}
-		if guest.kept > len(body) || guest.added > maxAdded || w.Body.Len() > 8<<10 {
+		if guest.kept > len(body) || guest.added > MaxAdded || w.Body.Len() > 8<<10 {
 			t.Errorf("%d bytes were stored, %d returned", guest.kept, w.Body.Len())
 		}
 	})
