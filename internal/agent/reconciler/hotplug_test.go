@@ -488,8 +488,9 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Expect(a.mounts.count()).To(BeZero())
 		writes := a.writes.Load()
 		a.mounts.refuse("more", errors.New("the claim is no block device"))
-		for name, pod := range pods {
-			a.mounts.start(pod.UID)
+		// In this order, since either "more" or "last" is not awaited until another one is there, or has failed.
+		for _, name := range []string{"data", "more", "last"} {
+			a.mounts.start(pods[name].UID)
 			if name == "more" {
 				continue
 			}
