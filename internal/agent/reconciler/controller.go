@@ -256,9 +256,9 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// priority, that must prevent no other phase, least of all the end of a freeze or of a backup whose claim is almost full. All also
 		// apply to a guest that an earlier agent started.
 		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
-			return s.keepPolling(errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.freezeForSnapshot(s, c),
-				r.backUpDisks(ctx, s, c), r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c),
-				r.plugVolumes(ctx, s, c)))
+			r.freezeForSnapshot(s, c)
+			return s.keepPolling(errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.backUpDisks(ctx, s, c),
+				r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c)))
 		}},
 	} {
 		if err := p.run(); err != nil {

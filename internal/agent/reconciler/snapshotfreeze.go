@@ -11,16 +11,15 @@ import (
 
 // freezeForSnapshot freezes a running guest, or ends a freeze, as the intent in the VMI's status demands. It starts that and does not
 // wait for it. During a migration no freeze is started, and one that was is canceled: libvirt does not change the domain's metadata then.
-func (r *Reconciler) freezeForSnapshot(s *scope, guest snapshotfreeze.Guest) error {
+func (r *Reconciler) freezeForSnapshot(s *scope, guest snapshotfreeze.Guest) {
 	if s.vmi == nil {
-		return nil
+		return
 	}
 	intent := freeze.IntentOf(&s.vmi.Status)
 	if vmistatus.Migrating(&s.vmi.Status) {
 		intent = nil
 	}
 	r.syncFreeze(s, guest, intent)
-	return nil
 }
 
 // syncFreeze starts what an intent demands; nil thaws a guest that is frozen for a snapshot.
