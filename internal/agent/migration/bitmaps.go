@@ -160,11 +160,11 @@ func ReadBitmaps(ctx context.Context, source overlayReader, live, built *libvirt
 // fits reports whether the bitmaps of all disks can be sent together.
 func fits(disks []peer.DiskBitmaps) bool {
 	bits, added := 0, uint64(0)
-	for i := range disks {
-		for k := range disks[i].Bitmaps {
-			bits += overlay.PartBytes * len(disks[i].Bitmaps[k].Parts)
+	for _, disk := range disks {
+		for _, bitmap := range disk.Bitmaps {
+			bits += overlay.PartBytes * len(bitmap.Parts)
 		}
-		added += overlay.Added(disks[i].Bytes, disks[i].Bitmaps)
+		added += overlay.Added(disk.Bytes, disk.Bitmaps)
 	}
 	return bits <= overlay.MaxBits && added <= peer.MaxAdded
 }
