@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"net"
 	"path"
-	"slices"
 
-	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/pull"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // diskServer has what pulls need, in which QEMU serves the disks of a running guest.
@@ -81,7 +80,10 @@ func (b *backupRun) scratch(ctx context.Context) (*backup.Scratch, error) {
 	if err != nil {
 		return nil, err
 	}
-	scratch := &backup.Scratch{Claim: claimOf(s.vmi, intent.UtilityVolume), Capacity: found.Capacity, Available: found.Available}
+	scratch := &backup.Scratch{Capacity: found.Capacity, Available: found.Available}
+	if target := vmistatus.FindUtility(&s.vmi.Spec, intent.UtilityVolume); target != nil {
+		scratch.Claim = target.ClaimName
+	}
 	for _, volume := range intent.Volumes {
 		bytes, known := sizes[diskTarget(s.domain.XML, domain.DiskAlias(volume))]
 		if !known {
@@ -94,15 +96,6 @@ func (b *backupRun) scratch(ctx context.Context) (*backup.Scratch, error) {
 		scratch.Add(backup.ScratchBytes(bytes), used)
 	}
 	return scratch, nil
-}
-
-// claimOf returns the claim of a utility volume.
-func claimOf(vmi *v1.VirtualMachineInstance, volume string) string {
-	at := slices.IndexFunc(vmi.Spec.UtilityVolumes, func(u v1.UtilityVolume) bool { return u.Name == volume })
-	if at < 0 {
-		return ""
-	}
-	return vmi.Spec.UtilityVolumes[at].ClaimName
 }
 
 // servePull connects the guest's QEMU to the exporter while a pull is served and has one, and to nothing otherwise.

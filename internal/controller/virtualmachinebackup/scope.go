@@ -50,7 +50,7 @@ type scope struct {
 // run reconciles the backup.
 func (s *scope) run(ctx context.Context) error {
 	if !hasFinalizer(s.backup) {
-		if isEnded(s.backup) || s.backup.DeletionTimestamp != nil {
+		if plan.Ended(s.backup) || s.backup.DeletionTimestamp != nil {
 			return nil
 		}
 		// 1. Before anything is written to the VMI.
@@ -140,7 +140,7 @@ func (s *scope) observeExport(ctx context.Context, o *plan.Observed) (err error)
 // checkpoints returns the checkpoints of the VM's trackers that the guest may have, if the backup is one of a tracker that may start now. The
 // agent deletes all others, so that a stale cache would cost another tracker its checkpoint.
 func (s *scope) checkpoints(ctx context.Context, vm string) ([]string, error) {
-	if s.tracker == nil || s.vmi.Status.DiskBackup != nil || isEnded(s.backup) {
+	if s.tracker == nil || s.vmi.Status.DiskBackup != nil || plan.Ended(s.backup) {
 		return nil, nil
 	}
 	list := &v1alpha1.VirtualMachineBackupTrackerList{}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -58,18 +59,13 @@ func indexBackups(indexer client.FieldIndexer) error {
 }
 
 func ifUnfinished(b *v1alpha1.VirtualMachineBackup, value string) []string {
-	if isEnded(b) && !hasFinalizer(b) {
+	if plan.Ended(b) && !hasFinalizer(b) {
 		return nil
 	}
 	return []string{value}
 }
 
 func sourceKey(kind, name string) string { return kind + "/" + name }
-
-// isEnded reports whether a backup is complete or has failed.
-func isEnded(b *v1alpha1.VirtualMachineBackup) bool {
-	return plan.Ended(b)
-}
 
 func (r *Reconciler) find(ctx context.Context, namespace, index, value string) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupList{}, client.InNamespace(namespace), client.MatchingFields{index: value})
@@ -186,10 +182,5 @@ const (
 
 // hasFinalizer reports whether something of a backup may be left in the VMI.
 func hasFinalizer(b *v1alpha1.VirtualMachineBackup) bool {
-	for _, f := range b.Finalizers {
-		if f == backupapi.VirtualMachineBackupFinalizer {
-			return true
-		}
-	}
-	return false
+	return controllerutil.ContainsFinalizer(b, backupapi.VirtualMachineBackupFinalizer)
 }
