@@ -4,8 +4,6 @@
 package backup
 
 import (
-	"slices"
-
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -21,10 +19,8 @@ func Trackable(vmi *v1.VirtualMachineInstance) []string {
 		volume := &vmi.Spec.Volumes[i]
 		status := vmistatus.FindVolume(&vmi.Status, volume.Name)
 		switch {
-		case volume.WrittenClaim() == "" && volume.HostDisk == nil,
-			status != nil && vmistatus.IsHotplugged(status),
-			vmistatus.Migrated(&vmi.Status, volume.Name) != nil,
-			!slices.ContainsFunc(vmi.Spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name && isTrackable(&d) }):
+		case !IsStored(volume), status != nil && vmistatus.IsHotplugged(status), vmistatus.Migrated(&vmi.Status, volume.Name) != nil,
+			!isTrackable(vmistatus.FindDisk(&vmi.Spec, volume.Name)):
 		default:
 			names = append(names, volume.Name)
 		}
@@ -32,10 +28,13 @@ func Trackable(vmi *v1.VirtualMachineInstance) []string {
 	return names
 }
 
-// isTrackable reports whether a disk is a hard disk that this guest writes to, and no other one.
+// isTrackable reports whether a volume has a disk, or nil, that is a hard disk to which this guest writes, and no other one.
 func isTrackable(d *v1.Disk) bool {
-	return IsWritten(d) && d.LUN == nil && !ptr.Deref(d.Shareable, false)
+	return d != nil && IsWritten(d) && d.LUN == nil && !ptr.Deref(d.Shareable, false)
 }
+
+// IsStored reports whether a volume is one of those of which backups have copies: a claim, or a hostDisk.
+func IsStored(v *v1.Volume) bool { return v.WrittenClaim() != "" || v.HostDisk != nil }
 
 // IsWritten reports whether the guest can write to a disk. A backup has no others: nothing of the guest is on them.
 func IsWritten(d *v1.Disk) bool {
@@ -48,10 +47,7 @@ func Disks(spec *v1.VirtualMachineInstanceSpec) []string {
 	var names []string
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
-		if volume.WrittenClaim() == "" && volume.HostDisk == nil {
-			continue
-		}
-		if slices.ContainsFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name && IsWritten(&d) }) {
+		if disk := vmistatus.FindDisk(spec, volume.Name); IsStored(volume) && disk != nil && IsWritten(disk) {
 			names = append(names, volume.Name)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/hotplug"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -71,7 +72,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		insert(vm, "more", "more-claim")
 		template := vm.Spec.Template.DeepCopy()
 		follows(vm, "root", "data=data-claim", "more=more-claim")
-		Expect(hotplug.FindDisk(&instance(vm).Spec, "more").Disk.Bus).To(Equal(v1.DiskBusSCSI))
+		Expect(vmistatus.FindDisk(&instance(vm).Spec, "more").Disk.Bus).To(Equal(v1.DiskBusSCSI))
 		Expect(ExpectExists(vm).Spec.Template).To(Equal(template), "the VM is its user's")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		m.events.take()
@@ -83,7 +84,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "data") })
 		follows(vm, "root", "more=more-claim")
-		Expect(hotplug.FindDisk(&instance(vm).Spec, "data")).To(BeNil())
+		Expect(vmistatus.FindDisk(&instance(vm).Spec, "data")).To(BeNil())
 		setStatus(vmi, v1.Running, plugged("more"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
@@ -100,7 +101,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 			t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "second"
 		})
 		follows(vm, "root", "data=data-claim")
-		Expect(hotplug.FindDisk(&instance(vm).Spec, "tray")).NotTo(BeNil())
+		Expect(vmistatus.FindDisk(&instance(vm).Spec, "tray")).NotTo(BeNil())
 		m.expectQuiet(vm)
 		setStatus(vmi, v1.Running, plugged("data"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // DefaultBus is the bus of a plugged disk for which none is given. KubeVirt's default, of virtctl. Each guest has its controller.
@@ -58,19 +59,10 @@ func FindVolume(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Volume {
 	return nil
 }
 
-// FindDisk returns a disk of a spec, or nil.
-func FindDisk(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Disk {
-	disks := spec.Domain.Devices.Disks
-	if i := slices.IndexFunc(disks, func(d v1.Disk) bool { return d.Name == name }); i >= 0 {
-		return &disks[i]
-	}
-	return nil
-}
-
 // Add adds a volume to a spec, and its disk unless the spec has it: a CD-ROM drive into which the volume is inserted.
 func Add(spec *v1.VirtualMachineInstanceSpec, volume *v1.Volume, disk *v1.Disk) {
 	spec.Volumes = append(spec.Volumes, *volume.DeepCopy())
-	if FindDisk(spec, disk.Name) == nil {
+	if vmistatus.FindDisk(spec, disk.Name) == nil {
 		spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, *disk.DeepCopy())
 	}
 }

@@ -50,7 +50,7 @@ func Follow(vmi *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceS
 		}
 		status := vmistatus.FindVolume(&vmi.Status, to.Name)
 		if FindVolume(&vmi.Spec, to.Name) == nil && status == nil {
-			if problem := plug(vmi, to, FindDisk(template, to.Name)); problem != "" {
+			if problem := plug(vmi, to, vmistatus.FindDisk(template, to.Name)); problem != "" {
 				out.Problem = problem
 				continue
 			}
@@ -85,7 +85,7 @@ func plug(vmi *v1.VirtualMachineInstance, volume *v1.Volume, disk *v1.Disk) stri
 		return "" // A shared file system has the volume, which is no disk.
 	}
 	SetDefaults(disk)
-	has := FindDisk(&vmi.Spec, disk.Name)
+	has := vmistatus.FindDisk(&vmi.Spec, disk.Name)
 	if has == nil || has.CDRom == nil {
 		if problem := Problem(disk); problem != "" {
 			return problem
@@ -127,7 +127,7 @@ func isPlug(volume *v1.Volume) bool { return volume == nil || volume.IsHotplugga
 
 // equalizeDisk removes the disk of a volume from both specs, unless only a restart can change it.
 func equalizeDisk(before, now *v1.VirtualMachineInstanceSpec, name string) {
-	had, has := FindDisk(before, name), FindDisk(now, name)
+	had, has := vmistatus.FindDisk(before, name), vmistatus.FindDisk(now, name)
 	switch {
 	case had != nil && has != nil:
 		if !equality.Semantic.DeepEqual(had, has) {

@@ -68,6 +68,15 @@ func FindUtility(spec *v1.VirtualMachineInstanceSpec, name string) *v1.UtilityVo
 	return nil
 }
 
+// FindDisk returns a disk of a spec, or nil.
+func FindDisk(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Disk {
+	disks := spec.Domain.Devices.Disks
+	if i := slices.IndexFunc(disks, func(d v1.Disk) bool { return d.Name == name }); i >= 0 {
+		return &disks[i]
+	}
+	return nil
+}
+
 // IsWanted reports whether the guest, or its launcher Pod, is to have the hotplugged volume of a status: the VMI's spec has it, with the
 // same claim, and its removal has not begun. If not, the agent detaches it and virt-controller removes its attachment Pod. A volume that
 // migrates to another claim is wanted.

@@ -175,7 +175,7 @@ func (a *API) changeVM(ctx context.Context, key types.NamespacedName, change vol
 		// A running guest can have fewer disks than one that starts.
 		disk := change.disk.DeepCopy()
 		hotplug.SetDefaults(disk)
-		if problem := hotplug.Problem(disk); problem != "" && hotplug.FindDisk(&vm.Spec.Template.Spec, disk.Name) == nil {
+		if problem := hotplug.Problem(disk); problem != "" && vmistatus.FindDisk(&vm.Spec.Template.Spec, disk.Name) == nil {
 			return &decisionError{apierrors.NewBadRequest(problem)}
 		}
 	}
@@ -250,7 +250,7 @@ func (c volumeChange) operations(
 		}
 		return operations, nil
 	}
-	has := hotplug.FindDisk(spec, c.disk.Name)
+	has := vmistatus.FindDisk(spec, c.disk.Name)
 	switch {
 	case hotplug.FindVolume(spec, c.volume.Name) != nil:
 		return refuse(volumeExists, c.volume.Name)

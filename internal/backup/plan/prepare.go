@@ -153,18 +153,17 @@ func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 	spec := &vmi.Spec
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
-		if volume.WrittenClaim() == "" && volume.HostDisk == nil {
+		if !backup.IsStored(volume) {
 			continue
 		}
-		at := slices.IndexFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == volume.Name })
-		switch {
-		case at >= 0 && !backup.IsWritten(&spec.Domain.Devices.Disks[at]):
-			continue
-		case at < 0:
+		switch disk := vmistatus.FindDisk(spec, volume.Name); {
+		case disk == nil:
 			return nil, fmt.Sprintf("Volume %s is no disk, and would be missing in the backup", volume.Name)
-		case spec.Domain.Devices.Disks[at].LUN != nil:
+		case !backup.IsWritten(disk):
+			continue
+		case disk.LUN != nil:
 			return nil, fmt.Sprintf("Volume %s is a LUN, which QEMU passes through and cannot copy", volume.Name)
-		case ptr.Deref(spec.Domain.Devices.Disks[at].Shareable, false):
+		case ptr.Deref(disk.Shareable, false):
 			return nil, fmt.Sprintf("Volume %s is shareable: what other guests write meanwhile would be mixed into its copy", volume.Name)
 		}
 		names = append(names, volume.Name)

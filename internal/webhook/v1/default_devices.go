@@ -12,6 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/quantity"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // defaultSpinlockRetries is KubeVirt's default, and the minimum of Hyper-V's specification.
@@ -30,7 +31,7 @@ func defaultDisks(spec *v1.VirtualMachineInstanceSpec, plugs bool) {
 	instancetype.AddImplicitDisks(spec)
 	for i := range spec.Volumes {
 		// So that it can be unplugged, and has the bus that it gets when it is plugged.
-		if disk := hotplug.FindDisk(spec, spec.Volumes[i].Name); disk != nil && plugs && spec.Volumes[i].IsHotpluggable() {
+		if disk := vmistatus.FindDisk(spec, spec.Volumes[i].Name); disk != nil && plugs && spec.Volumes[i].IsHotpluggable() {
 			hotplug.SetDefaults(disk)
 		}
 	}
