@@ -60,14 +60,10 @@ const (
 	ExporterPodCreatedEvent = "ExporterPodCreated"
 	// ExporterPodFailedOrCompletedEvent: the exporter's Pod has ended.
 	ExporterPodFailedOrCompletedEvent = "ExporterPodFailedOrCompleted"
-	// ExporterManifestConfigMapCreatedEvent: the ConfigMap with the manifests was made.
-	ExporterManifestConfigMapCreatedEvent = "DataManifestCreated"
 	// ExportPausedEvent: the export waits, as its volumes are in use.
 	ExportPausedEvent = "ExportPaused"
 	// SecretCreatedEvent: the Secret with the token or the one with the exporter's certificate was made.
 	SecretCreatedEvent = "SecretCreated"
 	// ServiceCreatedEvent: the Service in front of the exporter's Pod was made.
 	ServiceCreatedEvent = "ServiceCreated"
-	// CertParamsChangedEvent: certificates last another time than before; the exporter's Pod is recreated.
-	CertParamsChangedEvent = "CertificateParametersChanged"
 )

@@ -75,7 +75,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		Expect(links.External).To(BeNil())
 		Expect(links.Internal.Cert).To(Equal(string(w.ca.Bundle())))
 		Expect(links.Internal.Volumes[0].Formats).To(ConsistOf(
-			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.Dir, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/dir/"},
+			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.Dir, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/dir"},
 			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.ArchiveGz, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/disk.tar.gz"},
 		))
 		w.expectReconciled(of)

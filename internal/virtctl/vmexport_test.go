@@ -205,6 +205,17 @@ func TestVMExportDownload(t *testing.T) {
 	}
 }
 
+// The claims that are created from a snapshot have the name of the export before that of the VM's claim.
+func TestVMExportDownloadsAVolumeOfASnapshot(t *testing.T) {
+	for _, volume := range []string{"export-root", "root"} {
+		e := newExported(t)
+		e.add(volumeLink("export-other", exportv1.KubeVirtRaw), volumeLink("export-root", exportv1.KubeVirtGz))
+		if got := e.run("download export --service-url=ADDRESS --output=- --volume=" + volume); got.Code != 0 {
+			t.Errorf("%s: %+v", volume, got)
+		}
+	}
+}
+
 func TestVMExportDownloadsThatFail(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"--output=FILE":                                        "has no external links: the cluster has no Ingress or Route to virt-exportproxy; use --port-forward",

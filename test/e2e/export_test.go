@@ -73,10 +73,10 @@ func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 	expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--format=oci", "--output="+image, "--port-forward")
 	expectImage(image, vm, sums)
 	manifests := expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--manifest", "--include-secret", "--port-forward")
-	Expect(manifests).To(And(ContainSubstring("kind: VirtualMachine\n"), ContainSubstring("name: "+vm+"\n"), ContainSubstring("/volumes/files/disk.img.gz")))
+	Expect(manifests).To(And(ContainSubstring("kind: VirtualMachine\n"), ContainSubstring("name: "+vm+"\n"), ContainSubstring("/volumes/taken-files/disk.img.gz")))
 	if hasLocalNodes() {
 		expectSameDisks(ctx, export, sums)
-		expectProxied(ctx, export, map[string]string{"/volumes/files/disk.img": sums["files"], content.OCIPath: sumOfFile(image)})
+		expectProxied(ctx, export, map[string]string{"/volumes/taken-files/disk.img": sums["files"], content.OCIPath: sumOfFile(image)})
 	}
 
 	expectKubeVirtExports(ctx, namespace, snapshot, vm, sums)
@@ -151,8 +151,8 @@ func expectSameDisks(ctx context.Context, export *exportv1.VirtualMachineExport,
 	pod := &corev1.Pod{}
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: export.Namespace, Name: content.ServiceName(export.Name)}, pod)).To(Succeed())
 	root := filepath.Join("/proc", strconv.Itoa(podProcess(pod, "virt-exportserver").PID), "root")
-	Expect(sumOfFile(filepath.Join(root, content.VolumeDirectory, "files", "disk.img"))).To(Equal(sums["files"]))
-	Expect(sumOfFile(filepath.Join(root, content.DeviceDirectory, "block"))).To(Equal(sums["block"]))
+	Expect(sumOfFile(filepath.Join(root, content.VolumeDirectory, export.Name+"-files", "disk.img"))).To(Equal(sums["files"]))
+	Expect(sumOfFile(filepath.Join(root, content.DeviceDirectory, export.Name+"-block"))).To(Equal(sums["block"]))
 }
 
 // expectProxied downloads through virt-exportproxy, as an Ingress does, and checks that requests without the token are rejected. sums are
@@ -164,7 +164,7 @@ func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, s
 	token := string(secret.Data[content.TokenKey])
 	foreign := newNamespace(ctx)
 	proxy := newProxyClient(ctx)
-	const file = "/volumes/files/disk.img"
+	file := "/volumes/" + export.Name + "-files/disk.img"
 	proxyPath := content.ProxyPath(export.Namespace, export.Name)
 
 	for path, want := range sums {

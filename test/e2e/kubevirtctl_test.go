@@ -47,9 +47,9 @@ func expectKubeVirtExports(ctx context.Context, namespace, snapshot, vm string, 
 	directory := GinkgoT().TempDir()
 	raw, packed := filepath.Join(directory, "files.img"), filepath.Join(directory, "block.img.gz")
 	download := []string{"vmexport", "download", "-n", namespace, name, "--port-forward", patience}
-	expectKubeVirtctl(ctx, append(download, "--snapshot="+snapshot, "--volume=files", "--format=raw", "--output="+raw, "--keep-vme")...)
+	expectKubeVirtctl(ctx, append(download, "--snapshot="+snapshot, "--volume="+name+"-files", "--format=raw", "--output="+raw, "--keep-vme")...)
 	Expect(sumOfFile(raw)).To(Equal(sums["files"]))
-	expectKubeVirtctl(ctx, append(download, "--volume=block", "--output="+packed)...)
+	expectKubeVirtctl(ctx, append(download, "--volume="+name+"-block", "--output="+packed)...)
 	Expect(sumOfGzip(packed)).To(Equal(sums["block"]))
 	Expect(expectKubeVirtctl(ctx, append(download, "--manifest", "--include-secret")...)).To(And(
 		ContainSubstring("kind: VirtualMachine\n"), ContainSubstring("name: "+vm+"\n"), ContainSubstring("kind: Secret\n")))

@@ -73,8 +73,10 @@ type Content struct {
 
 // Volume is an exported claim.
 type Volume struct {
-	// Name is its name in URLs.
+	// Name is its name in URLs, that of the claim that is exported.
 	Name string `json:"name"`
+	// Claim is the name of the VM's claim, if the exported one was created from its snapshot. It is empty otherwise: see ClaimName.
+	Claim string `json:"claim,omitempty"`
 	// Block reports whether the claim is a block device.
 	Block bool `json:"block,omitempty"`
 	// Disk reports whether it contains the disk of a VM, as the device or as the file disk.img. Of other claims, the files are served.
@@ -138,11 +140,19 @@ func (v Volume) RawPath() string { return volumePath + v.Name + "/" + diskFile }
 // GzipPath returns the path of a disk's compressed bytes.
 func (v Volume) GzipPath() string { return volumePath + v.Name + "/" + gzipFile }
 
-// DirectoryPath returns the path of the root directory of a volume. It ends with a slash.
-func (v Volume) DirectoryPath() string { return volumePath + v.Name + "/" + directory + "/" }
+// DirectoryPath returns the path of the root directory of a volume. Its files are below.
+func (v Volume) DirectoryPath() string { return volumePath + v.Name + "/" + directory }
 
 // ArchivePath returns the path of a volume's compressed archive.
 func (v Volume) ArchivePath() string { return volumePath + v.Name + "/" + archiveFile }
+
+// ClaimName returns the name of the claim in the exported VM.
+func (v Volume) ClaimName() string {
+	if v.Claim != "" {
+		return v.Claim
+	}
+	return v.Name
+}
 
 // Mount returns where the volume is in the exporter's Pod: a directory or a device.
 func (v Volume) Mount() string {
@@ -167,7 +177,7 @@ func Parse(raw []byte) (*Content, error) {
 	errs := []error{checkName("export", c.Export)}
 	seen := map[string]bool{}
 	for _, v := range c.Volumes {
-		errs = append(errs, checkName("volume", v.Name))
+		errs = append(errs, checkName("volume", v.Name), checkName("claim of a volume", v.ClaimName()))
 		if seen[v.Name] {
 			errs = append(errs, fmt.Errorf("two volumes have the name %q", v.Name))
 		}

@@ -74,8 +74,8 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 	for i := range s.vm.Spec.DataVolumeTemplates {
 		name := s.vm.Spec.DataVolumeTemplates[i].Name
 		templates[name] = true
-		if contains(s.volumes, name) {
-			out.Templates[name] = name
+		if v := find(s.volumes, name); v != nil {
+			out.Templates[name] = v.Name
 		}
 	}
 	inVM := map[string]bool{}
@@ -84,11 +84,11 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 	}
 	for i := range s.volumes {
 		v := &s.volumes[i]
-		if templates[v.Name] || !inVM[v.Name] { // The state claim is created when the VM starts.
+		if claim := v.ClaimName(); templates[claim] || !inVM[claim] { // The state claim is created when the VM starts.
 			continue
 		}
 		size := v.claim.Spec.Resources.Requests[corev1.ResourceStorage]
-		dv := content.DataVolume{Name: v.Name, Volume: v.Name, Size: size.String()}
+		dv := content.DataVolume{Name: v.ClaimName(), Volume: v.Name, Size: size.String()}
 		if v.Block {
 			dv.VolumeMode = string(corev1.PersistentVolumeBlock)
 		}

@@ -6,6 +6,7 @@ package plan
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -650,8 +651,26 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("got %s", text(again.Status))
 	}
 	links := step.Status.Links.Internal
-	if len(links.Volumes) != 2 || links.Volumes[0].Name != "root" || len(links.Manifests) != 2 || links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
+	if len(links.Volumes) != 2 || links.Volumes[0].Name != "export-root" || len(links.Manifests) != 2 || links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
 		t.Errorf("got %+v", links)
+	}
+	if url := links.Volumes[0].Formats[0].Url; !strings.HasSuffix(url, "/volumes/export-root/disk.img") {
+		t.Errorf("got %s", url)
+	}
+	served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation]))
+	if err != nil || len(served.Volumes) != 2 || served.Volumes[0].Name != "export-root" || served.Volumes[0].ClaimName() != "root" {
+		t.Fatalf("got %+v, %v", served, err)
+	}
+	// The VM that is made from the manifests has its own names.
+	names := map[string]string{}
+	for template, volume := range served.Manifests.Templates {
+		names[template] = volume
+	}
+	for _, dv := range served.Manifests.DataVolumes {
+		names[dv.Name] = dv.Volume
+	}
+	if want := map[string]string{"root": "export-root", "more": "export-more"}; !maps.Equal(names, want) {
+		t.Errorf("got %v", names)
 	}
 }
 

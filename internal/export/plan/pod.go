@@ -51,7 +51,7 @@ const container = "exporter"
 
 // Names of volumes of the Pod.
 const (
-	certificateVolume = "certificate"
+	certificateVolume = "certificates"
 	tokenVolume       = "token"
 	contentVolume     = "content"
 )

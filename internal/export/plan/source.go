@@ -105,7 +105,7 @@ func (w *World) claimSource() source {
 		s.watched = true
 		return s
 	}
-	s.volumes = []volume{newVolume(name, claim, isDisk(claim))}
+	s.volumes = []volume{newVolume(claim, isDisk(claim))}
 	problem, unfilled := w.Unfilled[name]
 	switch {
 	case unfilled:
@@ -155,7 +155,7 @@ func (w *World) vmSource() source {
 			unfilled, problem = true, cmp.Or(problem, todo) // A volume is never omitted silently.
 			continue
 		}
-		s.volumes = append(s.volumes, newVolume(v.ClaimName, v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
+		s.volumes = append(s.volumes, newVolume(v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
 		if w.Used[v.ClaimName] && used == "" {
 			used = v.ClaimName
 		}
@@ -184,13 +184,19 @@ func because(problem string) string {
 	return ": " + problem
 }
 
-func contains(volumes []volume, name string) bool {
+// contains reports whether the volumes have a claim of the VM.
+func contains(volumes []volume, claim string) bool {
+	return find(volumes, claim) != nil
+}
+
+// find returns the volume with a claim of the VM, or nil.
+func find(volumes []volume, claim string) *volume {
 	for i := range volumes {
-		if volumes[i].Name == name {
-			return true
+		if volumes[i].ClaimName() == claim {
+			return &volumes[i]
 		}
 	}
-	return false
+	return nil
 }
 
 // hasDisk reports whether a volume is a disk of the VM, and no file system, memory dump or state. A volume without a disk gets one when the
@@ -211,8 +217,8 @@ func isDisk(claim *corev1.PersistentVolumeClaim) bool {
 	return owner != nil && owner.Kind == "DataVolume" && strings.HasPrefix(owner.APIVersion, cdi.GroupVersion.Group+"/")
 }
 
-func newVolume(name string, claim *corev1.PersistentVolumeClaim, disk bool) volume {
-	return volume{content.Volume{Name: name, Block: vmistatus.IsBlockClaim(claim), Disk: disk}, claim}
+func newVolume(claim *corev1.PersistentVolumeClaim, disk bool) volume {
+	return volume{content.Volume{Name: claim.Name, Block: vmistatus.IsBlockClaim(claim), Disk: disk}, claim}
 }
 
 func (w *World) snapshotSource() source {
@@ -292,7 +298,9 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 			bound = bound && claim.Status.Phase == corev1.ClaimBound
 		}
 		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, backup.VolumeName)
-		s.volumes = append(s.volumes, newVolume(backup.PersistentVolumeClaim.Name, claim, disk))
+		v := newVolume(claim, disk)
+		v.Claim = backup.PersistentVolumeClaim.Name
+		s.volumes = append(s.volumes, v)
 	}
 	return bound, ""
 }

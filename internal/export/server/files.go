@@ -30,13 +30,13 @@ const (
 // files serves the files of a volume.
 type files struct {
 	mount string
-	// prefix is the path of the root directory.
+	// prefix is the path of the root directory, without a slash at its end.
 	prefix string
 }
 
 // browse serves one file, with ranges, or lists a directory. Links are not followed at the end of a path, nor out of the volume.
 func (f files) browse(w http.ResponseWriter, r *http.Request) error {
-	name, isDirectory, err := relative(strings.TrimPrefix(r.URL.Path, f.prefix))
+	name, isDirectory, err := relative(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, f.prefix), "/"))
 	if err != nil {
 		return err
 	}
@@ -50,9 +50,6 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 		return absent(err)
 	}
 	if info.IsDir() {
-		if !isDirectory {
-			return toDirectory(w, r)
-		}
 		return list(w, r, root, name)
 	}
 	if isDirectory {
@@ -67,14 +64,6 @@ func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 	// A browser must not execute what another tenant has written, and its type is not guessed from its content.
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", info.ModTime(), io.NewSectionReader(file, 0, info.Size()))
-	return nil
-}
-
-// toDirectory redirects from a directory to the same path with a slash.
-func toDirectory(w http.ResponseWriter, r *http.Request) error {
-	// The location is relative, so that it works behind a proxy, and omits the query, which may contain the token.
-	w.Header().Set("Location", url.PathEscape(path.Base(r.URL.Path))+"/")
-	w.WriteHeader(http.StatusMovedPermanently)
 	return nil
 }
 
@@ -106,7 +95,8 @@ func absent(err error) error {
 	}
 }
 
-// list lists a directory as a page of links, in the order of the file system: it may have too many entries to be sorted.
+// list lists a directory as a page of links, in the order of the file system: it may have too many entries to be sorted. A path without a
+// slash at its end is not redirected to the one with it: the address would have to repeat the query, which may contain the token.
 func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) error {
 	dir, err := openDirectory(root, name)
 	if err != nil {
@@ -121,6 +111,10 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 	if _, err := io.WriteString(w, "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n"); err != nil {
 		return err
 	}
+	base := "./" // keeps a name with a colon from being interpreted as a scheme
+	if !strings.HasSuffix(r.URL.Path, "/") {
+		base += url.PathEscape(path.Base(r.URL.Path)) + "/" // Links are relative to the parent directory.
+	}
 	err = entries(dir, func(entry fs.DirEntry) error {
 		shown := entry.Name()
 		if name == "." && shown == lostAndFound {
@@ -129,8 +123,7 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 		if entry.IsDir() {
 			shown += "/"
 		}
-		// The prefix keeps a name with a colon from being interpreted as a scheme.
-		_, err := fmt.Fprintf(w, "<a href=\"./%s\">%s</a>\n", (&url.URL{Path: shown}).EscapedPath(), html.EscapeString(strings.ToValidUTF8(shown, "�")))
+		_, err := fmt.Fprintf(w, "<a href=\"%s%s\">%s</a>\n", base, (&url.URL{Path: shown}).EscapedPath(), html.EscapeString(strings.ToValidUTF8(shown, "�")))
 		return err
 	})
 	if err != nil {
@@ -199,7 +192,7 @@ func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := tar.NewWriter(compressed)
-	if err := (archiver{out}).directory(root, "", 0); err != nil {
+	if err := (archiver{out}).whole(root); err != nil {
 		return err
 	}
 	if err := out.Close(); err != nil {
@@ -208,8 +201,20 @@ func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 	return compressed.Close()
 }
 
-// archiver writes files into an archive.
+// archiver writes files into an archive. Their names begin with "./", as those of KubeVirt's archives: tar does so for a directory.
 type archiver struct{ out *tar.Writer }
+
+// whole adds the root directory and all that is in it.
+func (a archiver) whole(root *os.Root) error {
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	if err := a.header(info, "", ""); err != nil {
+		return err
+	}
+	return a.directory(root, "", 0)
+}
 
 // directory adds the entries of a directory to the archive, under this name.
 func (a archiver) directory(root *os.Root, name string, depth int) error {
@@ -287,7 +292,7 @@ func (a archiver) header(info fs.FileInfo, target, name string) error {
 	if err != nil {
 		return err
 	}
-	header.Name = name
+	header.Name = "./" + name
 	header.Uname, header.Gname = "", "" // the names in the exporter's image have no meaning
 	return a.out.WriteHeader(header)
 }

@@ -162,7 +162,7 @@ func TestKubeVirtctlDownloadsFiles(t *testing.T) {
 	w := serve(t, filesVolume())
 	w.write("a/file", []byte("hello"))
 	k := newKubeVirtctl(t, w, map[exportv1.ExportVolumeFormat]string{
-		exportv1.Dir: "/volumes/data/dir/", exportv1.ArchiveGz: "/volumes/data/disk.tar.gz",
+		exportv1.Dir: "/volumes/data/dir", exportv1.ArchiveGz: "/volumes/data/disk.tar.gz",
 	}, token)
 	packed, err := gzip.NewReader(bytes.NewReader(k.must()))
 	if err != nil {

@@ -80,13 +80,13 @@ func New(o Options) (*Server, error) {
 			s.handle(v.RawPath(), disk.raw)
 			s.handle(v.GzipPath(), disk.compressed)
 			if s.image != nil {
-				s.image.add(v.Name, disk)
+				s.image.add(v.ClaimName(), disk)
 			}
 			continue
 		}
 		files := files{mount: mount, prefix: v.DirectoryPath()}
-		s.below[v.DirectoryPath()] = s.guard(files.browse)
-		s.handle(strings.TrimSuffix(v.DirectoryPath(), "/"), toDirectory)
+		s.below[v.DirectoryPath()+"/"] = s.guard(files.browse)
+		s.handle(v.DirectoryPath(), files.browse)
 		s.handle(v.ArchivePath(), files.archive)
 	}
 	if b := exported.Backup; b != nil {

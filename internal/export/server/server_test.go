@@ -258,14 +258,11 @@ func TestBrowse(t *testing.T) {
 	if part, _ := w.get(http.StatusPartialContent, "/volumes/data/dir/a.txt", "Range", "bytes=2-"); string(part) != "pha" {
 		t.Errorf("got %q", part)
 	}
-	_, header = w.get(http.StatusMovedPermanently, "/volumes/data/dir/sub?x-kubevirt-export-token="+token)
-	if header.Get("Location") != "sub/" {
-		t.Errorf("redirected to %q", header.Get("Location"))
-	}
 	w.get(http.StatusUnauthorized, "/volumes/data/dir", content.TokenHeader, "")
-	_, header = w.get(http.StatusMovedPermanently, "/volumes/data/dir?x-kubevirt-export-token="+token)
-	if header.Get("Location") != "dir/" {
-		t.Errorf("redirected to %q", header.Get("Location"))
+	for path, want := range map[string]string{"": "./dir/a.txt", "/sub": "./sub/%3Cb%3E.html"} { // relative to the parent directory
+		if page, _ := w.get(http.StatusOK, "/volumes/data/dir"+path); !bytes.Contains(page, []byte(`<a href="`+want+`">`)) {
+			t.Errorf("%q is not in %s", want, page)
+		}
 	}
 	for _, path := range []string{"nothing", "a.txt/", "sub/nothing/else"} {
 		w.get(http.StatusNotFound, "/volumes/data/dir/"+path)
@@ -275,10 +272,11 @@ func TestBrowse(t *testing.T) {
 	}
 }
 
-// contents returns the files of an archive, with the targets of links and "dir" for directories.
+// contents returns the files of an archive, with the targets of links and "dir" for directories. All names have to begin with "./", and the
+// first one is the root directory.
 func contents(t *testing.T, archive []byte) map[string]string {
 	t.Helper()
-	out := map[string]string{}
+	out, root := map[string]string{}, ""
 	reader := tar.NewReader(bytes.NewReader(gunzip(t, archive)))
 	for {
 		header, err := reader.Next()
@@ -292,6 +290,15 @@ func contents(t *testing.T, archive []byte) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
+		name, found := strings.CutPrefix(header.Name, "./")
+		if !found || (name == "") != (root == "") {
+			t.Errorf("%q is in the archive", header.Name)
+		}
+		if root == "" {
+			root = header.Name
+			continue
+		}
+		header.Name = name
 		switch header.Typeflag {
 		case tar.TypeSymlink:
 			out[header.Name] = "-> " + header.Linkname

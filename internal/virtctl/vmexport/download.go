@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -172,7 +173,7 @@ func (e *export) address(vmExport *exportv1.VirtualMachineExport, links *exportv
 }
 
 // volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, if an export has only one
-// volume, it is downloaded regardless of its name.
+// volume, it is downloaded regardless of its name. The claims that were created from a snapshot also have the names of the VM's.
 func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
 	if len(links.Volumes) == 0 {
 		return "", false, fmt.Errorf("unable to access the volume info from '%s' VirtualMachineExport", e.key)
@@ -181,9 +182,13 @@ func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (addres
 		return "", false, fmt.Errorf("detected more than one downloadable volume in '%s' VirtualMachineExport: "+
 			"Select the expected volume using the --volume flag", e.key)
 	}
+	wanted := e.volume
+	if !slices.ContainsFunc(links.Volumes, func(v exportv1.VirtualMachineExportVolume) bool { return v.Name == wanted }) {
+		wanted = e.key.Name + "-" + e.volume
+	}
 	for i := range links.Volumes {
 		v := &links.Volumes[i]
-		if len(links.Volumes) > 1 && v.Name != e.volume {
+		if len(links.Volumes) > 1 && v.Name != wanted {
 			continue
 		}
 		for _, format := range v.Formats {
