@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/quantity"
@@ -72,7 +73,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 
 		"/virtualmachinesnapshots-validate": admission.WithValidator(scheme, &snapshotValidator{config: options.Config}),
 
-		"/virtualmachinebackups-validate": admission.WithValidator(scheme, &backupValidator{config: options.Config}),
+		"/virtualmachinebackups-validate":        admission.WithValidator(scheme, &backupValidator[*backupv1alpha1.VirtualMachineBackup]{config: options.Config}),
+		"/virtualmachinebackuptrackers-validate": admission.WithValidator(scheme, &backupValidator[*backupv1alpha1.VirtualMachineBackupTracker]{config: options.Config}),
 
 		"/virtualmachineexports-validate": admission.WithValidator(scheme, exportValidator{}),
 

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -14,27 +15,31 @@ import (
 )
 
 // +kubebuilder:webhook:path=/virtualmachinebackups-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=create,versions=v1alpha1,name=virtualmachinebackup-validator.backup.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachinebackuptrackers-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers,verbs=create,versions=v1alpha1,name=virtualmachinebackuptracker-validator.backup.kubevirt.io,admissionReviewVersions=v1
 
-// backupValidator checks the feature gate. The schema has the rules for the spec. KubeVirt also refuses a second backup of a source, which
-// waits here.
-type backupValidator struct{ config ConfigSource }
+// backupValidator checks the feature gate of backups and their trackers. The schemas have the rules for the specs. KubeVirt also refuses a
+// second backup of a source, which waits here.
+type backupValidator[T runtime.Object] struct{ config ConfigSource }
 
-var _ admission.Validator[*v1alpha1.VirtualMachineBackup] = (*backupValidator)(nil)
+var (
+	_ admission.Validator[*v1alpha1.VirtualMachineBackup]        = (*backupValidator[*v1alpha1.VirtualMachineBackup])(nil)
+	_ admission.Validator[*v1alpha1.VirtualMachineBackupTracker] = (*backupValidator[*v1alpha1.VirtualMachineBackupTracker])(nil)
+)
 
 // ValidateCreate implements admission.Validator.
-func (v *backupValidator) ValidateCreate(context.Context, *v1alpha1.VirtualMachineBackup) (admission.Warnings, error) {
+func (v *backupValidator[T]) ValidateCreate(context.Context, T) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(clusterconfig.GateIncrementalBackup) {
 		return nil, apierrors.NewBadRequest("IncrementalBackup feature gate not enabled")
 	}
 	return nil, nil
 }
 
-// ValidateUpdate implements admission.Validator. The schema refuses changes of the spec.
-func (*backupValidator) ValidateUpdate(_ context.Context, _, _ *v1alpha1.VirtualMachineBackup) (admission.Warnings, error) {
+// ValidateUpdate implements admission.Validator. The schemas refuse changes of the specs.
+func (*backupValidator[T]) ValidateUpdate(_ context.Context, _, _ T) (admission.Warnings, error) {
 	return nil, nil
 }
 
 // ValidateDelete implements admission.Validator. It admits every deletion.
-func (*backupValidator) ValidateDelete(context.Context, *v1alpha1.VirtualMachineBackup) (admission.Warnings, error) {
+func (*backupValidator[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) {
 	return nil, nil
 }
