@@ -22,7 +22,8 @@ const (
 	dumpUnderway   = "memory dump request for pvc [%s] already in progress"
 	dumpOnOther    = "can't request memory dump for pvc [%s] while pvc [%s] is still associated as the memory dump pvc"
 	dumpIsMissing  = "can't remove memory dump association for vm %s, no association found"
-	dumpIsRemoved  = "can't remove memory dump association for vm %s, it is being removed"
+	dumpRemoving   = "can't dump memory for pvc [%s] a remove memory dump request is in progress"
+	dumpIsRemoved  = "memory dump remove request for pvc [%s] already exists"
 	claimNameWrong = "the name of a claim for memory dumps has to be a DNS label of at most 63 characters, and %q is none"
 )
 
@@ -56,6 +57,8 @@ func decideDump(m vmWithVMI, claim string) (*v1.VirtualMachineMemoryDumpRequest,
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(claimNameWrong, claim))
 	case last != nil && last.ClaimName != claim:
 		return nil, m.conflict(dumpOnOther, claim, last.ClaimName)
+	case last != nil && last.Phase == v1.MemoryDumpDissociating:
+		return nil, m.conflict(dumpRemoving, claim)
 	case last != nil && last.Phase != v1.MemoryDumpCompleted && last.Phase != v1.MemoryDumpFailed:
 		return nil, m.conflict(dumpUnderway, claim)
 	case !m.isActive() || !m.vmi.IsRunning():
@@ -70,7 +73,7 @@ func decideRemoveDump(m vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error) 
 	case last == nil:
 		return nil, m.conflict(dumpIsMissing, m.vm.Name)
 	case last.Remove:
-		return nil, m.conflict(dumpIsRemoved, m.vm.Name)
+		return nil, m.conflict(dumpIsRemoved, last.ClaimName)
 	}
 	request := last.DeepCopy()
 	request.Phase, request.Remove = v1.MemoryDumpDissociating, true

@@ -55,7 +55,7 @@ func TestMemoryDump(t *testing.T) {
 	if got := read().Status.MemoryDumpRequest; !got.Remove || got.Phase != v1.MemoryDumpDissociating {
 		t.Errorf("got %+v", got)
 	}
-	w.expect(http.MethodPut, vmPath+"vm/removememorydump", "", 409, "being removed")
+	w.expect(http.MethodPut, vmPath+"vm/removememorydump", "", 409, "memory dump remove request for pvc [dump] already exists")
 	w.config.HotplugVolumes = false
 	w.expect(http.MethodPut, vmPath+"vm/memorydump", dump, 400, "feature gate")
 }
