@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
@@ -26,11 +27,11 @@ import (
 
 // indexes are those of the manager's cache by which reconcilers list objects. The API server does not have them.
 var indexes = map[string]client.IndexerFunc{
-	virtualmachinesnapshot.PodClaimIndex: indexOf(func(pod *corev1.Pod) []string {
+	claimusers.Index: indexOf(func(pod *corev1.Pod) []string {
 		if app := pod.Labels[v1.AppLabel]; app != launcherpod.AppLabelValue && app != launcherpod.AttachmentLabelValue {
 			return nil // The cache has launcher and attachment Pods only.
 		}
-		return virtualmachinesnapshot.ClaimsOfPod(pod)
+		return claimusers.ClaimsOf(pod)
 	}),
 	virtualmachinesnapshot.LockIndex:       indexOf(virtualmachinesnapshot.LockOf),
 	virtualmachineinstance.AttachmentIndex: indexOf(virtualmachineinstance.AttachmentOf),

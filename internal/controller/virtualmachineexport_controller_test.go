@@ -23,6 +23,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -103,6 +104,8 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 			}}},
 		}}
 		ExpectCreated(user)
+		w.expectReconciled(of)
+		w.clock.SetTime(w.clock.Now().Add(claimusers.Kept))
 		result := w.expectReconciled(of, "delete Pod", patchExportStatus)
 		Expect(result.RequeueAfter).To(Equal(10*time.Second), "other Pods are not watched")
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
@@ -113,6 +116,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 
 		ExpectGone(w.pod(of))
 		Expect(k8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
+		w.clock.SetTime(w.clock.Now().Add(claimusers.Kept))
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
 	})

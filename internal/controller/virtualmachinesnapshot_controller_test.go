@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -165,7 +166,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.writes.Take()
 		w.expectReconciled(first)
 		Expect(*lists).To(Equal(1))
-		w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
+		w.clock.SetTime(w.clock.Now().Add(claimusers.Kept))
 		w.expectReconciled(first, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		Expect(*lists).To(Equal(2))
 		By("a Pod that is created when none was found")
@@ -173,6 +174,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.report(first, "root", true)
 		w.settle(first)
 		ExpectCreated(podWithClaim(w.ns, "another", "root"))
+		w.clock.SetTime(w.clock.Now().Add(claimusers.Fresh))
 		w.expectReconciled(second)
 		Expect(describe(second)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		Expect(*lists).To(Equal(3))

@@ -23,6 +23,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
@@ -53,6 +54,8 @@ type Reconciler struct {
 
 	// externals caches the external address of virt-exportproxy.
 	externals externals
+	// users are the recent scans for other Pods that use claims.
+	users claimusers.Recent
 }
 
 // +kubebuilder:rbac:groups=export.kubevirt.io,resources=virtualmachineexports,verbs=list;watch;delete

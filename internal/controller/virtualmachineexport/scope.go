@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/export"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
@@ -49,7 +50,7 @@ func (s *scope) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	step, err := plan.Next(world)
+	step, err := s.next(ctx, world)
 	if err != nil {
 		return err
 	}
@@ -70,6 +71,18 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	// The status is written last, and also if the step failed: then it contains the reason, such as a quota.
 	return errors.Join(failure, s.writeStatus(ctx, status))
+}
+
+// next plans the next step. Before the Pod is created, it makes sure that no other Pod uses a claim now.
+func (s *scope) next(ctx context.Context, world *plan.World) (*plan.Step, error) {
+	step, err := plan.Next(world)
+	if err != nil || step.Pod == nil {
+		return step, err
+	}
+	if err := s.readUsersNotOlder(ctx, world, claimusers.Fresh); err != nil || len(world.Used) == 0 {
+		return step, err
+	}
+	return plan.Next(world)
 }
 
 // expire deletes the export, if it is still the one that was read.

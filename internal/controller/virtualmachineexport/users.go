@@ -5,79 +5,52 @@ package virtualmachineexport
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
-// podPage is how many Pods are read at a time. A Pod may be larger than a megabyte, and a namespace may have any number of Pods.
-const podPage = 50
-
 // onNode selects the Pods that may use a volume: they have a node, and have not ended.
-var onNode = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
-	fields.OneTermNotEqualSelector("spec.nodeName", ""),
-	podstate.NotTerminal,
-)}
+var onNode = fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), podstate.NotTerminal)
 
-// readUsers reads whether other Pods use a claim of the source, for which the export would have to wait. It stops at the first such claim,
-// and reads no Pods if the export waits for something else. Launcher Pods are in the cache; those without a node count as well, because
-// their guests are about to start.
+// readUsers reads whether other Pods use a claim of the source. What was found a moment ago suffices, since exports poll.
 func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
+	return s.readUsersNotOlder(ctx, w, claimusers.Kept)
+}
+
+// readUsersNotOlder reads whether other Pods use a claim of the source, for which the export would have to wait. It stops at the first such
+// claim, and reads no Pods if the export waits for something else. Launcher Pods are in the cache; those without a node count as well,
+// because their guests are about to start. Of other Pods, a scan that found none counts if it is younger than maxAge.
+func (s *scope) readUsersNotOlder(ctx context.Context, w *plan.World, maxAge time.Duration) error {
 	contested := w.Contested()
 	for _, name := range contested {
-		launchers := &corev1.PodList{}
-		err := s.Client.List(ctx, launchers, client.InNamespace(s.export.Namespace), client.UnsafeDisableDeepCopy,
-			client.MatchingFields{virtualmachinesnapshot.PodClaimIndex: name})
+		launchers, err := claimusers.Launchers(ctx, s.Client, s.export.Namespace, name)
 		if err != nil {
-			return fmt.Errorf("list the launcher Pods that use PersistentVolumeClaim %s/%s: %w", s.export.Namespace, name, err)
+			return err
 		}
-		if slices.ContainsFunc(launchers.Items, isUser) {
-			w.Used[name] = true
-			return nil
+		for i := range launchers {
+			if !isExporter(&launchers[i]) {
+				w.Used[name] = true
+				return nil
+			}
 		}
 	}
 	if len(contested) == 0 {
 		return nil
 	}
-	return s.readOtherUsers(ctx, w, contested)
+	scanner := claimusers.Scanner{Cached: s.Client, API: s.APIReader, Selector: onNode, Ignore: isExporter, Recent: &s.users}
+	used, err := scanner.Used(ctx, s.export.Namespace, contested, s.now, maxAge)
+	for name := range used {
+		w.Used[name] = true
+	}
+	return err
 }
 
-// isUser reports whether a Pod excludes an export. The Pods of exporters do not, because they only read.
-func isUser(pod corev1.Pod) bool { return !isExport(metav1.GetControllerOf(&pod)) }
-
-// readOtherUsers reads from the API server which of the claims other Pods use. The cache contains only launcher Pods.
-func (s *scope) readOtherUsers(ctx context.Context, w *plan.World, contested []string) error {
-	claims := make(map[string]bool, len(contested))
-	for _, name := range contested {
-		claims[name] = true
-	}
-	for next := ""; ; {
-		page := &corev1.PodList{}
-		err := s.APIReader.List(ctx, page, client.InNamespace(s.export.Namespace), onNode, client.Limit(podPage), client.Continue(next))
-		if err != nil {
-			return fmt.Errorf("list the Pods of namespace %s: %w", s.export.Namespace, err)
-		}
-		for i := range page.Items {
-			pod := &page.Items[i]
-			if !isUser(*pod) {
-				continue
-			}
-			for j := range pod.Spec.Volumes {
-				if claim := pod.Spec.Volumes[j].PersistentVolumeClaim; claim != nil && claims[claim.ClaimName] {
-					w.Used[claim.ClaimName] = true
-				}
-			}
-		}
-		if next = page.Continue; next == "" || len(w.Used) > 0 {
-			return nil
-		}
-	}
-}
+// isExporter reports whether a Pod is one of an export. These do not exclude each other, because they only read.
+func isExporter(pod *corev1.Pod) bool { return isExport(metav1.GetControllerOf(pod)) }

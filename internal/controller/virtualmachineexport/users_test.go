@@ -10,15 +10,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -91,10 +91,10 @@ func TestUsersAreReadInPages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := &podPages{pages: pages}
-			cached := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(tc.launchers...).
-				WithIndex(&corev1.Pod{}, virtualmachinesnapshot.PodClaimIndex, func(o client.Object) []string {
+			cached := fake.NewClientBuilder().WithObjects(tc.launchers...).
+				WithIndex(&corev1.Pod{}, claimusers.Index, func(o client.Object) []string {
 					pod, _ := o.(*corev1.Pod)
-					return virtualmachinesnapshot.ClaimsOfPod(pod)
+					return claimusers.ClaimsOf(pod)
 				}).Build()
 			w := &plan.World{
 				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]string{}, Used: map[string]bool{},
@@ -126,4 +126,48 @@ func TestUsersAreReadInPages(t *testing.T) {
 func ofVM(w *plan.World) {
 	w.Export = exportIn("a", "export", "kubevirt.io", "VirtualMachine", "vm")
 	w.VM = builder.MakeVM("vm").Namespace("a").Template(builder.MakeVMI("vm").PVC("root", "data").PVC("second", "unused")).Obj()
+}
+
+// Before the Pod is created, what was found for a poll is not enough.
+func TestUsersAreReadAgainBeforeThePodIsCreated(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	api := &podPages{pages: [][]corev1.Pod{{podWith("user", "data")}}}
+	cached := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, claimusers.Index, func(client.Object) []string { return nil }).Build()
+	r := &Reconciler{APIReader: api, Client: cached}
+	export := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
+	export.CreationTimestamp = metav1.NewTime(now)
+	next := func(after time.Duration) (*plan.Step, error) {
+		w := &plan.World{
+			Now: now.Add(after), Export: export, Unfilled: map[string]string{}, Used: map[string]bool{},
+			Claims: map[string]*corev1.PersistentVolumeClaim{"data": builder.MakePVC("data").Namespace("a").Bound("1Gi").Obj()},
+			Config: plan.Config{Image: "image", CA: "ca", CAEnd: now.Add(time.Hour)},
+		}
+		s := &scope{Reconciler: r, export: export, now: w.Now}
+		if err := s.readUsers(t.Context(), w); err != nil {
+			return nil, err
+		}
+		return s.next(t.Context(), w)
+	}
+	for _, c := range []struct {
+		what    string
+		after   time.Duration
+		pod     corev1.Pod
+		creates bool
+		lists   int
+	}{
+		{"one that uses it", 0, podWith("user", "data"), false, 1},
+		{"it has gone a moment ago", time.Second, podWith("other"), false, 0},
+		{"it has gone", 5 * time.Second, podWith("other"), true, 1},
+		{"known a moment ago", 5500 * time.Millisecond, podWith("user", "data"), true, 0},
+		{"another one has started", 7 * time.Second, podWith("user", "data"), false, 1},
+	} {
+		api.pages, api.asked = [][]corev1.Pod{{c.pod}}, nil
+		step, err := next(c.after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (step.Pod != nil) != c.creates || len(api.asked) != c.lists {
+			t.Errorf("%s: creates the Pod: %t, by %q", c.what, step.Pod != nil, api.asked)
+		}
+	}
 }

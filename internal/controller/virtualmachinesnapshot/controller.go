@@ -16,6 +16,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
@@ -39,7 +40,8 @@ type Reconciler struct {
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
 
-	pods podLists
+	// pods are the recent scans for other Pods that use claims.
+	pods claimusers.Recent
 }
 
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=get;list;watch;patch

@@ -46,7 +46,8 @@ func (s *scope) readSource(ctx context.Context) error {
 			source.Unfilled[claim.Name] = problem
 		}
 	}
-	if source.Online || source.Obstacle(s.snapshot.Name) != "" {
+	// A VM that is locked already is stored in any case.
+	if source.Online || source.Locked(s.snapshot.Name) || source.Obstacle(s.snapshot.Name) != "" {
 		return nil
 	}
 	source.Pods, err = s.countPods(ctx)

@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
@@ -46,8 +47,8 @@ type scope struct {
 	// volumeSnapshots and dataVolumes read kinds that the cluster may not have.
 	volumeSnapshots volumesnapshot.Reader
 	dataVolumes     datavolume.Reader
-	// pods contains recent lists of Pods, which all snapshots share.
-	pods *podLists
+	// pods are the recent scans for Pods that use claims, which all snapshots share.
+	pods *claimusers.Recent
 	// now is the time of the reconciliation.
 	now time.Time
 
@@ -67,8 +68,8 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	err := s.act(ctx)
-	if apierrors.IsConflict(err) {
-		return err // The observed state has changed: the content may be complete.
+	if apierrors.IsConflict(err) || errors.Is(err, reconciler.ErrBusy) {
+		return err // The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.
 	if statusErr := s.writeStatus(ctx); statusErr != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
@@ -31,7 +32,7 @@ func indexSnapshots(indexer client.FieldIndexer) error {
 			}
 			return []string{s.Spec.Source.Name}
 		}),
-		reconciler.IndexBy(&corev1.Pod{}, PodClaimIndex, ClaimsOfPod),
+		reconciler.IndexBy(&corev1.Pod{}, claimusers.Index, claimusers.ClaimsOf),
 		reconciler.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf),
 	)
 }

@@ -23,7 +23,7 @@ type Source struct {
 	Unfilled map[string]string
 	// Online reports whether it has a VMI, even a finished one.
 	Online bool
-	// Pods is how many unfinished Pods use its claims.
+	// Pods is how many unfinished Pods use its claims. If it is greater than 0, there may be more.
 	Pods int
 }
 
