@@ -36,7 +36,7 @@ func (g generator) mark(pod *corev1.Pod) {
 		key    string
 		values []string
 	}{
-		{"kubevirt.io", []string{"virt-launcher", "hotplug-disk", "virt-handler", ""}},
+		{"kubevirt.io", []string{"virt-launcher", "hotplug-disk", "virt-exporter", "virt-handler", ""}},
 		{"kubevirt.io/migrationJobUID", []string{"m", "n", ""}},
 		{"kubevirt.io/created-by", []string{"vm-uid", "other", ""}},
 		{"app", []string{"web"}},
@@ -84,8 +84,9 @@ func mayChange(before, after *corev1.Pod, collector bool) bool {
 	isLauncher := func(pod *corev1.Pod) bool {
 		return slices.Contains([]string{"virt-launcher", "hotplug-disk"}, pod.Labels["kubevirt.io"])
 	}
+	isReserved := func(pod *corev1.Pod) bool { return isLauncher(pod) || pod.Labels["kubevirt.io"] == "virt-exporter" }
 	switch {
-	case differs("kubevirt.io") && (isLauncher(before) || isLauncher(after)), differs("kubevirt.io/migrationJobUID"),
+	case differs("kubevirt.io") && (isReserved(before) || isReserved(after)), differs("kubevirt.io/migrationJobUID"),
 		isLauncher(before) && differs("kubevirt.io/created-by"):
 		return false
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/resize"
@@ -87,6 +88,9 @@ func resized(pod *corev1.Pod) {
 	podAnnotation(resize.MemoryAnnotation, "1073741824")(pod)
 }
 
+// exporter is the Pod of an export.
+func exporter(pod *corev1.Pod) { podLabel("kubevirt.io", "virt-exporter")(pod) }
+
 // attachment is the attachment Pod of a hotplugged volume.
 func attachment(pod *corev1.Pod) {
 	podLabel("kubevirt.io", "hotplug-disk")(pod)
@@ -138,6 +142,7 @@ func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 		"a launcher":             {launcher, "only virt-controller"},
 		"the launcher's label":   {podLabel("kubevirt.io", "virt-launcher"), "kubevirt.io=virt-launcher"},
 		"the label of a hotplug": {podLabel("kubevirt.io", "hotplug-disk"), "kubevirt.io=hotplug-disk"},
+		"an exporter's label":    {podLabel("kubevirt.io", "virt-exporter"), "kubevirt.io=virt-exporter"},
 		"a migration's label":    {podLabel("kubevirt.io/migrationJobUID", "m"), "the Pod to which a guest migrates"},
 		"an empty one":           {podLabel("kubevirt.io/migrationJobUID", ""), "the Pod to which a guest migrates"},
 		"a VMI as controller":    {podOwner(ownedBy("vm", true)), "makes Pods of a VirtualMachineInstance"},
@@ -268,6 +273,10 @@ func TestLabelsAndOwnersOfPodsAreProtected(t *testing.T) {
 		"label removed":                 {launcher, unlabel("kubevirt.io")},
 		"label changed":                 {launcher, podLabel("kubevirt.io", "else")},
 		"label changed to a hotplug":    {launcher, podLabel("kubevirt.io", "hotplug-disk")},
+		"label set to an exporter's":    {none, podLabel("kubevirt.io", "virt-exporter")},
+		"exporter's label removed":      {exporter, unlabel("kubevirt.io")},
+		"exporter's label changed":      {exporter, podLabel("kubevirt.io", "else")},
+		"exporter made a launcher":      {exporter, podLabel("kubevirt.io", "virt-launcher")},
 		"migration set":                 {none, podLabel("kubevirt.io/migrationJobUID", "m")},
 		"migration changed":             {launcher, podLabel("kubevirt.io/migrationJobUID", "n")},
 		"migration removed":             {launcher, unlabel("kubevirt.io/migrationJobUID")},
@@ -323,7 +332,9 @@ func sameMarks(a, b *corev1.Pod) bool {
 // TestLabelsOfBindings: the API server copies the labels of a Binding to its Pod.
 func TestLabelsOfBindings(t *testing.T) {
 	installLauncherPolicies(t)
-	for _, labels := range []map[string]string{{"kubevirt.io": "virt-launcher"}, {"kubevirt.io/migrationJobUID": "m"}} {
+	for _, labels := range []map[string]string{
+		{"kubevirt.io": "virt-launcher"}, {"kubevirt.io": "virt-exporter"}, {"kubevirt.io/migrationJobUID": "m"},
+	} {
 		pod := somePod()
 		if err := cluster.Create(t.Context(), pod); err != nil {
 			t.Fatal(err)
@@ -409,8 +420,11 @@ func TestOtherChangesOfLauncherPods(t *testing.T) {
 // TestNamesInLauncherPolicies checks that the policy contains the names of the constants in the code.
 func TestNamesInLauncherPolicies(t *testing.T) {
 	policy := readConfig(t, "admission", "launcher-pods.yaml")
-	for _, name := range []string{v1.AppLabel, v1.MigrationJobLabel, v1.CreatedByLabel, v1.VirtualMachineInstanceGroupVersionKind.Kind,
-		resize.SocketsAnnotation, resize.MemoryAnnotation, launcherpod.AttachmentUserAnnotation} {
+	for _, name := range []string{
+		v1.AppLabel, launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue, exportv1.App,
+		v1.MigrationJobLabel, v1.CreatedByLabel, v1.VirtualMachineInstanceGroupVersionKind.Kind,
+		resize.SocketsAnnotation, resize.MemoryAnnotation, launcherpod.AttachmentUserAnnotation,
+	} {
 		if !strings.Contains(policy, "'"+name+"'") {
 			t.Errorf("the policy does not contain %s", name)
 		}

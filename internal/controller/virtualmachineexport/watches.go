@@ -5,22 +5,18 @@ package virtualmachineexport
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -199,44 +195,4 @@ func (r *Reconciler) mayHaveClaim(ctx context.Context, key client.ObjectKey, cla
 		}
 	}
 	return false
-}
-
-// exportOfPod returns the export of an exporter's Pod.
-func exportOfPod(_ context.Context, pod *corev1.Pod) []ctrl.Request {
-	owner := metav1.GetControllerOf(pod)
-	if !isExport(owner) {
-		return nil
-	}
-	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}}}
-}
-
-func isExport(owner *metav1.OwnerReference) bool {
-	return owner != nil && owner.Kind == "VirtualMachineExport" && owner.APIVersion == exportv1.GroupVersion.String()
-}
-
-// Pods reads the Pods of exporters and enqueues their exports.
-type Pods interface {
-	client.Reader
-	// Source enqueues what users returns for a Pod that has changed.
-	Source(users func(context.Context, *corev1.Pod) []ctrl.Request) source.Source
-}
-
-// PodCache is a cache of the Pods of exporters. The manager's cache is not used for them: its readers expect only launcher Pods.
-type PodCache struct{ cache.Cache }
-
-// NewPodCache makes the cache, and adds it to a manager.
-func NewPodCache(mgr ctrl.Manager) (PodCache, error) {
-	c, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: exportv1.App})}},
-	})
-	if err != nil {
-		return PodCache{}, fmt.Errorf("cannot make a cache of exporters: %w", err)
-	}
-	return PodCache{c}, mgr.Add(c)
-}
-
-// Source implements Pods.
-func (p PodCache) Source(users func(context.Context, *corev1.Pod) []ctrl.Request) source.Source {
-	return source.Kind(p.Cache, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(users))
 }
