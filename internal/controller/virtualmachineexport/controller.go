@@ -87,7 +87,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineexport").
-		For(&exportv1.VirtualMachineExport{}).
+		For(&exportv1.VirtualMachineExport{}, builder.WithPredicates(exportChanges)).
 		Watches(&v1.VirtualMachine{}, exportsOfSource(kindVM)).
 		Watches(&v1.VirtualMachineInstance{}, exportsOfSource(kindVM), builder.WithPredicates(startsOrEnds)).
 		Watches(&corev1.PersistentVolumeClaim{}, exportsOfClaim, builder.WithPredicates(claimChanges)).
@@ -97,7 +97,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.VirtualMachineBackup{}, exportsOfSource(kindBackup)).
 		WatchesRawSource(r.DataVolumes.Source(r.exportsOfDataVolume)).
 		WatchesRawSource(r.Pods.Source(exportOfPod)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NewQueue: reconciler.NewFairQueue}).
 		Complete(r)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -60,6 +61,14 @@ func hasEnded(object client.Object) bool {
 		return false
 	}
 }
+
+// exportChanges accepts the creation and the deletion of an export, and changes of its spec and of its owners. The status is written by its
+// reconciler, which plans again when its RequeueAfter has passed, and anybody may change labels and annotations all the time.
+var exportChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld, e.ObjectNew
+	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+		!equality.Semantic.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
+}}
 
 // claimState contains the properties of a claim on which exports depend.
 type claimState struct {

@@ -135,6 +135,31 @@ func TestEachVMIsReadOnce(t *testing.T) {
 	}
 }
 
+func TestWhatMattersOfAnExport(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*exportv1.VirtualMachineExport)
+		want   bool
+	}{
+		"nothing":     {func(*exportv1.VirtualMachineExport) {}, false},
+		"its version": {func(e *exportv1.VirtualMachineExport) { e.ResourceVersion = "2" }, false},
+		"its status": {func(e *exportv1.VirtualMachineExport) {
+			e.Status = &exportv1.VirtualMachineExportStatus{ServiceName: "s"}
+		}, false},
+		"a label":       {func(e *exportv1.VirtualMachineExport) { e.Labels = map[string]string{"mine": "1"} }, false},
+		"an annotation": {func(e *exportv1.VirtualMachineExport) { e.Annotations = map[string]string{"mine": "1"} }, false},
+		"its spec":      {func(e *exportv1.VirtualMachineExport) { e.Generation++ }, true},
+		"another one":   {func(e *exportv1.VirtualMachineExport) { e.UID = "other" }, true},
+		"its owner":     {func(e *exportv1.VirtualMachineExport) { e.OwnerReferences = []metav1.OwnerReference{{Name: "backup"}} }, true},
+	} {
+		old := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
+		changed := old.DeepCopy()
+		tc.change(changed)
+		if got := exportChanges.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: changed}); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
 func TestWhatMattersOfAClaim(t *testing.T) {
 	owner := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
 	for name, tc := range map[string]struct {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func requestIn(namespace, name string) ctrl.Request {
+	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}
+
+func newFairQueue(t *testing.T) workqueue.TypedRateLimitingInterface[ctrl.Request] {
+	t.Helper()
+	queue := NewFairQueue("test", workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](time.Millisecond, time.Second))
+	t.Cleanup(queue.ShutDown)
+	return queue
+}
+
+func TestNamespacesTakeTurns(t *testing.T) {
+	queue := newFairQueue(t)
+	for i := range 1000 {
+		queue.Add(requestIn("hostile", strconv.Itoa(i)))
+	}
+	queue.Add(requestIn("a", "1"))
+	queue.Add(requestIn("a", "2"))
+	queue.Add(requestIn("", "cluster"))
+	queue.Add(requestIn("a", "1"))
+	if queue.Len() != 1003 {
+		t.Errorf("%d requests are queued", queue.Len())
+	}
+	var served []string
+	for range 7 {
+		request, _ := queue.Get()
+		served = append(served, request.String())
+		queue.Done(request)
+	}
+	queue.Add(requestIn("b", "1"))
+	for range 3 {
+		request, _ := queue.Get()
+		served = append(served, request.String())
+		queue.Done(request)
+	}
+	const want = "hostile/0 a/1 /cluster hostile/1 a/2 hostile/2 hostile/3 hostile/4 b/1 hostile/5"
+	if got := strings.Join(served, " "); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	for queue.Len() > 0 {
+		request, _ := queue.Get()
+		queue.Done(request)
+	}
+	queue.Add(requestIn("a", "1"))
+	if request, _ := queue.Get(); request != requestIn("a", "1") {
+		t.Errorf("got %s", request)
+	}
+}
+
+// A request that is added while it is served is served again afterwards, and one that failed after a delay.
+func TestFairQueueRepeats(t *testing.T) {
+	queue, request := newFairQueue(t), requestIn("a", "1")
+	queue.Add(request)
+	for _, again := range []func(ctrl.Request){queue.Add, queue.AddRateLimited, func(r ctrl.Request) { queue.AddAfter(r, time.Millisecond) }} {
+		if got, _ := queue.Get(); got != request {
+			t.Fatalf("got %s", got)
+		}
+		again(request)
+		queue.Done(request)
+	}
+	if got, _ := queue.Get(); got != request {
+		t.Fatalf("got %s", got)
+	}
+}
