@@ -12,7 +12,9 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -245,6 +247,31 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		})
 		Expect(events).To(ConsistOf(
 			HavePrefix(encountered+"Failed to create restore DataVolume: injected"), HavePrefix("Warning RestoreDataVolumeCreateError: Error creating restore DataVolume ")))
+	})
+
+	It("deletes no claim while its storage class is gone, and goes on when it is there again", func() {
+		r := newRestores()
+		before := r.claims()
+		of := r.restore(inPlace)
+		Expect(k8sClient.Delete(ctx, r.class)).To(Succeed())
+		var events []string
+		r.until(of, func() bool {
+			events = append(events, r.events.take()...)
+			return len(events) > 0
+		})
+		missing := "StorageClass " + r.class.Name + " does not exist"
+		Expect(events).To(ConsistOf(encountered + missing))
+		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: "+missing, "Ready=False: "+missing))
+		for name, claim := range r.claims() {
+			Expect(claim.UID).To(Equal(before[name].UID))
+			Expect(claim.DeletionTimestamp).To(BeNil())
+		}
+		r.writes.Take()
+		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
+		again := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: r.class.Name}, Provisioner: r.class.Provisioner}
+		ExpectCreated(again)
+		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, again)).To(Succeed()) })
+		r.finish(of)
 	})
 
 	// phases are where a restore may be when it is deleted.

@@ -38,7 +38,26 @@ func checkPlan(s *scope) (bool, error) {
 			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object", s.Restore.Namespace, names.To)
 		}
 	}
-	return s.checkTarget()
+	if done, err := s.checkTarget(); err != nil || !done {
+		return false, err
+	}
+	// This comes last: a class may be created again, and then it is better to know about what never changes.
+	err := s.checkClasses()
+	return err == nil, err
+}
+
+// checkClasses returns an error if the storage class of a claim that is to be created does not exist: nothing would provision it, and the
+// claim that it replaces would be gone.
+func (s *scope) checkClasses() error {
+	for i := range s.volumes {
+		if s.isRestored(s.volumes[i]) {
+			continue
+		}
+		if _, err := s.bindingMode(&s.volumes[i].PersistentVolumeClaim.Spec); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkTarget determines what the target will be. The API server checks it with each change until the first claim is restored. If a claim

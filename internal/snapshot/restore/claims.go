@@ -84,15 +84,21 @@ func (s *scope) bound(claim *corev1.PersistentVolumeClaim) (bool, error) {
 	case corev1.ClaimBound:
 		return true, nil
 	case corev1.ClaimPending, "":
-		class := ptr.Deref(claim.Spec.StorageClassName, "")
-		mode, known := s.BindingModes[class]
-		if !known && class != "" {
-			return false, fmt.Errorf("StorageClass %s does not exist", class)
-		}
-		return mode == storagev1.VolumeBindingWaitForFirstConsumer, nil
+		mode, err := s.bindingMode(&claim.Spec)
+		return mode == storagev1.VolumeBindingWaitForFirstConsumer, err
 	default:
 		return false, fmt.Errorf("PVC %s/%s in status %q", claim.Namespace, claim.Name, claim.Status.Phase)
 	}
+}
+
+// bindingMode returns the mode of a claim's storage class, or "" if the claim names none, or an error if the class does not exist.
+func (s *scope) bindingMode(claim *corev1.PersistentVolumeClaimSpec) (storagev1.VolumeBindingMode, error) {
+	class := ptr.Deref(claim.StorageClassName, "")
+	mode, known := s.BindingModes[class]
+	if !known && class != "" {
+		return "", fmt.Errorf("StorageClass %s does not exist", class)
+	}
+	return mode, nil
 }
 
 // newClaim returns the restored claim of a volume.

@@ -90,6 +90,59 @@ func TestInPlaceReplacesOnlyDisksOfTheVM(t *testing.T) {
 	}
 }
 
+// TestInPlaceWaitsForAStorageClass has a class that is missing when the restore begins, or after the first claim was replaced.
+func TestInPlaceWaitsForAStorageClass(t *testing.T) {
+	for name, replaced := range map[string]int{"no claim is replaced": 0, "a claim is replaced": 1} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			inPlace(c)
+			restored := func() (count int) {
+				for _, claim := range c.Claims {
+					if claim.Annotations[snapshot.LastRestoreAnnotation] == "back-r1" {
+						count++
+					}
+				}
+				return count
+			}
+			for restored() < replaced {
+				one := replaced
+				c.apply(Next(c.World), func() bool { one--; return one >= 0 })
+				c.settle()
+			}
+			modes := c.BindingModes
+			c.BindingModes = nil
+			before := len(c.Claims)
+			for range 20 {
+				step := Next(c.World)
+				if len(step.Delete) > 0 {
+					t.Fatalf("the step deletes %v", step.Delete)
+				}
+				c.apply(step, all)
+				c.settle()
+			}
+			if got := c.Restore.Status.Conditions[0].Reason; got != "StorageClass fast does not exist" || len(c.Claims) != before {
+				t.Errorf("%d claims of %d are left, and the reason is %q", len(c.Claims), before, got)
+			}
+			c.BindingModes = modes
+			c.run(t, all)
+		})
+	}
+}
+
+// TestAMissingStorageClassHidesNoPermanentError has patches that can never be applied.
+func TestAMissingStorageClassHidesNoPermanentError(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	c.BindingModes, c.Restore.Spec.Patches = nil, []string{`{"op":"remove","path":"/spec/template/spec/nodeSelector"}`}
+	for range 20 {
+		c.apply(Next(c.World), all)
+		c.settle()
+	}
+	if !Finished(c.Restore.Status) {
+		t.Errorf("the status is %+v", c.Restore.Status)
+	}
+}
+
 // anotherRestores makes a claim the disk that a restore of another VM has made.
 func anotherRestores(c *cluster) {
 	metav1.SetMetaDataAnnotation(&c.Target.ObjectMeta, snapshot.LastRestoreAnnotation, "earlier-r0")

@@ -590,6 +590,13 @@ func TestObstacles(t *testing.T) {
 			},
 			want: `PVC default/restore-r1-data in status "Lost"`,
 		},
+		"a storage class that is gone before the claims are replaced": {
+			change: func(c *cluster) {
+				inPlace(c)
+				c.BindingModes = nil
+			},
+			want: "StorageClass fast does not exist",
+		},
 		"a storage class that is gone": {
 			change: func(c *cluster) {
 				pending := claim("restore-r1-data", metav1.OwnerReference{})
