@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -231,23 +232,28 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(r.claims()).To(HaveLen(2))
 	})
 
-	It("records KubeVirt's event on the VM if a DataVolume cannot be created", func() {
+	DescribeTable("records KubeVirt's event on the restore if a DataVolume cannot be created", func(how change) {
 		r := newRestores()
+		r.Recorder = withObject{r.events}
 		r.writes.Fail = func(request string) error {
 			if request == createDataVolume {
 				return ErrInjected
 			}
 			return nil
 		}
-		of := r.restore()
+		of := r.restore(how)
 		var events []string
 		r.until(of, func() bool {
 			events = append(events, r.events.take()...)
 			return len(events) > 0
 		})
 		Expect(events).To(ConsistOf(
-			HavePrefix(encountered+"Failed to create restore DataVolume: injected"), HavePrefix("Warning RestoreDataVolumeCreateError: Error creating restore DataVolume ")))
-	})
+			HavePrefix(encountered+"Failed to create restore DataVolume: injected"),
+			And(HavePrefix("Warning RestoreDataVolumeCreateError: Error creating restore DataVolume "), HaveSuffix(" [*v1beta1.VirtualMachineRestore]"))))
+	},
+		Entry("of an existing VM", func(*snapshotv1beta1.VirtualMachineRestoreSpec) {}),
+		Entry("of a new VM", toNewVM),
+	)
 
 	It("deletes no claim while its storage class is gone, and goes on when it is there again", func() {
 		r := newRestores()
@@ -403,6 +409,14 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(r.lockedBy()).To(Equal("first"))
 	})
 })
+
+// withObject is an event recorder that appends the type of the object to the event.
+type withObject struct{ *recordedEvents }
+
+//nolint:revive // argument-limit: the signature is client-go's.
+func (o withObject) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	o.recordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%T]", append(slices.Clone(args), regarding)...)
+}
 
 // unreadable are VolumeSnapshots that cannot be read.
 type unreadable struct{ volumeSnapshotsOf }

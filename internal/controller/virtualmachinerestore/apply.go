@@ -202,13 +202,10 @@ func stop(ctx context.Context, s *Scope) error {
 	}
 }
 
-// recordFailedDataVolumes records KubeVirt's event on the target.
+// recordFailedDataVolumes records KubeVirt's event, on the restore as in KubeVirt: a new VM does not exist yet.
 func (s *Scope) recordFailedDataVolumes() {
-	if s.target == nil {
-		return
-	}
 	for _, f := range s.failed {
-		s.Recorder.Eventf(s.target, nil, corev1.EventTypeWarning, snapshot.RestoreDataVolumeCreateErrorEvent, actionRestore,
+		s.Recorder.Eventf(s.Restore, nil, corev1.EventTypeWarning, snapshot.RestoreDataVolumeCreateErrorEvent, actionRestore,
 			"Error creating restore DataVolume %s: %v", f.name, f.err)
 	}
 }
