@@ -10,10 +10,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/csi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -48,7 +50,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		GinkgoHelper()
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus) // The first write is a dry run.
 		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
 		w.events.take()
 		return of
@@ -149,6 +151,18 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Entry("the guest ends before it is frozen", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			setStatus(vmi, v1.Succeeded)
 		}, "The guest ended while"),
+		Entry("a VolumeSnapshot is refused while the guest is frozen", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
+			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+			w.writes.Fail = func(request string) error {
+				if request == createVolumeSnap {
+					return apierrors.NewBadRequest("denied by a webhook")
+				}
+				return nil
+			}
+			w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+			w.writes.Fail = nil
+			record(vmi, v1.SnapshotFreezeThawed, thawed(false))
+		}, "The guest's file systems were not frozen until"),
 		Entry("the guest is replaced after the snapshot was requested", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
 			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
@@ -156,6 +170,76 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			w.guest(vm, withAgent)
 		}, "The guest's file systems were not frozen until"),
 	)
+
+	// refuse refuses VolumeSnapshots, as a quota does.
+	refuse := func(request string) error {
+		if request == createVolumeSnap {
+			return apierrors.NewForbidden(csi.GroupVersion.WithResource("volumesnapshots").GroupResource(), "x", errors.New("exceeded quota: few"))
+		}
+		return nil
+	}
+	const inError = "InProgress; Progressing=False In error state; Ready=False Not ready" + indicatesAgent
+
+	It("is not frozen for VolumeSnapshots that the API server refuses, and says why", func() {
+		vmi := w.guest(vm, withAgent)
+		of := w.request("snap")
+		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.writes.Fail = refuse
+		Expect(w.expectContentReconciled(of, createVolumeSnap, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
+		w.expectContentReconciled(of, createVolumeSnap)
+		Expect(intent(vmi)).To(BeNil())
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(inError))
+		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
+		w.writes.Fail = nil
+		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
+		ExpectGone(volumeSnapshotOf(of, "root"))
+	})
+
+	// refused begins a freeze, and has the VolumeSnapshots refused while the guest is frozen.
+	refused := func(vmi *v1.VirtualMachineInstance) *vmSnapshot {
+		GinkgoHelper()
+		of := begin(vmi)
+		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+		w.writes.Fail = refuse
+		Expect(w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
+		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
+		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(describe(of)).To(Equal(inError))
+		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
+		return of
+	}
+
+	It("fails with the reason if the API server refuses its VolumeSnapshots for as long as it may take", func() {
+		of := refused(w.guest(vm, withAgent))
+		w.clock.SetTime(w.clock.Now().Add(time.Hour))
+		w.settle(of)
+		Expect(describe(of)).To(Equal("Failed; Progressing=False In error state; Ready=False Not ready; " +
+			"Failure=True snapshot deadline exceeded" + indicatesAgent))
+		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
+		Expect(isLocked(vm)).To(BeFalse())
+	})
+
+	It("is thawed at once though the first attempt to cancel the freeze fails", func() {
+		vmi := w.guest(vm, withAgent)
+		of := begin(vmi)
+		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
+		w.writes.Fail = func(request string) error {
+			if request == patchVMIStatus {
+				return ErrInjected
+			}
+			return refuse(request)
+		}
+		_, err := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+		Expect(err).To(MatchError(ErrInjected))
+		w.writes.Fail = refuse
+		w.writes.Take()
+		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
+	})
 
 	DescribeTable("is not frozen",
 		func(indications string, changes ...func(*v1.VirtualMachineInstanceStatus)) {
@@ -217,7 +301,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		vmi := w.guest(vm, withAgent)
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: 24 * time.Hour} })
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
 		Expect(intent(vmi).Deadline.Sub(w.clock.Now())).To(BeNumerically("<=", 5*time.Minute))
 	})
 
@@ -238,7 +322,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		})
 		freezes := func() {
 			GinkgoHelper()
-			w.expectContentReconciled(of, patchVMIStatus)
+			w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus)
 			Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
 		}
 
@@ -292,7 +376,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
 		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
 		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
 	})
 
@@ -318,7 +402,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			}
 			return nil
 		}
-		w.expectContentReconciled(of, patchVMIStatus)
+		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus)
 		Expect(intent(vmi)).To(BeNil())
 	})
 

@@ -43,27 +43,19 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 	}
 	action, intent := freeze.DecideController(view)
 	if action == freeze.WriteIntent && intent.End == freeze.Open {
-		if s.taken.Problem != "" {
-			return nil
-		}
-		freezes, err := s.mayFreeze(ctx, vmi)
-		if err != nil {
+		freezes, waits, err := s.mayFreeze(ctx, vmi, requests)
+		if err != nil || waits {
 			return err
 		}
 		if !freezes {
 			action = freeze.Take
-		} else if waits, err := s.waitsForMigration(ctx, vmi); err != nil || waits {
-			return err
 		}
 	}
 	switch action {
 	case freeze.WriteIntent:
 		return s.writeIntent(ctx, vmi, intent)
 	case freeze.Take:
-		if intent := view.Intent; intent != nil && intent.End == freeze.Open {
-			s.requeue(intent.Deadline.Sub(s.now))
-		}
-		return s.create(ctx, requests)
+		return s.createFrozen(ctx, vmi, view, requests)
 	case freeze.Done:
 		return s.settle(ctx, guest, vmi, view)
 	default:
@@ -72,9 +64,29 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 	}
 }
 
+// createFrozen creates the VolumeSnapshots that are missing. If one is refused while the guest is frozen, the guest is thawed in the same
+// reconciliation. The snapshot can still be taken, without a freeze.
+func (s *scope) createFrozen(
+	ctx context.Context, vmi *v1.VirtualMachineInstance, view freeze.ControllerView, requests []*csi.VolumeSnapshot,
+) error {
+	if intent := view.Intent; intent != nil && intent.End == freeze.Open {
+		s.requeue(intent.Deadline.Sub(s.now))
+	}
+	if err := s.create(ctx, requests); err != nil || s.taken.Problem == "" {
+		return err
+	}
+	view.Refused = true
+	if action, intent := freeze.DecideController(view); action == freeze.WriteIntent && intent.End == freeze.Cancel {
+		return s.writeIntent(ctx, vmi, intent)
+	}
+	return nil
+}
+
 // view returns what decides about the freeze.
 func (s *scope) view(vmi *v1.VirtualMachineInstance, abandoned bool) freeze.ControllerView {
-	view := freeze.ControllerView{Now: s.now, ID: string(s.snapshot.UID), Limit: s.limit(), Abandoned: abandoned}
+	view := freeze.ControllerView{
+		Now: s.now, ID: string(s.snapshot.UID), Limit: s.limit(), Abandoned: abandoned, Refused: s.taken.Problem != "",
+	}
 	if vmi != nil {
 		view.Intent, view.Record = freeze.IntentOf(&vmi.Status), freeze.RecordOf(&vmi.Status)
 	}
@@ -163,9 +175,27 @@ func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error)
 	return vmi, nil
 }
 
-// mayFreeze reports whether the guest is to be frozen. What was requested from another guest, or while there is none, does not become
+// mayFreeze reports whether the guest is to be frozen, and whether that has to wait: the guest is not frozen while it is known that a
+// VolumeSnapshot cannot be requested, or for a migration.
+func (s *scope) mayFreeze(
+	ctx context.Context, vmi *v1.VirtualMachineInstance, requests []*csi.VolumeSnapshot,
+) (freezes, waits bool, err error) {
+	if s.taken.Problem != "" {
+		return false, true, nil
+	}
+	if freezes, err = s.needsFreeze(ctx, vmi); err != nil || !freezes {
+		return false, false, err
+	}
+	if waits, err = s.waitsForMigration(ctx, vmi); err != nil || waits {
+		return true, waits, err
+	}
+	err = s.try(ctx, requests)
+	return true, s.taken.Problem != "", err
+}
+
+// needsFreeze reports whether the guest is to be frozen. What was requested from another guest, or while there is none, does not become
 // consistent. Users may create contents of any VM: only the snapshot for which a VM is locked freezes its guest.
-func (s *scope) mayFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
+func (s *scope) needsFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
 	if vmi == nil {
 		return false, nil
 	}

@@ -45,6 +45,7 @@ func (s *scope) take(ctx context.Context, abandoned bool) error {
 	if err := s.create(ctx, requests); err != nil {
 		return err
 	}
+	// A refusal is in the status like any other problem. The snapshots that were created are used as soon as the others can be.
 	s.taken.Thawed = true
 	if abandoned || !s.taken.All(s.content) || guest.Online {
 		return nil
@@ -87,22 +88,32 @@ func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 	return requests, nil
 }
 
-// create creates VolumeSnapshots. It is fast, because the guest may be frozen.
+// try asks the API server whether it would create VolumeSnapshots. It checks each of them by itself: a quota for all of them may still be
+// exceeded.
+func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
+	return s.problem(reconciler.InBatches(len(requests), func(i int) error {
+		return createError(requests[i], s.client.Create(ctx, requests[i].DeepCopy(), client.DryRunAll))
+	}))
+}
+
+// create creates VolumeSnapshots. It is fast, because the guest may be frozen. If the API server refuses one of them, it sets the problem.
 func (s *scope) create(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 	err := reconciler.InBatches(len(requests), func(i int) error {
 		err := s.client.Create(ctx, requests[i])
 		switch {
-		case apierrors.IsAlreadyExists(err):
-			return nil // The cache was behind.
-		case err != nil:
-			return fmt.Errorf("create VolumeSnapshot %s: %w", client.ObjectKeyFromObject(requests[i]), err)
+		case err == nil:
+			s.recorder.Eventf(s.content, nil, corev1.EventTypeNormal, snapshot.VolumeSnapshotCreatedEvent, actionTake,
+				"Successfully created VolumeSnapshot %s", requests[i].Name)
+		case isRefused(err):
+			// A quota refuses also what exists already.
+			if requested, readErr := s.isRequested(ctx, requests[i].Name); requested || readErr != nil {
+				return readErr
+			}
 		}
-		s.recorder.Eventf(s.content, nil, corev1.EventTypeNormal, snapshot.VolumeSnapshotCreatedEvent, actionTake,
-			"Successfully created VolumeSnapshot %s", requests[i].Name)
-		return nil
+		return createError(requests[i], err)
 	})
 	if err != nil {
-		return err
+		return s.problem(err)
 	}
 	for _, made := range requests {
 		s.taken.Snapshots[made.Name] = made
@@ -110,19 +121,51 @@ func (s *scope) create(ctx context.Context, requests []*csi.VolumeSnapshot) erro
 	return nil
 }
 
+// createError wraps the error of a creation. That the object exists already is none: the cache was behind.
+func createError(object client.Object, err error) error {
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return fmt.Errorf("create VolumeSnapshot %s: %w", client.ObjectKeyFromObject(object), err)
+}
+
+// isRefused reports whether an error means that the API server does not accept a VolumeSnapshot, because of a quota, a policy or a webhook.
+// That may last until somebody changes it.
+func isRefused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}
+
+// problem sets the problem if a VolumeSnapshot is refused. Any other error is returned.
+func (s *scope) problem(err error) error {
+	if !isRefused(err) {
+		return err
+	}
+	s.taken.Problem = err.Error()
+	s.requeue(takeRetry)
+	return nil
+}
+
 // isAnyRequested reads from the API server whether a VolumeSnapshot was requested: the cache may be behind.
 func (s *scope) isAnyRequested(ctx context.Context) (bool, error) {
 	for _, name := range volumeSnapshotNames(s.content) {
-		key := client.ObjectKey{Namespace: s.content.Namespace, Name: name}
-		err := s.apiReader.Get(ctx, key, &csi.VolumeSnapshot{})
-		switch {
-		case err == nil:
-			return true, nil
-		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
-			return false, fmt.Errorf("get VolumeSnapshot %s: %w", key, err)
+		if requested, err := s.isRequested(ctx, name); err != nil || requested {
+			return requested, err
 		}
 	}
 	return false, nil
+}
+
+func (s *scope) isRequested(ctx context.Context, name string) (bool, error) {
+	key := client.ObjectKey{Namespace: s.content.Namespace, Name: name}
+	err := s.apiReader.Get(ctx, key, &csi.VolumeSnapshot{})
+	switch {
+	case err == nil:
+		return true, nil
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return false, nil
+	default:
+		return false, fmt.Errorf("get VolumeSnapshot %s: %w", key, err)
+	}
 }
 
 // storeGuest stores the guest in the content, unless it is stored already.

@@ -34,6 +34,9 @@ type ControllerView struct {
 	Snapshots Snapshots
 	// Abandoned reports whether no more snapshots are to be taken: the request was deleted, or is too old.
 	Abandoned bool
+	// Refused reports whether a snapshot that is missing cannot be requested now, for example because of a quota. That may last, so the
+	// guest is not kept frozen for it.
+	Refused bool
 }
 
 // ControllerAction is an action of virt-controller.
@@ -95,6 +98,8 @@ func (v ControllerView) open() (ControllerAction, *Intent) {
 		return v.end(Cancel)
 	case v.Snapshots == AllSnapshots:
 		return v.end(Release)
+	case v.Refused:
+		return v.end(Cancel)
 	case !v.Now.Before(v.Intent.Deadline):
 		return v.end(Cancel)
 	case reported == Frozen:

@@ -150,6 +150,7 @@ func TestController(t *testing.T) {
 		snapshots Snapshots
 		late      bool
 		abandoned bool
+		refused   bool
 		want      ControllerAction
 		end       End
 	}{
@@ -167,6 +168,10 @@ func TestController(t *testing.T) {
 		"a guest that was thawed in the end":  {intent: openIntent, record: record(Thawed), snapshots: AllSnapshots, want: WriteIntent, end: Cancel},
 		"an agent that is away":               {intent: openIntent, late: true, want: WriteIntent, end: Cancel},
 		"slow storage":                        {intent: openIntent, record: record(Frozen), snapshots: SomeSnapshots, late: true, want: WriteIntent, end: Cancel},
+		"a snapshot that is refused":          {intent: openIntent, record: record(Frozen), snapshots: SomeSnapshots, refused: true, want: WriteIntent, end: Cancel},
+		"the first snapshot is refused":       {intent: openIntent, record: record(Frozen), refused: true, want: WriteIntent, end: Cancel},
+		"a snapshot is refused in advance":    {intent: openIntent, record: record(Requested), refused: true, want: WriteIntent, end: Cancel},
+		"a cancel and a refused snapshot":     {intent: canceledIntent, record: record(Thawed), snapshots: SomeSnapshots, refused: true, want: Take},
 		"a deleted snapshot":                  {intent: openIntent, record: record(Frozen), snapshots: SomeSnapshots, abandoned: true, want: WriteIntent, end: Cancel},
 		"a deleted snapshot after a cancel":   {intent: canceledIntent, record: record(Frozen), abandoned: true, want: Done},
 		"a deleted snapshot before a freeze":  {abandoned: true, want: Done},
@@ -181,6 +186,7 @@ func TestController(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			view := ControllerView{
 				Now: now, ID: id, Limit: limit, Intent: tc.intent.value(), Record: tc.record, Snapshots: tc.snapshots, Abandoned: tc.abandoned,
+				Refused: tc.refused,
 			}
 			if tc.late {
 				view.Now = late

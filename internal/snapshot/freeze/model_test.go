@@ -153,6 +153,15 @@ var brokenRules = map[string]func(*rules){
 			return action, next
 		}
 	},
+	"virt-controller releases the guest when a snapshot is refused": func(r *rules) {
+		r.controller = func(v ControllerView) (ControllerAction, *Intent) {
+			action, next := DecideController(v)
+			if v.Refused && next != nil && next.End == Cancel {
+				next.End = Release
+			}
+			return action, next
+		}
+	},
 	"virt-controller does not cancel at the deadline": func(r *rules) {
 		r.controller = func(v ControllerView) (ControllerAction, *Intent) {
 			v.Now = early

@@ -228,6 +228,23 @@ func (r rules) controllerSteps(w world) []step {
 		Now: clock(w.controllerLate), ID: id, Limit: limit, Intent: w.controllerIntent.value(), Record: w.controllerCopy.value(),
 		Snapshots: []Snapshots{NoSnapshot, SomeSnapshots, AllSnapshots}[w.taken], Abandoned: w.abandoned,
 	}
+	return append(r.controllerStep(w, view), r.refusedStep(w, view)...)
+}
+
+// refusedStep is what virt-controller does if the API server refuses the next snapshot: it takes none, and begins no freeze.
+func (r rules) refusedStep(w world, view ControllerView) []step {
+	view.Refused = true
+	if action, next := r.controller(view); action != WriteIntent || next.End == Open {
+		return nil
+	}
+	steps := r.controllerStep(w, view)
+	for i := range steps {
+		steps[i].name, steps[i].fault = "a snapshot is refused, and "+steps[i].name, true
+	}
+	return steps
+}
+
+func (r rules) controllerStep(w world, view ControllerView) []step {
 	after := w
 	action, next := r.controller(view)
 	current := w.controllerIntent == w.intent && w.controllerCopy == w.copy
