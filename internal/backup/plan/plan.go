@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -104,6 +106,16 @@ func Next(o Observed) Step {
 		p.run()
 	}
 	return p.step
+}
+
+// CleanUp returns what to do next about what a backup has left in a VMI that was removed by force, without its finalizer. Only its UID is
+// known. It is canceled as one that is deleted is, also if it is pulled: nobody waits for the exporter's report, or gets the checkpoint. The
+// step has no status.
+func CleanUp(vmi *v1.VirtualMachineInstance, uid string, now time.Time) Step {
+	gone := &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), DeletionTimestamp: &metav1.Time{Time: now}}}
+	step := Next(Observed{Now: now, Backup: gone, VMI: vmi})
+	step.Status = v1alpha1.VirtualMachineBackupStatus{}
+	return step
 }
 
 // isServed reports whether the backup is a pull that has begun. Its deletion ends it successfully.

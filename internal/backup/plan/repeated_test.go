@@ -35,9 +35,16 @@ func (c *cluster) react() {
 	if intent := backup.IntentOf(status); intent != nil {
 		record := backup.RecordOf(status)
 		switch {
+		case record.ID != intent.ID && intent.Canceled:
+			record = backup.Record{ID: intent.ID, Stage: backup.Failed}
 		case record.ID != intent.ID:
-			record = backup.Record{ID: intent.ID, Stage: backup.Running, StartedAt: c.Now, Checkpoint: intent.Checkpoint}
-		case status.SnapshotFreeze == nil:
+			record = backup.Record{ID: intent.ID, Stage: backup.Running, StartedAt: c.Now, Checkpoint: intent.Checkpoint, Pull: intent.Pull}
+		case record.Ended():
+		case intent.Canceled && intent.Pull:
+			record.Stage, record.Canceled = backup.Succeeded, true
+		case intent.Canceled:
+			record.Stage = backup.Failed
+		case status.SnapshotFreeze == nil && !intent.Pull:
 			record.Stage = backup.Succeeded
 		}
 		status.DiskBackupRecord = record.Status()

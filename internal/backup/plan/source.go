@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -20,18 +22,28 @@ func VolumeName(b *v1alpha1.VirtualMachineBackup) string { return volumePrefix +
 // UIDs returns the UIDs of the backups that have left something in a VMI: an intent, a volume, or a freeze. UIDs of snapshots may be among
 // them. A backup is found by it even if its tracker is gone, or was replaced by one of another VM.
 func UIDs(vmi *v1.VirtualMachineInstance) []string {
+	uids := Holders(vmi)
+	if freeze := vmi.Status.SnapshotFreeze; freeze != nil {
+		uids = append(uids, freeze.ID)
+	}
+	for i := range vmi.Status.VolumeStatus {
+		uids = appendUID(uids, vmi.Status.VolumeStatus[i].Name)
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids)
+}
+
+// Holders returns the UIDs of the backups that have an intent or a utility volume in a VMI. Until both are removed, others wait:
+// migrations for either, and backups for the intent. A freeze is only requested while the volume is there, and ends by itself.
+func Holders(vmi *v1.VirtualMachineInstance) []string {
 	var uids []string
 	if intent := vmi.Status.DiskBackup; intent != nil {
 		uids = append(uids, intent.ID)
 	}
-	if freeze := vmi.Status.SnapshotFreeze; freeze != nil {
-		uids = append(uids, freeze.ID)
-	}
 	for i := range vmi.Spec.UtilityVolumes {
-		uids = appendUID(uids, vmi.Spec.UtilityVolumes[i].Name)
-	}
-	for i := range vmi.Status.VolumeStatus {
-		uids = appendUID(uids, vmi.Status.VolumeStatus[i].Name)
+		if u := &vmi.Spec.UtilityVolumes[i]; ptr.Deref(u.Type, "") == v1.Backup {
+			uids = appendUID(uids, u.Name)
+		}
 	}
 	slices.Sort(uids)
 	return slices.Compact(uids)

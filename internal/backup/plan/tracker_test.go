@@ -208,11 +208,16 @@ func TestWithdrawsFromAVMThatIsNotItsSourceAnyMore(t *testing.T) {
 
 func TestUIDs(t *testing.T) {
 	vmi := &v1.VirtualMachineInstance{}
-	vmi.Spec.UtilityVolumes = []v1.UtilityVolume{{Name: "backup-attached"}, {Name: "dump"}}
+	vmi.Spec.UtilityVolumes = []v1.UtilityVolume{
+		{Name: "backup-attached", Type: ptr.To(v1.Backup)}, {Name: "backup-dump", Type: ptr.To(v1.MemoryDump)}, {Name: "dump"},
+	}
 	vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "root"}, {Name: "backup-detaching"}, {Name: "backup-attached"}}
 	vmi.Status.DiskBackup, vmi.Status.SnapshotFreeze = &v1.DiskBackup{ID: "running"}, &v1.SnapshotFreeze{ID: "freezing"}
 	if got, want := UIDs(vmi), []string{"attached", "detaching", "freezing", "running"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, not %v", got, want)
+	}
+	if got, want := Holders(vmi), []string{"attached", "running"}; !slices.Equal(got, want) {
+		t.Errorf("others wait for %v, not %v", got, want)
 	}
 	if got := UIDs(newCluster(t).VMI); len(got) != 0 {
 		t.Errorf("a VMI without a backup has %v", got)
