@@ -39,6 +39,7 @@ var indexes = map[string]client.IndexerFunc{
 	virtualmachineclone.ClaimIndex:         indexOf(virtualmachineclone.RestoreOfClaim),
 	virtualmachinerestore.LockIndex:        indexOf(virtualmachinerestore.LockOf),
 	virtualmachinebackup.GuestIndex:        indexOf(plan.UIDs),
+	virtualmachinebackup.UIDIndex:          indexOf(virtualmachinebackup.UnfinishedUID),
 }
 
 func indexOf[T client.Object](values func(T) []string) client.IndexerFunc {

@@ -29,6 +29,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
@@ -372,6 +373,30 @@ var _ = Describe("Manager", Ordered, func() {
 		fill(dv, cdi.DataVolumeSucceeded)
 		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
 			Should(Succeed())
+	})
+
+	It("removes from a VMI what backups have there that do not exist", func() {
+		vmi := builder.MakeVMI("vmi").Namespace(NewNamespace()).PVC("root", "missing").Obj()
+		of := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: "of-another"}}
+		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "another"}
+		of.Spec.PvcName = ptr.To("backups")
+		ExpectCreated(vmi, of)
+		names := func() (names []string) {
+			for _, volume := range ExpectExists(vmi).Spec.UtilityVolumes {
+				names = append(names, volume.Name)
+			}
+			return names
+		}
+		patch := client.MergeFrom(ExpectExists(vmi).DeepCopy())
+		for _, name := range []string{"backup-of-nothing", plan.VolumeName(of)} {
+			volume := v1.UtilityVolume{Name: name, Type: ptr.To(v1.Backup)}
+			volume.ClaimName = "backups"
+			vmi.Spec.UtilityVolumes = append(vmi.Spec.UtilityVolumes, volume)
+		}
+		Expect(k8sClient.Patch(ctx, vmi, patch)).To(Succeed())
+		Eventually(names, time.Minute).Should(ConsistOf(plan.VolumeName(of)))
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Eventually(names, time.Minute).Should(BeEmpty())
 	})
 
 	It("takes a snapshot when its VM and its claim are there, and the storage has taken it", func() {

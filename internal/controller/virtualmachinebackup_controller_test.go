@@ -185,6 +185,96 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
 	})
 
+	Context("that is removed by force", func() {
+		// cleanUp reconciles the VMI until nothing changes any more.
+		cleanUp := func() {
+			GinkgoHelper()
+			for last := ""; last != versionOf(vmi); {
+				last = versionOf(vmi)
+				_, err := virtualmachinebackup.Abandoned{Reconciler: r}.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
+				Expect(err).NotTo(HaveOccurred())
+			}
+			ExpectExists(vmi)
+		}
+		attaching := func() { reconcile() }
+		attached := func() {
+			reconcile()
+			guest(func(s *v1.VirtualMachineInstanceStatus) {
+				s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: plan.VolumeName(of), Phase: v1.HotplugVolumeMounted})
+			})
+		}
+		freezing := func() {
+			guest(func(s *v1.VirtualMachineInstanceStatus) {
+				s.Conditions = append(s.Conditions, v1.VirtualMachineInstanceCondition{
+					Type: v1.VirtualMachineInstanceAgentConnected, Status: corev1.ConditionTrue,
+				})
+			})
+			attached()
+			Expect(ExpectExists(vmi).Status.SnapshotFreeze).To(And(HaveField("ID", string(of.UID)), HaveField("End", v1.SnapshotFreezeOpen)))
+		}
+		at := func(stage backup.Stage) func() {
+			return func() {
+				attached()
+				record(stage, "")
+			}
+		}
+		pulled := func(stage backup.Stage) func() {
+			return func() {
+				Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+				of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pulled"}, Spec: of.Spec}
+				of.Spec.Mode, of.Spec.TokenSecretRef = ptr.To(backupv1alpha1.PullMode), "token"
+				Expect(k8sClient.Create(ctx, of)).To(Succeed())
+				r.Pods = exporterPods{k8sClient}
+				attached()
+				guest(func(s *v1.VirtualMachineInstanceStatus) {
+					s.DiskBackupRecord = backup.Record{ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Pull: true}.Status()
+				})
+			}
+		}
+		DescribeTable("is aborted, and leaves nothing in the VMI", func(prepare func(), running bool) {
+			prepare()
+			ExpectExists(of).Finalizers = nil
+			Expect(k8sClient.Update(ctx, of)).To(Succeed())
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, of))).To(Succeed())
+			ExpectGone(of)
+			reconcile()
+			Expect(plan.Holders(ExpectExists(vmi))).To(ConsistOf(string(of.UID)))
+			cleanUp()
+			if running {
+				Expect(vmi.Status.DiskBackup.Canceled).To(BeTrue())
+				Expect(vmi.Spec.UtilityVolumes).NotTo(BeEmpty(), "QEMU may still write to it")
+				record(backup.Failed, "aborted")
+				cleanUp()
+			}
+			Expect(vmi.Spec.UtilityVolumes).To(BeEmpty())
+			Expect(vmi.Status.SnapshotFreeze).To(Or(BeNil(), HaveField("End", v1.SnapshotFreezeCancel)))
+			mounted(false)
+			cleanUp()
+			Expect(plan.Holders(vmi)).To(BeEmpty())
+			Expect(backup.InProgress(&vmi.Status)).To(BeFalse())
+			By("letting the next backup begin")
+			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "next"}}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+			of.Spec.PvcName, of.Spec.SkipQuiesce = ptr.To("backups"), true
+			Expect(k8sClient.Create(ctx, of)).To(Succeed())
+			attached()
+			Expect(ExpectExists(vmi).Status.DiskBackup).To(HaveField("ID", string(of.UID)))
+			By("not touching that one")
+			cleanUp()
+			Expect(vmi.Status.DiskBackup).To(HaveField("Canceled", false))
+			Expect(vmi.Spec.UtilityVolumes).NotTo(BeEmpty())
+		},
+			Entry("while its claim is being attached", attaching, false),
+			Entry("while the guest is being frozen", freezing, false),
+			Entry("before the agent has begun", attached, true),
+			Entry("while it is requested", at(backup.Requested), true),
+			Entry("while QEMU copies", at(backup.Running), true),
+			Entry("while a pull is requested", pulled(backup.Requested), true),
+			Entry("while QEMU serves the disks", pulled(backup.Running), true),
+			Entry("while its claim is being detached", at(backup.Succeeded), false),
+		)
+	})
+
 	Context("with a tracker that goes while it runs", func() {
 		var tracker *backupv1alpha1.VirtualMachineBackupTracker
 

@@ -176,6 +176,20 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		Expect(w.events.take()).To(ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
 	})
 
+	It("ends with its exporter if it is removed by force", func() {
+		serve()
+		ExpectExists(of).Finalizers = nil
+		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		reconcile()
+		request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}
+		_, err := virtualmachinebackup.Abandoned{Reconciler: backups}.Reconcile(ctx, request)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
+		Expect(metav1.GetControllerOf(ExpectExists(export)).UID).To(Equal(of.UID), "the garbage collector deletes it")
+		ExpectGone(pod)
+	})
+
 	It("is exported by no other export", func() {
 		serve()
 		other := w.request("backup.kubevirt.io", "VirtualMachineBackup", "b")

@@ -69,6 +69,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := (trackers{r}).setupWithManager(mgr); err != nil {
 		return err
 	}
+	if err := (Abandoned{r}).setupWithManager(mgr); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinebackup").
 		For(&v1alpha1.VirtualMachineBackup{}).

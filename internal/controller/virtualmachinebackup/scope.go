@@ -37,7 +37,7 @@ type scope struct {
 	now time.Time
 	// backup is the backup as read. Writes refresh it.
 	backup *v1alpha1.VirtualMachineBackup
-	// vmi is the VM's VMI as read, or nil.
+	// vmi is the VM's VMI as read, or nil. Writes refresh it.
 	vmi *v1.VirtualMachineInstance
 	// tracker is the source of the backup as read, or nil.
 	tracker *v1alpha1.VirtualMachineBackupTracker
@@ -49,10 +49,10 @@ type scope struct {
 
 // run reconciles the backup.
 func (s *scope) run(ctx context.Context) error {
+	if !isUnfinished(s.backup) {
+		return nil
+	}
 	if !hasFinalizer(s.backup) {
-		if plan.Ended(s.backup) || s.backup.DeletionTimestamp != nil {
-			return nil
-		}
 		// 1. Before anything is written to the VMI.
 		if err := s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
 			b.Finalizers = append(b.Finalizers, backupapi.VirtualMachineBackupFinalizer)
@@ -244,12 +244,13 @@ func (s *scope) storeCheckpoint(ctx context.Context, checkpoint *v1alpha1.Backup
 
 // changeVolumes changes the VMI's utility volumes, with the resource version that was read.
 func (s *scope) changeVolumes(ctx context.Context, change func([]v1.UtilityVolume) []v1.UtilityVolume) error {
-	_, err := optimistic.Patch(ctx, s.Client, s.vmi, func(vmi *v1.VirtualMachineInstance) {
+	changed, err := optimistic.Patch(ctx, s.Client, s.vmi, func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.UtilityVolumes = change(vmi.Spec.UtilityVolumes)
 	})
 	if err != nil {
 		return fmt.Errorf("patch the utility volumes of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}
+	s.vmi = changed
 	return nil
 }
 
@@ -257,8 +258,11 @@ func (s *scope) changeVolumes(ctx context.Context, change func([]v1.UtilityVolum
 func (s *scope) changeStatus(ctx context.Context, change func(*v1.VirtualMachineInstanceStatus)) error {
 	changed := s.vmi.DeepCopy()
 	change(&changed.Status)
-	_, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.vmi, changed)
-	return err
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.vmi, changed); err != nil {
+		return err
+	}
+	s.vmi = changed
+	return nil
 }
 
 // writeStatus writes the status if it has changed, and then records the event of the change.

@@ -32,8 +32,8 @@ const (
 	claimIndex = "unfinished-of-claim"
 	// trackerIndex is of trackers, by the name of the VM.
 	trackerIndex = "trackers-of-virtualmachine"
-	// uidIndex is by the UID.
-	uidIndex = "unfinished-with-uid"
+	// UIDIndex is by the UID.
+	UIDIndex = "unfinished-with-uid"
 )
 
 // GuestIndex is of VMIs, by the UIDs of the backups that have something in them.
@@ -51,15 +51,16 @@ func indexBackups(indexer client.FieldIndexer) error {
 		reconciler.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex, func(t *v1alpha1.VirtualMachineBackupTracker) []string {
 			return []string{t.Spec.Source.Name}
 		}),
-		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, uidIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
-			return ifUnfinished(b, string(b.UID))
-		}),
+		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, UIDIndex, UnfinishedUID),
 		reconciler.IndexBy(&v1.VirtualMachineInstance{}, GuestIndex, plan.UIDs),
 	)
 }
 
+// UnfinishedUID returns the UID of a backup that has something left to do.
+func UnfinishedUID(b *v1alpha1.VirtualMachineBackup) []string { return ifUnfinished(b, string(b.UID)) }
+
 func ifUnfinished(b *v1alpha1.VirtualMachineBackup, value string) []string {
-	if plan.Ended(b) && !hasFinalizer(b) {
+	if !isUnfinished(b) {
 		return nil
 	}
 	return []string{value}
@@ -91,7 +92,7 @@ func (r *Reconciler) ofGuest(ctx context.Context, object client.Object) []ctrl.R
 	requests := r.ofVM(ctx, object.GetNamespace(), object.GetName())
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
 		for _, uid := range plan.UIDs(vmi) {
-			requests = append(requests, r.find(ctx, vmi.Namespace, uidIndex, uid)...)
+			requests = append(requests, r.find(ctx, vmi.Namespace, UIDIndex, uid)...)
 		}
 	}
 	return requests
@@ -179,6 +180,12 @@ const (
 	// kindBackup is that of a backup itself.
 	kindBackup = "VirtualMachineBackup"
 )
+
+// isUnfinished reports whether a backup has something left to do, of which the last is to remove what it has in the VMI. It has not if
+// somebody else has removed the finalizer of one that had ended, or was being deleted.
+func isUnfinished(b *v1alpha1.VirtualMachineBackup) bool {
+	return hasFinalizer(b) || b.DeletionTimestamp == nil && !plan.Ended(b)
+}
 
 // hasFinalizer reports whether something of a backup may be left in the VMI.
 func hasFinalizer(b *v1alpha1.VirtualMachineBackup) bool {
