@@ -72,6 +72,9 @@ type Report struct {
 	Volumes int      `json:"volumes"`
 	Unread  int      `json:"unread"`
 	Names   []string `json:"names,omitempty"`
+	// Forgot means that one of these may have been sent completely: clients have read so many separate ranges that the exporter has forgotten
+	// some.
+	Forgot bool `json:"forgot,omitempty"`
 }
 
 const (

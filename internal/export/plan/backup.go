@@ -77,6 +77,10 @@ func (w *World) servedBackup() *content.Backup {
 	return served
 }
 
+// forgotRanges follows the volumes that were not read if the exporter has forgotten what was read of one.
+const forgotRanges = ". Or they were, and too many separate ranges were read to remember all of them: " +
+	"read the data that a page of the map lists before the next page"
+
 // isPulled reports whether the export lives as long as its backup, which deletes it.
 func (w *World) isPulled() bool {
 	return w.Backup != nil && metav1.IsControlledBy(w.Export, w.Backup) && !backupplan.Ended(w.Backup)
@@ -107,7 +111,11 @@ func (w *World) takeReport(s *source) bool {
 	case err != nil:
 		return false
 	case report.Unread > 0:
-		w.setRead(s, fmt.Sprintf("%d of %d volumes were not read completely: %s", report.Unread, report.Volumes, strings.Join(report.Names, ", ")))
+		problem := fmt.Sprintf("%d of %d volumes were not read completely: %s", report.Unread, report.Volumes, strings.Join(report.Names, ", "))
+		if report.Forgot {
+			problem += forgotRanges
+		}
+		w.setRead(s, problem)
 	case w.Backup.Status == nil || report.Volumes != len(w.Backup.Status.IncludedVolumes):
 		w.setRead(s, "The exporter had other volumes than the backup")
 	default:

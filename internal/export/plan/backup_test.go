@@ -152,6 +152,7 @@ func TestWhatWasReadOfABackup(t *testing.T) {
 	}{
 		"all":             {`{"volumes":2,"unread":0}`, corev1.ConditionTrue},
 		"a part":          {`{"volumes":2,"unread":1,"names":["data"]}`, corev1.ConditionFalse},
+		"too many parts":  {`{"volumes":2,"unread":1,"names":["data"],"forgot":true}`, corev1.ConditionFalse},
 		"other volumes":   {`{"volumes":1,"unread":0}`, corev1.ConditionFalse},
 		"nothing is told": {"", corev1.ConditionFalse},
 	} {
@@ -174,6 +175,9 @@ func TestWhatWasReadOfABackup(t *testing.T) {
 		read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead)
 		if read == nil || read.Status != tc.status {
 			t.Errorf("%s: got %+v", name, read)
+		}
+		if read != nil && strings.HasSuffix(read.Message, forgotRanges) != strings.Contains(tc.message, "forgot") {
+			t.Errorf("%s: the message is %q", name, read.Message)
 		}
 	}
 }

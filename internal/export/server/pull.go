@@ -49,8 +49,9 @@ func newPull(b *content.Backup, version string, log logr.Logger) *pull {
 		volumes: b.Volumes, changes: b.Changes, version: version, sessions: newSessions(log, contexts),
 		sizes: map[string]uint64{}, read: map[string]*coverage{},
 	}
+	shared := &budget{limit: maxRanges}
 	for _, volume := range b.Volumes {
-		p.read[volume] = &coverage{limit: maxRanges / len(b.Volumes)}
+		p.read[volume] = &coverage{budget: shared}
 	}
 	return p
 }
@@ -60,12 +61,16 @@ func (p *pull) report() content.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var unread []string
+	forgot := false
 	for _, volume := range p.volumes {
-		if size, known := p.sizes[volume]; !known || !p.read[volume].complete(size) {
-			unread = append(unread, volume)
+		size, known := p.sizes[volume]
+		if all, some := p.read[volume].complete(size); !known || !all {
+			unread, forgot = append(unread, volume), forgot || some
 		}
 	}
-	return content.NewReport(len(p.volumes), unread)
+	report := content.NewReport(len(p.volumes), unread)
+	report.Forgot = forgot
+	return report
 }
 
 // size returns the size of a volume, which does not change during the backup.
