@@ -20,7 +20,11 @@ const (
 	// is there so that a pull that has begun does not end because of a rounding.
 	reserveAtStart = 16
 	reserve        = 20
-	mebibyte       = 1 << 20
+	// overhead is which part of a claim its file system needs for itself, so that it has less room than the claim: ext4 a 20th up to 2 GiB,
+	// and less of larger ones; XFS a 50th, but at least minOverhead, for its log and what it reserves.
+	overhead    = 16
+	minOverhead = 128 * mebibyte
+	mebibyte    = 1 << 20
 )
 
 // Scratch is the room for the scratch files of a pull. When their file system is full, QEMU cannot keep what the guest overwrites any more,
@@ -61,9 +65,14 @@ func (s *Scratch) Shortage() string {
 }
 
 func (s *Scratch) explain(why string) string {
-	enough := sum(s.Need, s.Need/(reserveAtStart-1))
 	return fmt.Sprintf("the claim %s has too little room: %s are free, and the scratch files need up to %s, since %s. "+
-		"Delete files from the claim, or use one with at least %s", s.Claim, binary(sum(s.Available, s.Used)), binary(s.Need), why, binary(enough))
+		"Delete files from the claim, or use one with at least %s", s.Claim, binary(sum(s.Available, s.Used)), binary(s.Need), why, binary(s.enough()))
+}
+
+// enough returns the size of an empty claim that is not refused.
+func (s *Scratch) enough() uint64 {
+	fileSystem := sum(s.Need, s.Need/(reserveAtStart-1)+1)
+	return sum(fileSystem, max(fileSystem/(overhead-1), minOverhead))
 }
 
 // binary returns a size for people, rounded up.
