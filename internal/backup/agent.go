@@ -91,6 +91,10 @@ func Decide(v View) (Action, Record) {
 	if v.Record.Ended() {
 		return v.idle()
 	}
+	if v.Record.Canceled && (v.Job.State == JobNone || v.Job.State == JobFailed) {
+		// The disks of the pull were served until now, whatever is known about the job that has ended.
+		return v.end(Succeeded, "")
+	}
 	switch v.Job.State {
 	case JobOther:
 		return Wait, v.Record

@@ -151,6 +151,11 @@ func (w world) libvirt(add model.Add[world]) {
 		add("the job succeeds", false, next)
 		add("the job fails", true, w.fails())
 	}
+	if w.active == 0 && w.result != JobNone && w.stage == Running {
+		next = w
+		next.result = JobNone
+		add("libvirt is restarted, and forgets the result", true, next)
+	}
 	if w.pending != 0 {
 		next = w
 		next.pending = 0
@@ -264,6 +269,12 @@ func TestModelDetectsBrokenRules(t *testing.T) {
 				next.Stage = Succeeded
 			}
 			return action, next
+		},
+		"a canceled pull has succeeded before its job has ended": func(v View) (Action, Record) {
+			if v.Record.Pull && v.canceled() && !v.Record.Ended() {
+				v.Record.Canceled, v.Job.State = true, JobNone
+			}
+			return Decide(v)
 		},
 		"a pull goes on without room": func(v View) (Action, Record) {
 			if v.Job.State == JobActive && v.NoRoom != "" {
