@@ -76,6 +76,7 @@ func isForDump(vmi *v1.VirtualMachineInstance, v *v1.VolumeStatus) bool {
 // announceDump puts the name of the file into the status, unless a backup has to end first: libvirt has one job at a time.
 func (s *scope) announceDump(v *v1.VolumeStatus) {
 	if backup.InProgress(&s.vmi.Status) {
+		v.Message = fmt.Sprintf("Memory dump Volume %s is attached, waiting for the backup of the guest to end", v.Name)
 		s.requeueAfter(backupPoll)
 		return
 	}

@@ -101,7 +101,7 @@ var _ = Describe("The dump of a guest's memory", func() {
 		intent := backup.Intent{ID: "a", UtilityVolume: "other", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}}
 		g.controller(func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = intent.Status() })
 		g.attached("dump", "uid-1", asFile)
-		Eventually(g.volume("dump")).Should(HavePrefix("MountedToPod"))
+		Eventually(g.volume("dump")).Should(And(HavePrefix("MountedToPod"), ContainSubstring("waiting for the backup")))
 		g.settle()
 		Expect(g.launcher.DumpsBegun()).To(BeZero())
 		g.controller(func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = nil })
