@@ -202,7 +202,7 @@ func (p *planner) waitFor(at time.Time) {
 func (p *planner) run() {
 	p.setType()
 	p.include()
-	if p.canceled() {
+	if p.cancel() {
 		return
 	}
 	if !p.thawed() {
@@ -235,8 +235,8 @@ func (p *planner) run() {
 	p.complete()
 }
 
-// canceled cancels a backup that is not to go on, and returns true if that has to be written now. The agent then reports how it has ended.
-func (p *planner) canceled() bool {
+// cancel cancels a backup that is not to go on, and returns true if that has to be written now. The agent then reports how it has ended.
+func (p *planner) cancel() bool {
 	if p.intent == nil || p.intent.Canceled || p.ends() == "" {
 		return false
 	}

@@ -255,7 +255,7 @@ func (c *Client) setBlockSize(info []byte) error {
 		return errors.New("the block sizes of the export are not valid")
 	}
 	least, most := binary.BigEndian.Uint32(info), binary.BigEndian.Uint32(info[8:])
-	if least == 0 || least > minBlock || least&(least-1) != 0 || most < least {
+	if least == 0 || least > maxLeastBlock || least&(least-1) != 0 || most < least {
 		return fmt.Errorf("the block sizes of the export are not valid: at least %d, at most %d", least, most)
 	}
 	c.blockSize = least

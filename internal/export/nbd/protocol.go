@@ -56,8 +56,8 @@ const (
 	// whose length has 32 bits: a multiple of all block sizes.
 	maxRead   = 1 << 20
 	maxStatus = 1 << 31
-	// minBlock is the greatest minimum block size that is accepted. The protocol's.
-	minBlock = 1 << 16
+	// maxLeastBlock is the greatest minimum block size that is accepted. The protocol's.
+	maxLeastBlock = 1 << 16
 	// maxOptionReply is how long a reply to an option may be, and maxOptionReplies how many replies an option may have.
 	maxOptionReply   = 8 << 10
 	maxOptionReplies = 16
