@@ -18,8 +18,9 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// maxName is the limit for the name of a backup: the names of the images, with those of the longest volume, have at most 255 bytes.
-const maxName = 255 - len("-.qcow2") - 63
+// maxName is the limit for the name of a backup: the names of its files, with those of the longest volume, have at most 255 bytes. Those of a
+// pull are the longest.
+const maxName = 255 - len("-.scratch.qcow2") - 63
 
 // timeInNames is the format of the time in the names of directories and checkpoints, which is that of the backup's creation. No other backup has
 // both its name and its time, unless it was deleted and created again within a second; libvirt then refuses to write to existing files.
