@@ -144,6 +144,9 @@ func TestPullThatNobodyHasRead(t *testing.T) {
 			t.Errorf("%s: the tracker gets the checkpoint", name)
 		}
 		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "Not all of it was read")
+		if got := c.completion(); strings.Count(got, "next backup does not start from it") != 1 {
+			t.Errorf("%s: the message is %q", name, got)
+		}
 		for range 3 {
 			if s := c.next(); s.Done {
 				break

@@ -93,10 +93,13 @@ func (p *planner) complete() {
 	if warnings != "" {
 		reason, begin = v1alpha1.ReasonCompletedWithWarning, beginsWarning+warnings
 	}
-	if p.latest() != p.created() {
-		// The tracker is gone or was replaced. The next backup deletes the checkpoint.
+	if p.record.Checkpoint != "" && p.latest() != p.created() {
+		// The next backup deletes the checkpoint.
 		p.step.Status.CheckpointName = nil
-		message += ". No tracker has its checkpoint: the next backup does not start from it"
+		if p.Tracker == nil || p.unread() == "" {
+			// The tracker is gone or was replaced.
+			message += ". No tracker has its checkpoint: the next backup does not start from it"
+		}
 	}
 	message = begin + message
 	p.set(v1alpha1.ConditionProgressing, false, reason, message)

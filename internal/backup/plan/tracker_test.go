@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,10 @@ func TestFullBackupsOfATrackerSayWhy(t *testing.T) {
 			}
 			c.next()
 			c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "It is a full one because "+tc.because)
+			if got, want := c.completion(), beginsComplete+messageFull+". It is a full one because "+tc.because; !strings.HasPrefix(got, want) ||
+				strings.Contains(got, "No tracker has") {
+				t.Errorf("the message is %q", got)
+			}
 			if c.Backup.Status.Type != v1alpha1.Full {
 				t.Errorf("the type is %s", c.Backup.Status.Type)
 			}
