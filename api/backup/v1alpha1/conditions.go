@@ -26,7 +26,7 @@ const (
 	ReasonInitiated = "Initiated"
 	// ReasonPreparingExport: the server of the download is being set up. (Progressing)
 	ReasonPreparingExport = "PreparingExport"
-	// ReasonExportInitiated: the guest's disks are being offered to the server. (Progressing)
+	// ReasonExportInitiated is not used. In KubeVirt, the guest's disks are being offered to the server. (Progressing)
 	ReasonExportInitiated = "ExportInitiated"
 	// ReasonExportReady: the backup can be downloaded. (Progressing)
 	ReasonExportReady = "ExportReady"
@@ -46,9 +46,10 @@ const (
 	ReasonQuiesceSkipped = "QuiesceSkipped"
 	// ReasonSourceLost: the VM stopped while it was backed up. (Failed, Progressing)
 	ReasonSourceLost = "SourceLost"
-	// ReasonSourceUnhealthy: the VM lost track of the backup. (Failed, Progressing)
+	// ReasonSourceUnhealthy is not used. In KubeVirt, the VM lost track of the backup. (Failed, Progressing)
 	ReasonSourceUnhealthy = "SourceUnhealthy"
-	// ReasonDeletedDuringInit: the backup was deleted before it started. (Failed, Progressing)
+	// ReasonDeletedDuringInit is not used: a backup that is deleted before it has started is removed without a final condition. In KubeVirt, it
+	// has this one. (Failed, Progressing)
 	ReasonDeletedDuringInit = "DeletedDuringInit"
 )
 

@@ -21,7 +21,7 @@ type VirtualMachineBackupTracker struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is the VM. Set by the user; it cannot be changed.
 	Spec VirtualMachineBackupTrackerSpec `json:"spec"`
-	// status is the checkpoint. Set by virt-controller and virt-handler.
+	// status is the checkpoint. Set by virt-controller.
 	// +optional
 	Status *VirtualMachineBackupTrackerStatus `json:"status,omitempty"`
 }
@@ -46,11 +46,12 @@ type VirtualMachineBackupTrackerSpec struct {
 
 // VirtualMachineBackupTrackerStatus is the checkpoint from which the next backup starts.
 type VirtualMachineBackupTrackerStatus struct {
-	// latestCheckpoint is that of the last backup. Set by virt-controller. Without it the next backup is a full one.
+	// latestCheckpoint is that of the tracker's last complete backup, of a pull only if all of it was read. Set by
+	// virt-controller, which removes it when the VM runs again after it was stopped. Without it the next backup is a full one.
 	// +optional
 	LatestCheckpoint *BackupCheckpoint `json:"latestCheckpoint,omitempty"`
-	// checkpointRedefinitionRequired is true while a guest that was restarted does not know the checkpoint. Set by
-	// virt-handler; virt-controller removes it once the guest knows the checkpoint, or if the checkpoint is lost.
+	// checkpointRedefinitionRequired is never set: checkpoints end with the guest. In KubeVirt, it is true while a guest
+	// that was restarted does not know the checkpoint.
 	// +optional
 	CheckpointRedefinitionRequired *bool `json:"checkpointRedefinitionRequired,omitempty"`
 }
