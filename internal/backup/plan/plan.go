@@ -43,6 +43,8 @@ type Observed struct {
 	MigrationPending bool
 	// MigrationUrgent reports whether one that has not ended has the priority system-critical, such as that of a drain. It ends the backup.
 	MigrationUrgent bool
+	// NoVM reports whether the source is a VM that does not exist, or a tracker of one. It only matters without a VMI.
+	NoVM bool
 }
 
 // Step is what to do next. At most one of the changes is set; after it, Next is called again with what is observed then.

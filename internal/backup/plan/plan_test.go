@@ -412,6 +412,7 @@ func TestWaitsAndProblems(t *testing.T) {
 			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
 		}, "BackupTracker t does not exist", ""},
 		"no VMI":        {func(c *cluster) { c.VMI = nil }, "vm vm is not running, cannot do backup", ""},
+		"no VM":         {func(c *cluster) { c.VMI, c.NoVM = nil, true }, "VM ns/vm doesnt exist", ""},
 		"not running":   {func(c *cluster) { c.VMI.Status.Phase = v1.Scheduled }, "vm vm is not running, cannot do backup", ""},
 		"no claim":      {func(c *cluster) { c.Claim = nil }, "PVC ns/backups doesnt exist", ""},
 		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is currently migrating", ""},

@@ -114,6 +114,8 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("BackupTracker %s was replaced by one of the vm %s", spec.Source.Name, vm)
 	case p.VMI == nil || !p.VMI.IsRunning() || p.VMI.DeletionTimestamp != nil:
 		return fmt.Sprintf("vm %s is not running, cannot do backup", vm)
+	case p.VMI == nil && p.NoVM:
+		return fmt.Sprintf("VM %s/%s doesnt exist", p.Backup.Namespace, vm)
 	case p.Claim == nil:
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:

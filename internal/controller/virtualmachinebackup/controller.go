@@ -76,9 +76,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachinebackup").
 		For(&v1alpha1.VirtualMachineBackup{}).
 		Watches(&v1alpha1.VirtualMachineBackupTracker{}, handler.EnqueueRequestsFromMapFunc(r.ofTracker)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.ofSource), builder.WithPredicates(vmComesOrGoes)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofGuest), builder.WithPredicates(backupChanged)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(migrationMatters)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimAppears)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimComesOrGoes)).
 		Watches(&exportv1.VirtualMachineExport{}, handler.EnqueueRequestsFromMapFunc(ofExport)).
 		WatchesRawSource(r.Pods.Source(ofExporter)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).

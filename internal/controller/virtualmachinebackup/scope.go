@@ -101,7 +101,7 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	if err != nil || vm == "" {
 		return o, err
 	}
-	if err = s.readVMI(ctx, vm); err != nil || s.vmi == nil {
+	if o.NoVM, err = s.readVMI(ctx, vm); err != nil || s.vmi == nil {
 		return o, err
 	}
 	o.VMI = s.vmi
@@ -175,20 +175,20 @@ func (s *scope) findVM(ctx context.Context) (string, error) {
 }
 
 // readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
-// something of this backup: then it did.
-func (s *scope) readVMI(ctx context.Context, name string) error {
-	vmi, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachineInstance{}, s.APIReader)
-	if err != nil || vmi == nil || vmi.IsFinal() {
-		return err
-	}
+// something of this backup: then it did. It also reports whether there is no such VM.
+func (s *scope) readVMI(ctx context.Context, name string) (noVM bool, err error) {
 	vm, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachine{}, s.Client)
 	if err != nil {
-		return err
+		return false, err
+	}
+	vmi, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachineInstance{}, s.APIReader)
+	if err != nil || vmi == nil || vmi.IsFinal() {
+		return vm == nil, err
 	}
 	if vm != nil && metav1.IsControlledBy(vmi, vm) || plan.Has(vmi, s.backup) {
 		s.vmi = vmi
 	}
-	return nil
+	return vm == nil, nil
 }
 
 func (s *scope) key(name string) client.ObjectKey {

@@ -88,6 +88,11 @@ func (r *Reconciler) ofVM(ctx context.Context, namespace, name string) []ctrl.Re
 }
 
 // ofGuest returns the unfinished backups of the VM of a VMI, and those that have something in the VMI although their tracker is gone.
+// ofSource returns the unfinished backups of a VM.
+func (r *Reconciler) ofSource(ctx context.Context, vm client.Object) []ctrl.Request {
+	return r.ofVM(ctx, vm.GetNamespace(), vm.GetName())
+}
+
 func (r *Reconciler) ofGuest(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.ofVM(ctx, object.GetNamespace(), object.GetName())
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
@@ -167,10 +172,17 @@ var migrationMatters = predicate.Funcs{
 	},
 }
 
-// claimAppears passes new claims. Updates of a claim change nothing for a backup that waits for it.
-var claimAppears = predicate.Funcs{
-	UpdateFunc: func(event.UpdateEvent) bool { return false },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
+// claimComesOrGoes passes claims that are new, are being deleted, are gone or were replaced. Other updates change nothing for a backup.
+var claimComesOrGoes = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+			(e.ObjectOld.GetDeletionTimestamp() == nil) != (e.ObjectNew.GetDeletionTimestamp() == nil)
+	},
+}
+
+// vmComesOrGoes passes VMs that are new or gone.
+var vmComesOrGoes = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 }
 
 // Kinds of the sources of a backup.

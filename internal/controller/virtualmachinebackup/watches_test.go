@@ -6,6 +6,7 @@ package virtualmachinebackup
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -30,5 +31,32 @@ func TestMigrationsThatMatter(t *testing.T) {
 		if got := migrationMatters.Create(event.CreateEvent{Object: m}); got != tc.matters {
 			t.Errorf("%s: got %t", name, got)
 		}
+	}
+}
+
+func TestClaimsAndVMsThatMatter(t *testing.T) {
+	deleted := metav1.Now()
+	for name, tc := range map[string]struct {
+		before, after metav1.ObjectMeta
+		claim, vm     bool
+	}{
+		"labels":        {metav1.ObjectMeta{UID: "a"}, metav1.ObjectMeta{UID: "a", Labels: map[string]string{"a": "b"}}, false, false},
+		"replaced":      {metav1.ObjectMeta{UID: "a"}, metav1.ObjectMeta{UID: "b"}, true, true},
+		"being deleted": {metav1.ObjectMeta{UID: "a"}, metav1.ObjectMeta{UID: "a", DeletionTimestamp: &deleted}, true, false},
+	} {
+		if got := claimComesOrGoes.Update(event.UpdateEvent{
+			ObjectOld: &corev1.PersistentVolumeClaim{ObjectMeta: tc.before}, ObjectNew: &corev1.PersistentVolumeClaim{ObjectMeta: tc.after},
+		}); got != tc.claim {
+			t.Errorf("%s: claim: got %t", name, got)
+		}
+		if got := vmComesOrGoes.Update(event.UpdateEvent{
+			ObjectOld: &v1.VirtualMachine{ObjectMeta: tc.before}, ObjectNew: &v1.VirtualMachine{ObjectMeta: tc.after},
+		}); got != tc.vm {
+			t.Errorf("%s: VM: got %t", name, got)
+		}
+	}
+	if !claimComesOrGoes.Create(event.CreateEvent{}) || !claimComesOrGoes.Delete(event.DeleteEvent{}) ||
+		!vmComesOrGoes.Create(event.CreateEvent{}) || !vmComesOrGoes.Delete(event.DeleteEvent{}) {
+		t.Error("objects that are new or gone do not matter")
 	}
 }
