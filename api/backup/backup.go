@@ -24,6 +24,8 @@ const (
 	BackupCompletedWithWarningEvent = "VirtualMachineBackupCompletedWithWarning"
 	// BackupFailedEvent: the backup failed.
 	BackupFailedEvent = "VirtualMachineBackupFailed"
+	// BackupCleanUpPendingEvent: the backup has ended, and its claim cannot be detached yet. KubeVirt has no such event.
+	BackupCleanUpPendingEvent = "VirtualMachineBackupCleanUpPending"
 	// CheckpointLostEvent: the checkpoint of the tracker has ended, and is no longer in its status.
 	CheckpointLostEvent = "CheckpointRedefinitionFailed"
 )

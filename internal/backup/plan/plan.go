@@ -21,6 +21,15 @@ import (
 // freezeLimit is how long the guest may be frozen for a backup: until libvirt has begun the job.
 const freezeLimit = time.Minute
 
+// detaching is what a backup waits for at its end.
+const detaching = "The claim is being detached"
+
+// Reasons of the status of a utility volume: it is in the launcher Pod, as its message says; it could not be mounted or unmounted. KubeVirt's.
+const (
+	reasonMounted = "VolumeMountedToPod"
+	reasonFailed  = "HotplugFailed"
+)
+
 // Observed is what decides about a backup. The VMI is read from the API server, because a stale one may lack an intent.
 type Observed struct {
 	// Now is the time.
@@ -34,6 +43,8 @@ type Observed struct {
 	// VMI is the VMI that has something of the backup, or else the VM's, or nil. One that has ended does not count, nor one that the VM does
 	// not control and that has nothing of the backup.
 	VMI *v1.VirtualMachineInstance
+	// NoVM reports whether the source is a VM that does not exist, or a tracker of one. It only matters without a VMI.
+	NoVM bool
 	// Claim is the claim that the backup is written to, or nil.
 	Claim *corev1.PersistentVolumeClaim
 	// Export is the VirtualMachineExport with the name of a backup that is pulled, or nil, and ExportPod is its Pod, or nil.
@@ -43,8 +54,6 @@ type Observed struct {
 	MigrationPending bool
 	// MigrationUrgent reports whether one that has not ended has the priority system-critical, such as that of a drain. It ends the backup.
 	MigrationUrgent bool
-	// NoVM reports whether the source is a VM that does not exist, or a tracker of one. It only matters without a VMI.
-	NoVM bool
 }
 
 // Step is what to do next. At most one of the changes is set; after it, Next is called again with what is observed then.
@@ -64,6 +73,8 @@ type Step struct {
 	// Export is created, and DeleteExport deletes the existing one.
 	Export       *exportv1.VirtualMachineExport
 	DeleteExport bool
+	// Pending is what keeps something of an ended backup in the VMI, or nothing. No condition says it any more.
+	Pending string
 	// Done means that nothing of the backup is left in the VMI. The finalizer can be removed.
 	Done bool
 	// After is when to call Next again even if nothing changes, or 0.
@@ -134,11 +145,12 @@ func (p *planner) abort() {
 		// The next backup starts from this one, so it has to exist.
 		p.complete()
 	case p.intent != nil && !p.intent.Canceled && (p.record.ID == "" || !p.record.Ended()):
-		p.progress(v1alpha1.ReasonAborting, "The backup was deleted")
+		p.progress(v1alpha1.ReasonAborting, "The backup was deleted"+p.silence())
 		p.step.Intent = p.intent
 		p.step.Intent.Canceled = true
 	case p.intent != nil && (p.record.ID == "" || !p.record.Ended()):
 		// The agent reports when the job has ended.
+		p.progress(v1alpha1.ReasonAborting, "The backup was deleted"+p.silence())
 	default:
 		p.cleanUp()
 	}
@@ -153,7 +165,11 @@ func (p *planner) cleanUp() {
 		p.step.Done = true
 		return
 	}
-	if !p.freezeEnded() || !p.detached() {
+	if !p.freezeEnded() {
+		return
+	}
+	if !p.detached() {
+		p.step.Pending = p.pending()
 		return
 	}
 	p.step.ClearIntent = p.intent != nil
@@ -183,6 +199,44 @@ func (p *planner) detached() bool {
 		return false
 	}
 	return vmistatus.FindVolume(&p.VMI.Status, p.volume) == nil
+}
+
+// claimProblem returns why the claim is not attached or detached yet, to be appended to a message that says so, or nothing.
+func (p *planner) claimProblem() string {
+	problem := ""
+	if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" && status.Reason != reasonMounted {
+		problem = ": " + status.Message
+	}
+	// What prevents the agent from satisfying the spec is mostly the same problem.
+	if problem == "" || vmistatus.IsConditionTrue(&p.VMI.Status, v1.VirtualMachineInstanceNodeUnresponsive) {
+		problem += p.silence()
+	}
+	return problem
+}
+
+// pending returns what keeps the claim of an ended backup attached, or nothing.
+func (p *planner) pending() string {
+	status := vmistatus.FindVolume(&p.VMI.Status, p.volume)
+	if p.step.RemoveVolume != "" || status == nil || status.Reason != reasonFailed && p.silence() == "" {
+		return ""
+	}
+	return detaching + p.claimProblem()
+}
+
+// silence returns why the guest's node may not act, to be appended to a message that says what is expected of it, or nothing.
+func (p *planner) silence() string {
+	status := &p.VMI.Status
+	silent := vmistatus.FindCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
+	if silent == nil || silent.Status != corev1.ConditionTrue {
+		silent = vmistatus.FindCondition(status, v1.VirtualMachineInstanceSynchronized)
+		if silent == nil || silent.Status != corev1.ConditionFalse {
+			return ""
+		}
+	}
+	if silent.Message == "" {
+		return ""
+	}
+	return ". " + silent.Message
 }
 
 // freezeView returns what decides about the freeze, for the state of the backup.
@@ -221,7 +275,7 @@ func (p *planner) run() {
 	}
 	if !p.detached() {
 		// What was written may still be in the node's memory.
-		p.progress(p.ending(), "The claim is being detached")
+		p.progress(p.ending(), detaching+p.claimProblem())
 		return
 	}
 	if p.record.Stage != backup.Succeeded {
@@ -279,10 +333,10 @@ func (p *planner) preempted() bool {
 // copying reports that the agent makes the backup, or why it is to end that.
 func (p *planner) copying(message string) {
 	if why := p.ends(); why != "" {
-		p.progress(v1alpha1.ReasonAborting, why)
+		p.progress(v1alpha1.ReasonAborting, why+p.silence())
 		return
 	}
-	p.progress(v1alpha1.ReasonInitiated, message)
+	p.progress(v1alpha1.ReasonInitiated, message+p.silence())
 }
 
 // failure returns the beginning of the reason why there is no backup.

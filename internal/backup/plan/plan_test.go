@@ -18,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -411,8 +412,8 @@ func TestWaitsAndProblems(t *testing.T) {
 		"no tracker": {func(c *cluster) {
 			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
 		}, "BackupTracker t does not exist", ""},
-		"no VMI":        {func(c *cluster) { c.VMI = nil }, "vm vm is not running, cannot do backup", ""},
 		"no VM":         {func(c *cluster) { c.VMI, c.NoVM = nil, true }, "VM ns/vm doesnt exist", ""},
+		"no VMI":        {func(c *cluster) { c.VMI = nil }, "vm vm is not running, cannot do backup", ""},
 		"not running":   {func(c *cluster) { c.VMI.Status.Phase = v1.Scheduled }, "vm vm is not running, cannot do backup", ""},
 		"no claim":      {func(c *cluster) { c.Claim = nil }, "PVC ns/backups doesnt exist", ""},
 		"a migration":   {func(c *cluster) { c.MigrationPending = true }, "vm vm is currently migrating", ""},
@@ -439,6 +440,114 @@ func TestWaitsAndProblems(t *testing.T) {
 			}
 			c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, tc.problem)
 		})
+	}
+}
+
+// setCondition sets a condition of the VMI.
+func (c *cluster) setCondition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, message string) {
+	vmistatus.SetCondition(&c.VMI.Status, v1.VirtualMachineInstanceCondition{Type: kind, Status: status, Message: message}, metav1.NewTime(c.Now))
+}
+
+func TestNodeThatDoesNotRespond(t *testing.T) {
+	const silent, failing = "The agent of node blue does not respond", "The guest's state is not known"
+	for name, tc := range map[string]struct {
+		kind    v1.VirtualMachineInstanceConditionType
+		status  corev1.ConditionStatus
+		message string
+	}{
+		"the agent is silent":                 {v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, silent},
+		"the agent cannot reach the guest":    {v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, failing},
+		"the agent is not silent any more":    {v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionFalse, ""},
+		"the agent can reach the guest":       {v1.VirtualMachineInstanceSynchronized, corev1.ConditionTrue, ""},
+		"nothing is said about what is wrong": {v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.setCondition(tc.kind, tc.status, tc.message)
+			said := ""
+			if tc.message != "" {
+				said = ". " + tc.message
+			}
+			c.next()
+			c.says("The claim is being attached" + said)
+			c.mount()
+			c.next()
+			c.next()
+			c.says("Backup is in progress. The backup is being started" + said)
+			c.record(backup.Running, "")
+			c.next()
+			c.says("Backup is in progress. The disks are being copied" + said)
+			c.MigrationUrgent = true
+			c.next()
+			c.says("Backup is aborting. " + endedByMigration + said)
+			c.MigrationUrgent = false
+			c.record(backup.Succeeded, "")
+			c.next()
+			c.says("Backup is in progress. The claim is being detached" + said)
+		})
+	}
+	t.Run("a backup that was deleted", func(t *testing.T) {
+		c := newCluster(t)
+		c.begin()
+		c.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(start))
+		c.next()
+		c.says("Backup is aborting. The backup was deleted")
+		c.setCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, silent)
+		c.next()
+		c.says("Backup is aborting. The backup was deleted. " + silent)
+	})
+}
+
+// says checks the message of the condition Progressing.
+func (c *cluster) says(message string) {
+	c.t.Helper()
+	if got := meta.FindStatusCondition(c.Backup.Status.Conditions, string(v1alpha1.ConditionProgressing)).Message; got != message {
+		c.t.Errorf("the message is %q, not %q", got, message)
+	}
+}
+
+func TestClaimThatCannotBeDetached(t *testing.T) {
+	const busy, synchronized = "Cannot unmount the volume: it is busy", "The agent does not get on"
+	c := newCluster(t)
+	c.begin()
+	c.record(backup.Succeeded, "")
+	volume := &c.VMI.Status.VolumeStatus[1]
+	volume.Reason, volume.Message = reasonMounted, "It has been mounted"
+	c.next()
+	c.says("Backup is in progress. The claim is being detached")
+	volume.Reason, volume.Message = reasonFailed, busy
+	c.setCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, synchronized)
+	if s := c.next(); s.Pending != "" {
+		t.Errorf("it is pending: %s", s.Pending)
+	}
+	c.says("Backup is in progress. The claim is being detached: " + busy)
+
+	// The guest of a backup that has failed keeps the claim.
+	c = newCluster(t)
+	c.next()
+	c.mount()
+	c.VMI.Status.VolumeStatus[1].Reason = reasonMounted
+	c.Claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	c.next()
+	if s := c.next(); s.RemoveVolume == "" || s.Pending != "" {
+		t.Errorf("the claim stays: %+v", s)
+	}
+	if s := c.next(); s.Pending != "" || s.Done {
+		t.Errorf("it is pending without a problem: %+v", s)
+	}
+	volume = &c.VMI.Status.VolumeStatus[1]
+	volume.Reason, volume.Message = reasonFailed, busy
+	if s := c.next(); s.Pending != detaching+": "+busy {
+		t.Errorf("what is pending is not said: %q", s.Pending)
+	}
+	volume.Reason, volume.Message = reasonMounted, "It has been mounted"
+	c.setCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, "Node blue does not respond")
+	if s := c.next(); s.Pending != detaching+". Node blue does not respond" {
+		t.Errorf("what is pending is not said: %q", s.Pending)
+	}
+	c.unmount()
+	if s := c.next(); s.Pending != "" || !s.Done {
+		t.Errorf("something is left: %+v", s)
 	}
 }
 

@@ -59,14 +59,10 @@ func (p *planner) prepare() {
 		return
 	}
 	if !p.attached() {
-		message := "The claim is being attached"
-		if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" {
-			message += ": " + status.Message
-		}
-		p.progress(v1alpha1.ReasonInitializing, message)
+		p.progress(v1alpha1.ReasonInitializing, "The claim is being attached"+p.claimProblem())
 		return
 	}
-	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen")
+	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen"+p.silence())
 	if p.frozen() {
 		name := p.Backup.Name + "-" + p.Backup.CreationTimestamp.UTC().Format(timeInNames)
 		p.step.Intent = &backup.Intent{

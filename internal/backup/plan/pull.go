@@ -40,7 +40,7 @@ func (p *planner) pull() {
 	p.waitFor(Expiry(p.Backup))
 	switch why := p.ends(); {
 	case why != "":
-		p.progress(v1alpha1.ReasonAborting, why)
+		p.progress(v1alpha1.ReasonAborting, why+p.silence())
 	case p.intent == nil:
 		p.progress(v1alpha1.ReasonPreparingExport, "The backup is not requested of the guest's node any more")
 	case p.Export == nil:
@@ -150,7 +150,7 @@ func (p *planner) endPull(since time.Time) {
 	if p.Backup.DeletionTimestamp != nil {
 		why = "The backup was deleted"
 	}
-	p.progress(v1alpha1.ReasonAborting, why)
+	p.progress(v1alpha1.ReasonAborting, why+p.silence())
 	if p.intent == nil || p.intent.Canceled {
 		return // the agent reports when the job has ended
 	}

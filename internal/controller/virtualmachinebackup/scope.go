@@ -70,6 +70,9 @@ func (s *scope) run(ctx context.Context) error {
 	if err := s.writeStatus(ctx, step.Status); err != nil {
 		return err
 	}
+	if step.Pending != "" {
+		s.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, backupapi.BackupCleanUpPendingEvent, actionBackup, "%s", step.Pending)
+	}
 	if err := s.apply(ctx, step); err != nil || !step.Done {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Indexes of the backups that have something left to do.
@@ -87,12 +88,12 @@ func (r *Reconciler) ofVM(ctx context.Context, namespace, name string) []ctrl.Re
 	return requests
 }
 
-// ofGuest returns the unfinished backups of the VM of a VMI, and those that have something in the VMI although their tracker is gone.
 // ofSource returns the unfinished backups of a VM.
 func (r *Reconciler) ofSource(ctx context.Context, vm client.Object) []ctrl.Request {
 	return r.ofVM(ctx, vm.GetNamespace(), vm.GetName())
 }
 
+// ofGuest returns the unfinished backups of the VM of a VMI, and those that have something in the VMI although their tracker is gone.
 func (r *Reconciler) ofGuest(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.ofVM(ctx, object.GetNamespace(), object.GetName())
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
@@ -143,10 +144,21 @@ var backupChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 // relevant returns the parts of a VMI on which a backup depends.
 func relevant(vmi *v1.VirtualMachineInstance) []any {
 	s := &vmi.Status
+	// Their messages are in those of the backup.
+	silent, failing := said(s, v1.VirtualMachineInstanceNodeUnresponsive), said(s, v1.VirtualMachineInstanceSynchronized)
 	return []any{
 		vmi.OwnerReferences, vmi.DeletionTimestamp, vmi.Spec.UtilityVolumes, vmi.Spec.Volumes, s.Phase, s.DiskBackup, s.DiskBackupRecord,
-		s.SnapshotFreeze, s.SnapshotFreezeRecord, s.VolumeStatus, s.MigrationState,
+		silent, failing, s.SnapshotFreeze, s.SnapshotFreezeRecord, s.VolumeStatus, s.MigrationState,
 	}
+}
+
+// said returns the status and the message of a condition, or nothing.
+func said(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMachineInstanceConditionType) []string {
+	c := vmistatus.FindCondition(status, kind)
+	if c == nil {
+		return nil
+	}
+	return []string{string(c.Status), c.Message}
 }
 
 // isPending reports whether a migration is to happen, or does.

@@ -60,3 +60,28 @@ func TestClaimsAndVMsThatMatter(t *testing.T) {
 		t.Error("objects that are new or gone do not matter")
 	}
 }
+
+func TestConditionsThatMatter(t *testing.T) {
+	for kind, matters := range map[v1.VirtualMachineInstanceConditionType]bool{
+		v1.VirtualMachineInstanceNodeUnresponsive: true, v1.VirtualMachineInstanceSynchronized: true, v1.VirtualMachineInstanceAgentConnected: false,
+	} {
+		before := &v1.VirtualMachineInstance{}
+		before.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: kind, Status: corev1.ConditionTrue, Message: "a"}}
+		for name, change := range map[string]func(*v1.VirtualMachineInstanceStatus){
+			"it is gone":            func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil },
+			"it has another status": func(s *v1.VirtualMachineInstanceStatus) { s.Conditions[0].Status = corev1.ConditionFalse },
+			"it says another thing": func(s *v1.VirtualMachineInstanceStatus) { s.Conditions[0].Message = "b" },
+		} {
+			after := before.DeepCopy()
+			change(&after.Status)
+			if got := backupChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != matters {
+				t.Errorf("%s: %s: got %t", kind, name, got)
+			}
+		}
+		after := before.DeepCopy()
+		after.Status.Conditions[0].LastProbeTime = metav1.Now()
+		if backupChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+			t.Errorf("%s: its times matter", kind)
+		}
+	}
+}
