@@ -551,6 +551,32 @@ func TestClaimThatCannotBeDetached(t *testing.T) {
 	}
 }
 
+func TestGuestAgentThatConnectsTooLate(t *testing.T) {
+	c := newCluster(t)
+	c.next()
+	c.mount()
+	written := c.next()
+	if written.Intent == nil {
+		t.Fatalf("the backup is not requested: %+v", written)
+	}
+	c.expect(v1alpha1.ConditionQuiesced, metav1.ConditionFalse, v1alpha1.ReasonQuiesceSkipped, "no agent")
+	// The intent could not be written, so that there is time for a freeze.
+	unwritten := newCluster(t)
+	unwritten.VMI, unwritten.Backup = c.VMI.DeepCopy(), c.Backup.DeepCopy()
+	unwritten.VMI.Status.DiskBackup = nil
+	unwritten.connectAgent()
+	if s := unwritten.next(); s.Freeze == nil || meta.FindStatusCondition(s.Status.Conditions, string(v1alpha1.ConditionQuiesced)) != nil {
+		t.Errorf("no freeze is requested: %+v", s)
+	}
+	c.connectAgent()
+	c.record(backup.Running, "")
+	c.next()
+	c.record(backup.Succeeded, "")
+	c.finish()
+	c.expect(v1alpha1.ConditionQuiesced, metav1.ConditionFalse, v1alpha1.ReasonQuiesceSkipped, "no agent")
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, messageFull)
+}
+
 func TestUrgentMigrationEndsABackup(t *testing.T) {
 	c := newCluster(t)
 	c.begin()

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 
 	backupapi "github.com/vireo-project/vireo/api/backup"
@@ -41,6 +42,8 @@ func SourceVM(b *v1alpha1.VirtualMachineBackup, tracker *v1alpha1.VirtualMachine
 
 // prepare waits until the backup can start, attaches its claim, has the guest frozen, and requests the backup.
 func (p *planner) prepare() {
+	// It was decided for an intent that could not be written.
+	meta.RemoveStatusCondition(&p.step.Status.Conditions, string(v1alpha1.ConditionQuiesced))
 	if problem := p.unsupported(); problem != "" {
 		p.fail(v1alpha1.ReasonFailed, problem)
 		return
@@ -64,6 +67,9 @@ func (p *planner) prepare() {
 	}
 	p.progress(v1alpha1.ReasonInitializing, "The guest is being frozen"+p.silence())
 	if p.frozen() {
+		if !p.requestedFreeze() {
+			p.setUnfrozen() // now, since the guest's agent may connect before the backup has begun
+		}
 		name := p.Backup.Name + "-" + p.Backup.CreationTimestamp.UTC().Format(timeInNames)
 		p.step.Intent = &backup.Intent{
 			ID: p.id, Pull: IsPull(p.Backup), UtilityVolume: p.volume, FilePrefix: p.Backup.Name + "-", Volumes: volumes,
@@ -108,10 +114,10 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("BackupTracker %s does not exist", spec.Source.Name)
 	case p.VMI != nil && p.VMI.Name != vm:
 		return fmt.Sprintf("BackupTracker %s was replaced by one of the vm %s", spec.Source.Name, vm)
-	case p.VMI == nil || !p.VMI.IsRunning() || p.VMI.DeletionTimestamp != nil:
-		return fmt.Sprintf("vm %s is not running, cannot do backup", vm)
 	case p.VMI == nil && p.NoVM:
 		return fmt.Sprintf("VM %s/%s doesnt exist", p.Backup.Namespace, vm)
+	case p.VMI == nil || !p.VMI.IsRunning() || p.VMI.DeletionTimestamp != nil:
+		return fmt.Sprintf("vm %s is not running, cannot do backup", vm)
 	case p.Claim == nil:
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:
@@ -206,11 +212,16 @@ func (p *planner) wantsFreeze() (bool, string) {
 	}
 }
 
+// requestedFreeze reports whether the VMI has the request of this backup to freeze the guest.
+func (p *planner) requestedFreeze() bool {
+	intent := freeze.IntentOf(&p.VMI.Status)
+	return intent != nil && intent.ID == p.id
+}
+
 // frozen has the guest frozen, and returns true once it is, or will not be.
 func (p *planner) frozen() bool {
 	view := p.freezeView(freeze.NoSnapshot)
-	isOwn := view.Intent != nil && view.Intent.ID == p.id
-	if wanted, _ := p.wantsFreeze(); !wanted && !isOwn {
+	if wanted, _ := p.wantsFreeze(); !wanted && !p.requestedFreeze() {
 		return true
 	}
 	action, intent := freeze.DecideController(view)
