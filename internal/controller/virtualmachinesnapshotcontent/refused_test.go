@@ -250,6 +250,14 @@ func TestAGuestIsNotFrozenForWhatIsRefused(t *testing.T) {
 	}
 }
 
+func TestAWebhookWithoutDryRunsDoesNotHoldUpASnapshot(t *testing.T) {
+	w := newWorld(t, running)
+	w.refuseFrom(3, true, apierrors.NewBadRequest(`admission webhook "effects.example" does not support dry run`))
+	w.frozen()
+	w.expectAccepted()
+	w.expectTaken(3)
+}
+
 func TestAGuestIsThawedWhenAVolumeSnapshotIsRefused(t *testing.T) {
 	for name, err := range map[string]error{"exceeded quota: few": errForbidden, "denied the request": errDenied, "is invalid": errInvalid} {
 		w := newWorld(t, running)
