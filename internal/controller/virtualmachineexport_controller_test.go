@@ -288,7 +288,7 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		w.serve(of)
 		w.expectReconciled(of, patchExportStatus)
 		Expect(describeExport(of)).To(Equal("Ready; Ready=True PodReady; VolumesCreated=True AllPVCsReady"))
-		Expect(of.Status.Links.Internal.Volumes[0].Name).To(Equal("root"))
+		Expect(of.Status.Links.Internal.Volumes[0].Name).To(Equal("export-root"))
 		served, err := content.Parse([]byte(ExpectExists(w.pod(of)).Annotations["export.vireo.io/content"]))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(served.Manifests.VirtualMachine["metadata"]).NotTo(HaveKey("namespace"))
