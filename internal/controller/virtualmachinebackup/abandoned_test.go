@@ -107,7 +107,7 @@ func TestAbandoned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			live := world(tc.live...)
-			cached := client.WithWatch(live)
+			cached := live
 			if tc.cached != nil {
 				cached = world(tc.cached...)
 			}

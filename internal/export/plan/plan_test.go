@@ -654,6 +654,18 @@ func TestSnapshot(t *testing.T) {
 	if len(links.Volumes) != 2 || links.Volumes[0].Name != "export-root" || len(links.Manifests) != 2 || links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
 		t.Errorf("got %+v", links)
 	}
+}
+
+// The volumes of a snapshot's export have the names of the claims that are created, and the VM that is made from the manifests has its own.
+func TestNamesInASnapshotsExport(t *testing.T) {
+	w := snapshotWorld()
+	w.add(next(t, w).Claims...)
+	for _, c := range w.Claims {
+		c.Status.Phase = corev1.ClaimBound
+	}
+	w.Service = serviceOf(w)
+	w.Pod = podOf(w, corev1.PodRunning)
+	links := next(t, w).Status.Links.Internal
 	if url := links.Volumes[0].Formats[0].Url; !strings.HasSuffix(url, "/volumes/export-root/disk.img") {
 		t.Errorf("got %s", url)
 	}
@@ -661,7 +673,6 @@ func TestSnapshot(t *testing.T) {
 	if err != nil || len(served.Volumes) != 2 || served.Volumes[0].Name != "export-root" || served.Volumes[0].ClaimName() != "root" {
 		t.Fatalf("got %+v, %v", served, err)
 	}
-	// The VM that is made from the manifests has its own names.
 	names := map[string]string{}
 	for template, volume := range served.Manifests.Templates {
 		names[template] = volume
