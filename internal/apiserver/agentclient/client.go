@@ -125,29 +125,43 @@ func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, erro
 	var err error
 	// Why the wait ended says less than the last attempt.
 	_ = wait.PollUntilContextTimeout(ctx, replaceInterval, c.replace, true, func(context.Context) (bool, error) {
-		conn, err = c.connectOnce(ctx, network, node)
-		var noAgent *noAgentError
-		return !errors.As(err, &noAgent) && !errors.Is(err, syscall.ECONNREFUSED), nil
+		var address string
+		conn, address, err = c.connectOnce(ctx, network, node)
+		return !c.isReplaced(ctx, node, address, err), nil
 	})
 	return conn, err
 }
 
-// connectOnce makes one attempt to connect.
-func (c *Client) connectOnce(ctx context.Context, network, node string) (net.Conn, error) {
+// isReplaced reports whether an attempt to connect has failed because the agent is being replaced: there is none, it does not listen, or
+// its address could not be reached and is not that of the node's agent any more.
+func (c *Client) isReplaced(ctx context.Context, node, address string, err error) bool {
+	var noAgent *noAgentError
+	if errors.As(err, &noAgent) || errors.Is(err, syscall.ECONNREFUSED) {
+		return true
+	}
+	if dial := (*net.OpError)(nil); !errors.As(err, &dial) || dial.Op != "dial" {
+		return false
+	}
+	now, err := c.pods.address(ctx, node)
+	return errors.As(err, &noAgent) || err == nil && now != address
+}
+
+// connectOnce makes one attempt to connect. It also returns the address, if the agent has one.
+func (c *Client) connectOnce(ctx context.Context, network, node string) (conn net.Conn, address string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	config, err := c.tls(node)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if config.ServerName != agentapi.ServerName(node) {
-		return nil, fmt.Errorf("the TLS configuration is for %q and not for node %s", config.ServerName, node)
+		return nil, "", fmt.Errorf("the TLS configuration is for %q and not for node %s", config.ServerName, node)
 	}
-	address, err := c.pods.address(ctx, node)
-	if err != nil {
-		return nil, err
+	if address, err = c.pods.address(ctx, node); err != nil {
+		return nil, "", err
 	}
-	return (&tls.Dialer{Config: config}).DialContext(ctx, network, net.JoinHostPort(address, strconv.Itoa(c.port)))
+	conn, err = (&tls.Dialer{Config: config}).DialContext(ctx, network, net.JoinHostPort(address, strconv.Itoa(c.port)))
+	return conn, address, err
 }
 
 // Put sends a request that changes something and has no response body.

@@ -157,6 +157,27 @@ func TestAnAgentThatIsBeingReplacedIsWaitedFor(t *testing.T) {
 	}
 }
 
+// gone is an address to which no connection can be opened, as that of a Pod that is gone.
+func gone(p *corev1.Pod) { p.Status.PodIP = "127.255.255.255" }
+
+func TestAnAgentWhoseAddressIsGone(t *testing.T) {
+	a := fakeagent.Start(t, node)
+	for name, tc := range map[string]struct {
+		pods client.Reader
+		want string
+	}{
+		"it has been replaced":      {&successiveReader{readers: []client.Reader{reader(pod("a", gone)), reader(pod("b", local))}}, ""},
+		"it is being replaced":      {&successiveReader{readers: []client.Reader{reader(pod("a", gone)), reader(), reader(pod("b", local))}}, ""},
+		"it is the one of the node": {reader(pod("a", gone)), "network is unreachable"},
+	} {
+		c := New(Options{Pods: tc.pods, Namespace: "kubevirt", Port: a.Port, TLS: a.Authority.Client(t)})
+		err := c.Put(t.Context(), pause())
+		if tc.want == "" && err != nil || tc.want != "" && (!apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+}
+
 func TestTheWaitForAnAgentEnds(t *testing.T) {
 	a := fakeagent.Start(t, node)
 	for name, tc := range map[string]struct {
