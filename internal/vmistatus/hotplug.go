@@ -13,6 +13,15 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
+// Reasons of the status of a hotplugged volume or a utility volume. KubeVirt's.
+const (
+	// ReasonVolumeMounted: the volume is in the launcher Pod, as its message says.
+	ReasonVolumeMounted = "VolumeMountedToPod"
+	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod or unmounted, or attached to the guest, or the guest does not
+	// release it.
+	ReasonHotplugFailed = "HotplugFailed"
+)
+
 // A volume is plugged into a running guest, and unplugged, in these steps. Each is one write of the volume's status.
 //
 //  1. virt-controller adds the volume to status.volumeStatus, with hotplugVolume: Pending until its claim is bound, then Bound.

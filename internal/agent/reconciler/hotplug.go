@@ -33,18 +33,14 @@ import (
 // part is to mount it in the launcher Pod, to attach its disk to the guest, and the reverse. All of it follows from the spec, the status,
 // the attachment Pods and the running domain, so a new agent continues where an earlier one has stopped.
 
-// Reasons of the status of a hotplugged volume, and of the events about it. KubeVirt's.
+// Reasons of the status of a hotplugged volume, and of the events about it, beside those in package vmistatus. KubeVirt's.
 const (
-	// ReasonVolumeMounted: the volume is in the launcher Pod.
-	ReasonVolumeMounted = "VolumeMountedToPod"
 	// ReasonVolumeReady: the guest has it.
 	ReasonVolumeReady = "VolumeReady"
 	// ReasonVolumeUnplugged: the guest has released it. Only an event has this reason.
 	ReasonVolumeUnplugged = "VolumeUnplugged"
 	// ReasonVolumeUnmounted: it is not in the launcher Pod any more.
 	ReasonVolumeUnmounted = "VolumeUnMountedFromPod"
-	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod or attached to the guest, or the guest does not release it.
-	ReasonHotplugFailed = "HotplugFailed"
 	// ReasonHotplugVolume is the reason of the condition Synchronized if a volume cannot be mounted in the launcher Pod or unmounted.
 	ReasonHotplugVolume = "HotPlugVolumeError"
 )
@@ -265,7 +261,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 			continue
 		}
 		if v.Phase == v1.HotplugVolumeAttachedToNode {
-			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonVolumeMounted
+			v.Phase, v.Reason = v1.HotplugVolumeMounted, vmistatus.ReasonVolumeMounted
 			v.Message = mountedMessage(v.Name)
 		}
 	}
@@ -274,7 +270,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 
 // reportFailure reports why a volume cannot be mounted in the launcher Pod or unmounted.
 func reportFailure(v *v1.VolumeStatus, err error) {
-	v.Reason, v.Message = ReasonHotplugFailed, hypervisor.CleanLine("Cannot "+err.Error(), maxMessage)
+	v.Reason, v.Message = vmistatus.ReasonHotplugFailed, hypervisor.CleanLine("Cannot "+err.Error(), maxMessage)
 }
 
 // mountVolume mounts the volume of an attachment Pod, unless that was done.
@@ -484,13 +480,13 @@ func (s *scope) reportPlugged() {
 			v.Message = fmt.Sprintf("Successfully attach hotplugged volume %s to VM", v.Name)
 			known.failure, known.next, known.detached = "", time.Time{}, time.Time{}
 		case wanted && known.failure != "":
-			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonHotplugFailed
+			v.Phase, v.Reason = v1.HotplugVolumeMounted, vmistatus.ReasonHotplugFailed
 			v.Message = fmt.Sprintf("Volume %s could not be attached to the guest: %s", v.Name, known.failure)
 		case wanted && known.mounted != "":
-			v.Phase, v.Reason = v1.HotplugVolumeMounted, ReasonVolumeMounted
+			v.Phase, v.Reason = v1.HotplugVolumeMounted, vmistatus.ReasonVolumeMounted
 			v.Message = mountedMessage(v.Name)
 		case !wanted && has && (known.failure != "" || !known.detached.IsZero() && s.now.Sub(known.detached) >= releasePatience):
-			v.Reason = ReasonHotplugFailed
+			v.Reason = vmistatus.ReasonHotplugFailed
 			v.Message = fmt.Sprintf("The guest has not released volume %s: unmount it in the guest", v.Name)
 			if known.failure != "" {
 				v.Message += " (" + known.failure + ")"
@@ -509,10 +505,10 @@ func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEven
 			continue
 		}
 		if known.Phase == v1.HotplugVolumeAttachedToNode && v.Phase == v1.VolumeReady {
-			events = append(events, pendingEvent{corev1.EventTypeNormal, ReasonVolumeMounted, mountedMessage(v.Name)})
+			events = append(events, pendingEvent{corev1.EventTypeNormal, vmistatus.ReasonVolumeMounted, mountedMessage(v.Name)})
 		}
 		switch v.Reason {
-		case ReasonVolumeMounted, ReasonVolumeReady:
+		case vmistatus.ReasonVolumeMounted, ReasonVolumeReady:
 			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
 		case ReasonVolumeUnmounted:
 			if known.Phase == v1.VolumeReady {
@@ -522,7 +518,7 @@ func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEven
 			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
 		case ReasonDumpInProgress, ReasonDumpCompleted:
 			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
-		case ReasonHotplugFailed, ReasonDumpFailed:
+		case vmistatus.ReasonHotplugFailed, ReasonDumpFailed:
 			events = append(events, pendingEvent{corev1.EventTypeWarning, v.Reason, v.Message})
 		}
 	}

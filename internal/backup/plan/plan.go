@@ -24,12 +24,6 @@ const freezeLimit = time.Minute
 // detaching is what a backup waits for at its end.
 const detaching = "The claim is being detached"
 
-// Reasons of the status of a utility volume: it is in the launcher Pod, as its message says; it could not be mounted or unmounted. KubeVirt's.
-const (
-	reasonMounted = "VolumeMountedToPod"
-	reasonFailed  = "HotplugFailed"
-)
-
 // Observed is what decides about a backup. The VMI is read from the API server, because a stale one may lack an intent.
 type Observed struct {
 	// Now is the time.
@@ -204,7 +198,7 @@ func (p *planner) detached() bool {
 // claimProblem returns why the claim is not attached or detached yet, to be appended to a message that says so, or nothing.
 func (p *planner) claimProblem() string {
 	problem := ""
-	if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" && status.Reason != reasonMounted {
+	if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" && status.Reason != vmistatus.ReasonVolumeMounted {
 		problem = ": " + status.Message
 	}
 	// What prevents the agent from satisfying the spec is mostly the same problem.
@@ -217,7 +211,7 @@ func (p *planner) claimProblem() string {
 // pending returns what keeps the claim of an ended backup attached, or nothing.
 func (p *planner) pending() string {
 	status := vmistatus.FindVolume(&p.VMI.Status, p.volume)
-	if p.step.RemoveVolume != "" || status == nil || status.Reason != reasonFailed && p.silence() == "" {
+	if p.step.RemoveVolume != "" || status == nil || status.Reason != vmistatus.ReasonHotplugFailed && p.silence() == "" {
 		return ""
 	}
 	return detaching + p.claimProblem()

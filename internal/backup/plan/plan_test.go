@@ -512,10 +512,10 @@ func TestClaimThatCannotBeDetached(t *testing.T) {
 	c.begin()
 	c.record(backup.Succeeded, "")
 	volume := &c.VMI.Status.VolumeStatus[1]
-	volume.Reason, volume.Message = reasonMounted, "It has been mounted"
+	volume.Reason, volume.Message = vmistatus.ReasonVolumeMounted, "It has been mounted"
 	c.next()
 	c.says("Backup is in progress. The claim is being detached")
-	volume.Reason, volume.Message = reasonFailed, busy
+	volume.Reason, volume.Message = vmistatus.ReasonHotplugFailed, busy
 	c.setCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, synchronized)
 	if s := c.next(); s.Pending != "" {
 		t.Errorf("it is pending: %s", s.Pending)
@@ -526,7 +526,7 @@ func TestClaimThatCannotBeDetached(t *testing.T) {
 	c = newCluster(t)
 	c.next()
 	c.mount()
-	c.VMI.Status.VolumeStatus[1].Reason = reasonMounted
+	c.VMI.Status.VolumeStatus[1].Reason = vmistatus.ReasonVolumeMounted
 	c.Claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	c.next()
 	if s := c.next(); s.RemoveVolume == "" || s.Pending != "" {
@@ -536,11 +536,11 @@ func TestClaimThatCannotBeDetached(t *testing.T) {
 		t.Errorf("it is pending without a problem: %+v", s)
 	}
 	volume = &c.VMI.Status.VolumeStatus[1]
-	volume.Reason, volume.Message = reasonFailed, busy
+	volume.Reason, volume.Message = vmistatus.ReasonHotplugFailed, busy
 	if s := c.next(); s.Pending != detaching+": "+busy {
 		t.Errorf("what is pending is not said: %q", s.Pending)
 	}
-	volume.Reason, volume.Message = reasonMounted, "It has been mounted"
+	volume.Reason, volume.Message = vmistatus.ReasonVolumeMounted, "It has been mounted"
 	c.setCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, "Node blue does not respond")
 	if s := c.next(); s.Pending != detaching+". Node blue does not respond" {
 		t.Errorf("what is pending is not said: %q", s.Pending)
