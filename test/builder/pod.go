@@ -5,6 +5,7 @@ package builder
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -76,4 +77,15 @@ func (b *PodStatus) compute(state corev1.ContainerState) *PodStatus {
 		Name: launcherpod.ComputeContainer, State: state, Image: "launcher", ImageID: "launcher",
 	}}
 	return b
+}
+
+// MakePodWithClaims returns a Pod without containers that uses claims.
+func MakePodWithClaims(namespace, name string, claims ...string) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	for _, claim := range claims {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
+	}
+	return pod
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -85,13 +86,7 @@ func (p *pods) take() int {
 }
 
 func using(name string, claims ...string) corev1.Pod {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
-	for _, claim := range claims {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-		}})
-	}
-	return pod
+	return builder.MakePodWithClaims("a", name, claims...)
 }
 
 // hostile returns Pods with claims that do not exist.

@@ -52,13 +52,7 @@ func (p *podPages) List(_ context.Context, list client.ObjectList, opts ...clien
 }
 
 func podWith(name string, claims ...string) corev1.Pod {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
-	for _, claim := range claims {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-		}})
-	}
-	return pod
+	return builder.MakePodWithClaims("a", name, claims...)
 }
 
 // A namespace may have more Pods than fit into memory, and each of them may be large.

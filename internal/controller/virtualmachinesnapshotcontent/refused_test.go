@@ -236,8 +236,11 @@ func (w *world) frozen() {
 
 var running = capture.Guest{Online: true, Agent: true}
 
+// refusals are the errors by which the API server refuses an object, by what the status says of them.
+var refusals = map[string]error{"exceeded quota: few": errForbidden, "denied the request": errDenied, "is invalid": errInvalid}
+
 func TestAGuestIsNotFrozenForWhatIsRefused(t *testing.T) {
-	for name, err := range map[string]error{"exceeded quota: few": errForbidden, "denied the request": errDenied, "is invalid": errInvalid} {
+	for name, err := range refusals {
 		w := newWorld(t, running)
 		w.refuseFrom(3, true, err)
 		w.expectRefused(name)
@@ -259,7 +262,7 @@ func TestAWebhookWithoutDryRunsDoesNotHoldUpASnapshot(t *testing.T) {
 }
 
 func TestAGuestIsThawedWhenAVolumeSnapshotIsRefused(t *testing.T) {
-	for name, err := range map[string]error{"exceeded quota: few": errForbidden, "denied the request": errDenied, "is invalid": errInvalid} {
+	for name, err := range refusals {
 		w := newWorld(t, running)
 		w.frozen()
 		w.refuseFrom(3, false, err)
