@@ -485,6 +485,9 @@ func (s *scope) reportPlugged() {
 		case wanted && known.mounted != "":
 			v.Phase, v.Reason = v1.HotplugVolumeMounted, vmistatus.ReasonVolumeMounted
 			v.Message = mountedMessage(v.Name)
+			if s.dumpWaits(v) {
+				v.Message = fmt.Sprintf("Memory dump Volume %s is attached, waiting for the backup of the guest to end", v.Name)
+			}
 		case !wanted && has && (known.failure != "" || !known.detached.IsZero() && s.now.Sub(known.detached) >= releasePatience):
 			v.Reason = vmistatus.ReasonHotplugFailed
 			v.Message = fmt.Sprintf("The guest has not released volume %s: unmount it in the guest", v.Name)

@@ -73,10 +73,14 @@ func isForDump(vmi *v1.VirtualMachineInstance, v *v1.VolumeStatus) bool {
 	return u != nil && ptr.Deref(u.Type, "") == v1.MemoryDump && v.PersistentVolumeClaimInfo != nil
 }
 
-// announceDump puts the name of the file into the status, unless a backup has to end first: libvirt has one job at a time.
+// dumpWaits reports whether a backup has to end before the memory is dumped to a volume: libvirt has one job at a time.
+func (s *scope) dumpWaits(v *v1.VolumeStatus) bool {
+	return isForDump(s.vmi, v) && backup.InProgress(&s.vmi.Status)
+}
+
+// announceDump puts the name of the file into the status, unless a backup has to end first.
 func (s *scope) announceDump(v *v1.VolumeStatus) {
-	if backup.InProgress(&s.vmi.Status) {
-		v.Message = fmt.Sprintf("Memory dump Volume %s is attached, waiting for the backup of the guest to end", v.Name)
+	if s.dumpWaits(v) {
 		s.requeueAfter(backupPoll)
 		return
 	}
