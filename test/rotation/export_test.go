@@ -111,13 +111,14 @@ func (e *exported) settle() {
 	}, timeout, "10ms").Should(Succeed())
 }
 
-// trigger triggers a reconciliation of the export: virt-controller's own requeues use the real clock.
+// trigger triggers a reconciliation of the export: virt-controller's own requeues use the real clock. Of the metadata, only changes of the
+// owners do that.
 func (e *exported) trigger(g Gomega) {
 	if time.Since(e.triggered) < triggerInterval {
 		return
 	}
 	e.triggered = time.Now()
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/time":%q}}}`, e.triggered)
+	patch := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"trigger","uid":%q}]}}`, e.triggered)
 	g.Expect(e.w.client.Patch(context.Background(), e.export.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 }
 
