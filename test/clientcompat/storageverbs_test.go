@@ -70,7 +70,8 @@ func TestMemoryDumps(t *testing.T) {
 	if _, request = read(); request.Phase != v1.MemoryDumpDissociating || !request.Remove {
 		t.Errorf("the request to remove it is %+v", request)
 	}
-	expectCode(t, "remove again", vms.RemoveMemoryDump(ctx, "dumped"), http.StatusConflict, "it is being removed")
+	expectCode(t, "remove again", vms.RemoveMemoryDump(ctx, "dumped"), http.StatusConflict,
+		"memory dump remove request for pvc [memory] already exists")
 	expectCode(t, "remove from nothing", vms.RemoveMemoryDump(ctx, "none"), http.StatusNotFound, noVM)
 }
 
