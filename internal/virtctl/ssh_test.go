@@ -106,11 +106,11 @@ func TestSSHWithOpenSSH(t *testing.T) {
 	if got := g.run(t, "", known, "ssh", "other@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Permission denied") {
 		t.Errorf("%+v", got)
 	}
-	_, g.sshd.Host = virtctltest.NewSSHKey(t)
-	if got := g.run(t, "", known, "ssh", "jdoe@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Host key verification failed") {
+	other := newSSHGuest(t)
+	if got := other.run(t, "", known, "ssh", "jdoe@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Host key verification failed") {
 		t.Errorf("%+v", got)
 	}
-	if got := g.run(t, "", "", "ssh", "jdoe@vm/demo", "-c", "true"); got != (virtctltest.Result{}) {
+	if got := other.run(t, "", "", "ssh", "jdoe@vm/demo", "-c", "true"); got != (virtctltest.Result{}) {
 		t.Errorf("host keys are checked with an empty --known-hosts: %+v", got)
 	}
 }

@@ -180,8 +180,8 @@ func TestDeepDirectory(t *testing.T) {
 	if _, err := w.do(http.MethodGet, "/volumes/data/disk.tar.gz"); err == nil {
 		t.Error("the archive looks complete")
 	}
-	if !strings.Contains(w.log.String(), "levels") {
-		t.Errorf("the log is %q", w.log)
+	if log := w.log.Contents(); !bytes.Contains(log, []byte("levels")) {
+		t.Errorf("the log is %q", log)
 	}
 }
 

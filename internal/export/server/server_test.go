@@ -21,6 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"github.com/onsi/gomega/gbytes"
 
 	"github.com/vireo-project/vireo/internal/export/content"
 )
@@ -32,18 +33,18 @@ type world struct {
 	t      *testing.T
 	server *httptest.Server
 	dir    string
-	log    *bytes.Buffer
+	log    *gbytes.Buffer
 }
 
 func serve(t *testing.T, c content.Content) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), log: &bytes.Buffer{}}
+	w := &world{t: t, dir: t.TempDir(), log: gbytes.NewBuffer()}
 	c.Export = "export"
 	s, err := New(Options{
 		Content: func() (*content.Content, error) { return &c, nil },
 		Token:   func() (string, error) { return token, nil },
 		Mount:   func(content.Volume) string { return w.dir },
-		Log:     logr.New(funcr.New(func(prefix, args string) { w.log.WriteString(prefix + args + "\n") }, funcr.Options{}).GetSink()),
+		Log:     logr.New(funcr.New(func(prefix, args string) { _, _ = io.WriteString(w.log, prefix+args+"\n") }, funcr.Options{}).GetSink()),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestOnlyTheTokenOpensTheExport(t *testing.T) {
 	}
 	w.get(http.StatusOK, "/volumes/root/disk.img")
 	w.get(http.StatusOK, content.ReadinessPath, content.TokenHeader, "")
-	if log := w.log.String(); strings.Contains(log, token) || !strings.Contains(log, "/volumes/root/disk.img") {
+	if log := string(w.log.Contents()); strings.Contains(log, token) || !strings.Contains(log, "/volumes/root/disk.img") {
 		t.Errorf("the log is %q", log)
 	}
 }
