@@ -119,7 +119,10 @@ func TestRequestsOfSourcesAreValid(t *testing.T) {
 			t.Errorf("%s: there is a certificate before the first request", role.Name)
 		}
 		run(t, s)
-		until(t, role.Name+" has a certificate", func() bool { return s.Current() != nil && changed.Load() })
+		if s.Await(t.Context()); s.Current() == nil {
+			t.Errorf("%s: Await has returned before there is a certificate", role.Name)
+		}
+		until(t, role.Name+" announces its certificate", changed.Load)
 		if err := verify(w.authorities[role.Name], *s.Current(), time.Now(), role.purposes[0]); err != nil {
 			t.Errorf("%s: %v", role.Name, err)
 		}

@@ -40,7 +40,7 @@ import (
 // one provides a single connection.
 type one struct{ *rpc.Conn }
 
-func (o one) Open(hypervisor.PodRef) (server.Connection, error) { return o.Conn, nil }
+func (o one) Open(context.Context, hypervisor.PodRef) (server.Connection, error) { return o.Conn, nil }
 
 // served is the server of an agent with one guest, and a client with virt-api's certificate.
 type served struct {

@@ -57,7 +57,7 @@ type agent struct {
 // connections implements server.Options.Connections.
 type connections struct{ *fake.Node }
 
-func (m connections) Open(pod hypervisor.PodRef) (server.Connection, error) {
+func (m connections) Open(_ context.Context, pod hypervisor.PodRef) (server.Connection, error) {
 	launcher, err := m.Node.Open(pod)
 	if err != nil {
 		return nil, err

@@ -327,8 +327,8 @@ func addExporters(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (fun
 	return connect, mgr.Add(own)
 }
 
-// setupServer adds the server for virt-api. Until it has a certificate and an authority to trust, the Pod is not ready and the
-// server rejects connections, but guests are reconciled.
+// setupServer adds the server for virt-api. Until it has a certificate, the Pod is not ready and the server does not listen, but guests
+// are reconciled.
 func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, connections *rpc.Manager, responses *hypervisor.ResponseBudget) error {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
@@ -342,7 +342,7 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	served, err := server.New(server.Options{
 		Profiles: profiler.New(store).Handler(),
 
-		TLS:     certificate.AgentServer(own, trust),
+		TLS: certificate.AgentServer(own, trust), AwaitCertificate: own.Await,
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
 		Client: mgr.GetClient(), Connections: Served{connections}, Responses: responses,
 	})

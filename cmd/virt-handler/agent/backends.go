@@ -38,9 +38,9 @@ func (c Connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) 
 // Served opens connections for the server of virt-api's requests.
 type Served struct{ *rpc.Manager }
 
-// Open returns the connection to a Pod.
-func (m Served) Open(pod hypervisor.PodRef) (server.Connection, error) {
-	conn, err := m.Conn(pod)
+// Open returns the connection to a Pod, and waits while it is being made.
+func (m Served) Open(ctx context.Context, pod hypervisor.PodRef) (server.Connection, error) {
+	conn, err := m.Await(ctx, pod)
 	if err != nil {
 		return nil, err
 	}

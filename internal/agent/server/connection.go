@@ -14,8 +14,9 @@ import (
 
 // Connections are the agent's connections to launchers.
 type Connections interface {
-	// Open returns the connection to a Pod. An error wraps hypervisor.ErrConnecting or hypervisor.ErrUnreachable.
-	Open(pod hypervisor.PodRef) (Connection, error)
+	// Open returns the connection to a Pod. While it is being made, Open waits for it until the context ends. An error wraps
+	// hypervisor.ErrConnecting or hypervisor.ErrUnreachable.
+	Open(ctx context.Context, pod hypervisor.PodRef) (Connection, error)
 }
 
 // Connection is the connection to one launcher Pod's libvirtd.

@@ -60,7 +60,7 @@ type node struct {
 
 type connections struct{ *fake.Node }
 
-func (c connections) Open(pod hypervisor.PodRef) (server.Connection, error) {
+func (c connections) Open(_ context.Context, pod hypervisor.PodRef) (server.Connection, error) {
 	launcher, err := c.Node.Open(pod)
 	if err != nil {
 		return nil, err

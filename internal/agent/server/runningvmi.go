@@ -69,11 +69,19 @@ func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.U
 	if err != nil {
 		return nil, err
 	}
-	conn, err := s.Connections.Open(hypervisor.PodRef{UID: pod.UID, VMI: key})
+	conn, err := s.connect(ctx, hypervisor.PodRef{UID: pod.UID, VMI: key})
 	if err != nil {
 		return nil, err
 	}
 	return &runningVMI{vmi: vmi, pod: pod, conn: conn, domain: launcherpod.DomainName(key.Namespace, key.Name)}, nil
+}
+
+// connect returns the connection to a Pod. After its start, the agent needs seconds to connect to the guests that run: a request waits
+// for that, as it does for an agent that is being replaced.
+func (s *Server) connect(ctx context.Context, pod hypervisor.PodRef) (Connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return s.Connections.Open(ctx, pod)
 }
 
 // pod returns the launcher Pod in which a VMI runs.

@@ -32,6 +32,8 @@ const (
 	// responseTimeout bounds a request that is no stream. The slowest is a freeze, which waits for the guest.
 	responseTimeout = 3 * time.Minute
 	idleTimeout     = 2 * time.Minute
+	// connectTimeout bounds the wait for a connection to the guest's hypervisor. It is shorter than virt-api's wait for a response.
+	connectTimeout = 10 * time.Second
 	// shutdownTimeout bounds sending the close frames when the agent stops.
 	shutdownTimeout = 5 * time.Second
 	// maxHeader and maxBody bound a request.
@@ -43,6 +45,9 @@ const (
 type Options struct {
 	// TLS authenticates the server and verifies its clients. The Server checks that a client is virt-api.
 	TLS *tls.Config
+	// AwaitCertificate returns when there is a certificate, or the context has ended. Start does not listen before: clients take an agent
+	// that rejects their handshakes as broken, but wait for one that does not listen yet. Nil does not wait.
+	AwaitCertificate func(context.Context)
 	// Address is the address to listen on.
 	Address string
 	// Node is the node's name.
@@ -94,8 +99,11 @@ func New(o Options) (*Server, error) {
 // NeedLeaderElection reports whether only the leader runs this: no, every agent serves its node.
 func (*Server) NeedLeaderElection() bool { return false }
 
-// Start serves until the context is done, and then closes the streams with a reason.
+// Start waits for a certificate and serves until the context is done, and then closes the streams with a reason.
 func (s *Server) Start(ctx context.Context) error {
+	if s.AwaitCertificate != nil {
+		s.AwaitCertificate(ctx)
+	}
 	listener, err := httpserver.Listen(ctx, s.Address)
 	if err != nil {
 		return fmt.Errorf("serve consoles: %w", err)

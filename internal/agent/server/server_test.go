@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -315,6 +317,70 @@ func TestStreamsCloseWhenTheAgentStops(t *testing.T) {
 	go n.stop()
 	expectClose(t, console, websocket.StatusGoingAway, "virt-handler on the node is stopping")
 	expectClose(t, screen, websocket.StatusGoingAway, "virt-handler on the node is stopping")
+}
+
+func TestTheServerListensWhenItHasACertificate(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close()
+	n := newNode(t, func(o *server.Options) { o.Address = free.Addr().String() })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	certified := make(chan struct{})
+	asked := make(chan struct{})
+	n.server.AwaitCertificate = func(context.Context) { close(asked); <-certified }
+	done := make(chan error, 1)
+	go func() { done <- n.server.Start(ctx) }()
+	<-asked
+	if conn, err := net.Dial("tcp", n.server.Address); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("without a certificate: got %v, %v, want a refused connection", conn, err)
+	}
+	close(certified)
+	deadline := time.Now().Add(timeout)
+	for {
+		conn, err := net.Dial("tcp", n.server.Address)
+		if err == nil {
+			_ = conn.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARequestWaitsForTheConnection(t *testing.T) {
+	opened := make(chan struct{})
+	n := newNode(t, func(o *server.Options) { o.Connections = &slowConnections{o.Connections, opened} })
+	go close(opened)
+	if code, body := n.do(http.MethodPut, n.url("", agentapi.Pause), ""); code != http.StatusAccepted {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+// slowConnections makes its connections when opened is closed.
+type slowConnections struct {
+	server.Connections
+	opened <-chan struct{}
+}
+
+func (c *slowConnections) Open(ctx context.Context, pod hypervisor.PodRef) (server.Connection, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return nil, errors.New("the wait for a connection is not bounded")
+	}
+	select {
+	case <-ctx.Done():
+		return nil, hypervisor.ErrConnecting
+	case <-c.opened:
+		return c.Connections.Open(ctx, pod)
+	}
 }
 
 func TestPortForward(t *testing.T) {

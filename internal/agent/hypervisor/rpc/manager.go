@@ -92,12 +92,36 @@ func (m *Manager) Start(ctx context.Context) error {
 // Conn returns the connection to a Pod. If there is none it makes one in the background and returns hypervisor.ErrConnecting, or
 // hypervisor.ErrUnreachable after a failure.
 func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
+	conn, _, err := m.session(pod).current()
+	return conn, err
+}
+
+// Await returns the connection to a Pod like Conn, but while it is being made it waits until the context ends.
+func (m *Manager) Await(ctx context.Context, pod hypervisor.PodRef) (*Conn, error) {
+	s := m.session(pod)
+	for {
+		conn, changed, err := s.current()
+		if !errors.Is(err, hypervisor.ErrConnecting) {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-s.ended:
+			return nil, err
+		case <-changed:
+		}
+	}
+}
+
+// session returns the session of a Pod. If there is none it starts one.
+func (m *Manager) session(pod hypervisor.PodRef) *session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, ok := m.sessions[pod.UID]
 	if !ok {
 		ctx, cancel := context.WithCancel(m.ctx)
-		s = &session{manager: m, pod: pod, cancel: cancel, err: hypervisor.ErrConnecting}
+		s = &session{manager: m, pod: pod, cancel: cancel, ended: ctx.Done(), err: hypervisor.ErrConnecting, changed: make(chan struct{})}
 		m.sessions[pod.UID] = s
 		wait := spread(m.options.FirstConnections, time.Since(m.started), rand.N)
 		m.wg.Go(func() {
@@ -105,7 +129,7 @@ func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
 			s.run(ctx)
 		})
 	}
-	return s.current()
+	return s
 }
 
 // RetryBroker makes connections at once that could not be made because the broker did not respond.
@@ -128,7 +152,8 @@ func (m *Manager) Existing(pod types.UID) (*Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s, ok := m.sessions[pod]; ok {
-		return s.current()
+		conn, _, err := s.current()
+		return conn, err
 	}
 	return nil, hypervisor.ErrUnreachable
 }
@@ -157,26 +182,31 @@ type session struct {
 	manager *Manager
 	pod     hypervisor.PodRef
 	cancel  context.CancelFunc
+	// ended is closed by cancel.
+	ended <-chan struct{}
 
 	mu   sync.Mutex
 	conn *Conn
 	err  error
+	// changed is closed and replaced when conn and err change.
+	changed chan struct{}
 	// silent is when a call last timed out, and responded when an earlier connection last got a response.
 	silent, responded time.Time
 }
 
-func (s *session) current() (*Conn, error) {
+// current returns the connection, or why there is none, and a channel that is closed at the next change of either.
+func (s *session) current() (*Conn, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == nil {
-		return nil, s.err
+		return nil, s.changed, s.err
 	}
 	select {
 	case <-s.conn.Done():
 		// run is about to notice this, and enqueues the VMI.
-		return nil, connecting(s.conn)
+		return nil, s.changed, connecting(s.conn)
 	default:
-		return s.conn, nil
+		return s.conn, s.changed, nil
 	}
 }
 
@@ -186,6 +216,8 @@ func connecting(lost *Conn) error { return fmt.Errorf("%w: %w", hypervisor.ErrCo
 func (s *session) set(conn *Conn, err error) {
 	s.mu.Lock()
 	s.conn, s.err = conn, err
+	close(s.changed)
+	s.changed = make(chan struct{})
 	s.mu.Unlock()
 	s.manager.notify(s.pod.VMI)
 }
