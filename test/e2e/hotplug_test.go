@@ -32,7 +32,8 @@ done &
 
 var printedCount = regexp.MustCompile(`VIREO-COUNT (\d+)|VIREO-NO-DISK`)
 
-var _ = Describe("A volume of a running VM", extended(3), func() {
+// Serial because replaced agents end the streams of other specs' guests.
+var _ = Describe("A volume of a running VM", extended(3), Serial, func() {
 	const name, claim = "plugs", "data"
 	var namespace string
 

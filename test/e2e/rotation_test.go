@@ -25,8 +25,8 @@ const (
 	shortCertificate, shortRenewBefore = 3 * time.Minute, 2 * time.Minute
 )
 
-// This is the last spec, because the authorities are replaced for some more minutes after it.
-var _ = Describe("A rotation of all authorities and certificates", Serial, SpecPriority(-1), extended(2), func() {
+// test/rotation covers each certificate, with a clock that is moved. This is the last spec, because the authorities are replaced for some more minutes after it.
+var _ = Describe("A rotation of all authorities and certificates", Serial, SpecPriority(-1), slow(), func() {
 	It("closes no console, and neither requests nor migrations fail", func(ctx context.Context) {
 		needLocalNodes()
 		if len(nodes(ctx)) < 2 {

@@ -71,6 +71,9 @@ func TestEndToEnd(t *testing.T) {
 // take about the same time.
 func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
 
+// slow labels specs that take more than five minutes and whose subject another suite also covers: only `make test-e2e-all` runs them.
+func slow() Labels { return Label("extended") }
+
 var _ = BeforeSuite(func(ctx context.Context) {
 	ctrllog.SetLogger(GinkgoLogr)
 	path := os.Getenv("KUBECONFIG")
