@@ -25,7 +25,8 @@ const (
 	shortCertificate, shortRenewBefore = 3 * time.Minute, 2 * time.Minute
 )
 
-// test/rotation covers each certificate, with a clock that is moved. This is the last spec, because the authorities are replaced for some more minutes after it.
+// This is the last spec, because the authorities are replaced for some more minutes after it. test/rotation covers each certificate, with a
+// clock that is moved.
 var _ = Describe("A rotation of all authorities and certificates", Serial, SpecPriority(-1), slow(), func() {
 	It("closes no console, and neither requests nor migrations fail", func(ctx context.Context) {
 		needLocalNodes()

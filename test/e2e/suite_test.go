@@ -72,7 +72,7 @@ func TestEndToEnd(t *testing.T) {
 func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
 
 // slow labels specs that take more than five minutes and whose subject another suite also covers: only `make test-e2e-all` runs them.
-func slow() Labels { return Label("extended") }
+func slow() Labels { return Label("extended", "slow") }
 
 var _ = BeforeSuite(func(ctx context.Context) {
 	ctrllog.SetLogger(GinkgoLogr)

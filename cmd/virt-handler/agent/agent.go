@@ -328,7 +328,7 @@ func addExporters(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (fun
 }
 
 // setupServer adds the server for virt-api. Until it has a certificate, the Pod is not ready and the server does not listen, but guests
-// are reconciled.
+// are reconciled. Handshakes fail until it also has an authority to trust.
 func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, connections *rpc.Manager, responses *hypervisor.ResponseBudget) error {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)

@@ -32,8 +32,9 @@ const (
 	// responseTimeout bounds a request that is no stream. The slowest is a freeze, which waits for the guest.
 	responseTimeout = 3 * time.Minute
 	idleTimeout     = 2 * time.Minute
-	// connectTimeout bounds the wait for a connection to the guest's hypervisor. It is shorter than virt-api's wait for a response.
-	connectTimeout = 10 * time.Second
+	// connectTimeout bounds the wait for a connection to the guest's hypervisor. virt-api waits for 15 seconds until the agent listens and
+	// for 25 seconds in all, so that some remain for the verb.
+	connectTimeout = 7 * time.Second
 	// shutdownTimeout bounds sending the close frames when the agent stops.
 	shutdownTimeout = 5 * time.Second
 	// maxHeader and maxBody bound a request.
@@ -45,7 +46,7 @@ const (
 type Options struct {
 	// TLS authenticates the server and verifies its clients. The Server checks that a client is virt-api.
 	TLS *tls.Config
-	// AwaitCertificate returns when there is a certificate, or the context has ended. Start does not listen before: clients take an agent
+	// AwaitCertificate returns when there is a certificate, or the context has ended. Start does not listen before that: clients take an agent
 	// that rejects their handshakes as broken, but wait for one that does not listen yet. Nil does not wait.
 	AwaitCertificate func(context.Context)
 	// Address is the address to listen on.
@@ -103,6 +104,9 @@ func (*Server) NeedLeaderElection() bool { return false }
 func (s *Server) Start(ctx context.Context) error {
 	if s.AwaitCertificate != nil {
 		s.AwaitCertificate(ctx)
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	listener, err := httpserver.Listen(ctx, s.Address)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // not be reported.
 const unreachableAfter = 5 * time.Second
 
-// Manager keeps a connection to each launcher Pod for which Conn was called, and makes a new one when it ends.
+// Manager keeps a connection to each launcher Pod for which Conn or Await was called, and makes a new one when it ends.
 type Manager struct {
 	options Options
 	notify  func(types.NamespacedName)
@@ -182,7 +182,7 @@ type session struct {
 	manager *Manager
 	pod     hypervisor.PodRef
 	cancel  context.CancelFunc
-	// ended is closed by cancel.
+	// ended is closed by cancel, and when the Manager stops.
 	ended <-chan struct{}
 
 	mu   sync.Mutex

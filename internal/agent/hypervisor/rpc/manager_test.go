@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,9 +15,9 @@ import (
 )
 
 func TestAwait(t *testing.T) {
-	var errBroken = errors.New("broken")
+	errBroken, errStillWaiting := errors.New("broken"), errors.New("still waiting")
 	pod := hypervisor.PodRef{UID: "a"}
-	connected := &Conn{relay: &relay{ctx: t.Context()}}
+	connected := &Conn{relay: &relay{ctx: context.Background()}}
 	for name, tc := range map[string]struct {
 		then func(m *Manager, s *session, stop context.CancelFunc)
 		want error
@@ -31,20 +32,29 @@ func TestAwait(t *testing.T) {
 		"the wait ends":     {func(_ *Manager, _ *session, stop context.CancelFunc) { stop() }, hypervisor.ErrConnecting},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &Manager{notify: func(types.NamespacedName) {}, sessions: map[types.UID]*session{}}
-			ended, end := context.WithCancel(t.Context())
-			s := &session{manager: m, pod: pod, cancel: end, ended: ended.Done(), err: hypervisor.ErrConnecting, changed: make(chan struct{})}
-			m.sessions[pod.UID] = s
-			if _, err := m.Conn(pod); !errors.Is(err, hypervisor.ErrConnecting) {
-				t.Fatalf("Conn waits or fails: %v", err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			go tc.then(m, s, stop)
-			conn, err := m.Await(ctx, pod)
-			if !errors.Is(err, tc.want) || (err == nil) != (conn == connected) {
-				t.Errorf("got %v, %v, want %v", conn, err, tc.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				m := &Manager{notify: func(types.NamespacedName) {}, sessions: map[types.UID]*session{}}
+				ended, end := context.WithCancel(t.Context())
+				s := &session{manager: m, pod: pod, cancel: end, ended: ended.Done(), err: hypervisor.ErrConnecting, changed: make(chan struct{})}
+				m.sessions[pod.UID] = s
+				if _, err := m.Conn(pod); !errors.Is(err, hypervisor.ErrConnecting) {
+					t.Fatalf("Conn waits or fails: %v", err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				var conn *Conn
+				err := errStillWaiting
+				go func() { conn, err = m.Await(ctx, pod) }()
+				synctest.Wait()
+				if !errors.Is(err, errStillWaiting) {
+					t.Fatalf("Await has not waited: %v, %v", conn, err)
+				}
+				tc.then(m, s, stop)
+				synctest.Wait()
+				if !errors.Is(err, tc.want) || (err == nil) != (conn == connected) {
+					t.Errorf("got %v, %v, want %v", conn, err, tc.want)
+				}
+			})
 		})
 	}
 }
