@@ -73,7 +73,8 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 		expectStored(ctx, namespace, vm.Status.InstancetypeRef, "u1.nano")
 		expectStored(ctx, namespace, vm.Status.PreferenceRef, "linux")
 		Expect(vm.Spec.Instancetype).To(HaveValue(Equal(v1.InstancetypeMatcher{InferFromVolume: "root"})))
-		Expect(kubectl(ctx, manifest, "diff", "-n", namespace, "-f", "-")).To(BeEmpty())
+		differences, _ := kubectlOutputs(ctx, manifest, "diff", "-n", namespace, "-f", "-")
+		Expect(differences).To(BeEmpty())
 	}, SpecTimeout(8*time.Minute))
 
 	It("runs as Linux, as Windows and as a legacy guest, of u1 and of o1", func(ctx context.Context) {
@@ -128,6 +129,7 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 			HaveField("Template.Spec.Domain.CPU.Sockets", BeEquivalentTo(2)),
 			HaveField("Template.Spec.Domain.Memory.Guest", HaveValue(BeComparableTo(resource.MustParse("96Mi")))),
 			HaveField("Template.Spec.Domain.Devices.Disks", ConsistOf(HaveField("Disk.Bus", v1.DiskBusVirtio)))))
-		Expect(kubectl(ctx, manifest, "diff", "-n", namespace, "-f", "-")).To(BeEmpty())
+		differences, _ := kubectlOutputs(ctx, manifest, "diff", "-n", namespace, "-f", "-")
+		Expect(differences).To(BeEmpty())
 	}, SpecTimeout(8*time.Minute))
 })

@@ -62,6 +62,17 @@ type logEntry struct {
 	uptime float64
 }
 
+// records returns the number of records of a guest's log on a disk, and checks them. The guest may be writing the last one.
+func records(ctx context.Context, device string) int {
+	GinkgoHelper()
+	var entries []logEntry
+	Eventually(func() (err error) {
+		entries, err = readLog(ctx, device)
+		return err
+	}).WithContext(ctx).WithTimeout(5*time.Second).WithPolling(pollInterval).Should(Succeed(), "the log on %s", device)
+	return len(entries)
+}
+
 // readLog reads the guest's log from a disk and checks all its sums and numbers.
 func readLog(ctx context.Context, device string) ([]logEntry, error) {
 	info, err := os.Stat(device)
@@ -201,10 +212,8 @@ func (j *migrationTimes) addGaps(replies, connection *gaps, frames []announcemen
 	_, connectionGap := connection.restart()
 	j.PingGap, j.ConnectionGap = milliseconds(pingGap), milliseconds(connectionGap)
 	for _, frame := range frames {
-		if frame.At.Before(since) {
-			continue
-		}
-		if j.Announced == 0 {
+		// The longest gap may also begin after the announcements.
+		if j.Announced == 0 && !frame.At.Before(since) {
 			j.Announced = milliseconds(frame.At.Sub(since))
 		}
 		if frame.Protocol == unix.ETH_P_RARP {

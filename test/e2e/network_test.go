@@ -24,7 +24,7 @@ var _ = Describe("A guest on the network", func() {
 		namespace := newNamespace(ctx)
 		server := startPeer(ctx, namespace, "server", peerNode, "serve")
 		create(ctx, makeVM(namespace, "net", binding, withNode(guestNode), withUserData(fmt.Sprintf(
-			"#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9 10; do wget -q -T 5 -O - http://%s:8080/ >/dev/console && break; sleep 1; done\n",
+			"#!/bin/sh\nuntil wget -q -T 5 -O - http://%s:8080/ >/dev/console; do sleep 1; done\n",
 			server.Status.PodIP))))
 		instance := expectReady(ctx, namespace, "net")
 		expectConsole(ctx, namespace, "net", bootTimeout, ContainSubstring("VIREO-POD"))

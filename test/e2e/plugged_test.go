@@ -337,13 +337,7 @@ func (g *pluggedGuest) expectAttached(ctx context.Context, names ...string) {
 // records returns the number of records of the log on a volume, and checks them.
 func (g *pluggedGuest) records(ctx context.Context, name string) int {
 	GinkgoHelper()
-	var entries []logEntry
-	// The guest may be writing the last record.
-	Eventually(func() (err error) {
-		entries, err = readLog(ctx, g.places[name])
-		return err
-	}).WithContext(ctx).WithTimeout(5*time.Second).WithPolling(pollInterval).Should(Succeed(), "the log on volume %s", name)
-	return len(entries)
+	return records(ctx, g.places[name])
 }
 
 // expectLogged waits until the guest has written records to a volume.

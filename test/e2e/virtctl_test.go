@@ -4,7 +4,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os/exec"
@@ -25,14 +27,22 @@ var virtctlProgram = valueOr("VIRTCTL", filepath.Join("..", "..", "bin", "virtct
 // kubectlProgram is the output of `make cluster-up`.
 var kubectlProgram = valueOr("KUBECTL", filepath.Join("..", "..", "bin", "kubectl"))
 
-// kubectl runs a command that must succeed, with an input, and returns its output.
+// kubectl runs a command that must succeed, with an input, and returns what it prints to its two outputs.
 func kubectl(ctx context.Context, input string, args ...string) string {
+	GinkgoHelper()
+	output, warnings := kubectlOutputs(ctx, input, args...)
+	return output + warnings
+}
+
+// kubectlOutputs returns the outputs separately: to the second, kubectl also prints that an API service of another spec does not respond.
+func kubectlOutputs(ctx context.Context, input string, args ...string) (output, warnings string) {
 	GinkgoHelper()
 	command := exec.CommandContext(ctx, kubectlProgram, args...)
 	command.Stdin = strings.NewReader(input)
-	output, err := command.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), "kubectl %v: %s", args, output)
-	return string(output)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	Expect(command.Run()).To(Succeed(), func() string { return fmt.Sprintf("kubectl %v: %s%s", args, &stdout, &stderr) })
+	return stdout.String(), stderr.String()
 }
 
 // terminal is a running virtctl with its input and output.
@@ -56,12 +66,12 @@ func startVirtctl(ctx context.Context, args ...string) *terminal {
 	return &terminal{Session: session, keys: keys}
 }
 
-// runVirtctl runs a command until it exits, and returns its output and exit code.
+// runVirtctl runs a command until it exits, and returns its output and exit code. The slowest dump memory and download it.
 func runVirtctl(ctx context.Context, args ...string) (output string, code int) {
 	GinkgoHelper()
 	t := startVirtctl(ctx, args...)
 	_ = t.keys.Close()
-	Eventually(t.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit())
+	Eventually(t.Session).WithContext(ctx).WithTimeout(bootTimeout).Should(gexec.Exit())
 	return string(t.Out.Contents()) + string(t.Err.Contents()), t.ExitCode()
 }
 
