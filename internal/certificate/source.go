@@ -59,8 +59,8 @@ type Source struct {
 	trust   Trust
 	connect func() (kubernetes.Interface, error)
 
-	// first is closed when there is a certificate.
-	first chan struct{}
+	// issued is closed when there is a certificate.
+	issued chan struct{}
 
 	mu        sync.RWMutex
 	pair      *tls.Certificate
@@ -74,7 +74,7 @@ func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *So
 	return &Source{
 		Clock:     clock.RealClock{},
 		Lifetimes: func() clusterconfig.Certificates { return clusterconfig.Default().Certificates },
-		role:      role, subject: subject, trust: trust, first: make(chan struct{}),
+		role:      role, subject: subject, trust: trust, issued: make(chan struct{}),
 		connect: func() (kubernetes.Interface, error) { return kubernetes.NewForConfig(config) },
 	}
 }
@@ -254,13 +254,8 @@ func (s *Source) Current() *tls.Certificate {
 	return s.pair
 }
 
-// Await returns when there is a certificate, or the context has ended.
-func (s *Source) Await(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-s.first:
-	}
-}
+// Issued returns a channel that is closed when there is a certificate.
+func (s *Source) Issued() <-chan struct{} { return s.issued }
 
 // PEM returns the certificate and its key, or nil if there is none yet.
 func (s *Source) PEM() (crt, key []byte) {
@@ -279,7 +274,7 @@ func (s *Source) OnChange(f func()) {
 func (s *Source) set(pair *tls.Certificate, crt, key []byte) {
 	s.mu.Lock()
 	if s.pair == nil {
-		close(s.first)
+		close(s.issued)
 	}
 	s.pair, s.crt, s.key, s.failure = pair, crt, key, nil
 	listeners := s.listeners

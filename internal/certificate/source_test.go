@@ -118,11 +118,18 @@ func TestRequestsOfSourcesAreValid(t *testing.T) {
 		if crt, key := s.PEM(); s.Current() != nil || crt != nil || key != nil {
 			t.Errorf("%s: there is a certificate before the first request", role.Name)
 		}
-		run(t, s)
-		if s.Await(t.Context()); s.Current() == nil {
-			t.Errorf("%s: Await has returned before there is a certificate", role.Name)
+		select {
+		case <-s.Issued():
+			t.Errorf("%s: Issued is closed before there is a certificate", role.Name)
+		default:
 		}
-		until(t, role.Name+" announces its certificate", changed.Load)
+		run(t, s)
+		until(t, role.Name+" has a certificate", func() bool { return s.Current() != nil && changed.Load() })
+		select {
+		case <-s.Issued():
+		default:
+			t.Errorf("%s: there is a certificate, and Issued is not closed", role.Name)
+		}
 		if err := verify(w.authorities[role.Name], *s.Current(), time.Now(), role.purposes[0]); err != nil {
 			t.Errorf("%s: %v", role.Name, err)
 		}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -90,14 +89,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	l.Info("Starting virt-api", "namespace", o.Namespace, "port", o.Port)
-	return run(ctx, s, firstCertificate(serving), append(follow, serving, own)...)
-}
-
-// firstCertificate returns a channel that is closed when there is a certificate.
-func firstCertificate(s *certificate.Source) <-chan struct{} {
-	issued, once := make(chan struct{}), sync.Once{}
-	s.OnChange(func() { once.Do(func() { close(issued) }) })
-	return issued
+	return run(ctx, s, serving.Issued(), append(follow, serving, own)...)
 }
 
 // streamServer is the part of server.Server that run uses.

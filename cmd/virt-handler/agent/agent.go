@@ -342,7 +342,7 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	served, err := server.New(server.Options{
 		Profiles: profiler.New(store).Handler(),
 
-		TLS: certificate.AgentServer(own, trust), AwaitCertificate: own.Await,
+		TLS: certificate.AgentServer(own, trust), Ready: own.Issued(),
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
 		Client: mgr.GetClient(), Connections: Served{connections}, Responses: responses,
 	})

@@ -46,9 +46,9 @@ const (
 type Options struct {
 	// TLS authenticates the server and verifies its clients. The Server checks that a client is virt-api.
 	TLS *tls.Config
-	// AwaitCertificate returns when there is a certificate, or the context has ended. Start does not listen before that: clients take an agent
-	// that rejects their handshakes as broken, but wait for one that does not listen yet. Nil does not wait.
-	AwaitCertificate func(context.Context)
+	// Ready is closed when there is a certificate. Start does not listen before that: clients take an agent that rejects their handshakes as
+	// broken, but wait for one that does not listen yet. Nil does not wait.
+	Ready <-chan struct{}
 	// Address is the address to listen on.
 	Address string
 	// Node is the node's name.
@@ -102,11 +102,12 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 // Start waits for a certificate and serves until the context is done, and then closes the streams with a reason.
 func (s *Server) Start(ctx context.Context) error {
-	if s.AwaitCertificate != nil {
-		s.AwaitCertificate(ctx)
-	}
-	if ctx.Err() != nil {
-		return nil
+	if s.Ready != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.Ready:
+		}
 	}
 	listener, err := httpserver.Listen(ctx, s.Address)
 	if err != nil {
