@@ -213,9 +213,10 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		first := pull("first", backupv1alpha1.Full)
 		checkpoint := *first.Status.CheckpointName
 		base := content.ProxyPath(namespace, first.Name)
-		all := proxy.read(ctx, base+content.DataPath("files"), token)
+		code, all := proxy.get(ctx, base+content.DataPath("files"), token)
+		Expect(code).To(Equal(http.StatusOK))
 		Expect(all).NotTo(BeEmpty())
-		code, _ := proxy.get(ctx, base+content.MapPath("files"), "wrong")
+		code, _ = proxy.get(ctx, base+content.MapPath("files"), "wrong")
 		Expect(code).To(Equal(http.StatusUnauthorized))
 		end(first, checkpoint)
 
@@ -292,7 +293,8 @@ func expectPullable(ctx context.Context, backup *backupv1alpha1.VirtualMachineBa
 func readChanged(ctx context.Context, proxy proxyClient, base, token string) (data []byte) {
 	GinkgoHelper()
 	for next := ptr.To(uint64(0)); next != nil; {
-		body := proxy.read(ctx, fmt.Sprintf("%s%s?offset=%d&page_size=100", base, content.MapPath("files"), *next), token)
+		code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&page_size=100", base, content.MapPath("files"), *next), token)
+		Expect(code).To(Equal(http.StatusOK))
 		page := struct {
 			Extents []struct {
 				Offset, Length uint64
@@ -305,7 +307,9 @@ func readChanged(ctx context.Context, proxy proxyClient, base, token string) (da
 			if extent.Description != "dirty" {
 				continue
 			}
-			data = append(data, proxy.read(ctx, fmt.Sprintf("%s%s?offset=%d&length=%d", base, content.DataPath("files"), extent.Offset, extent.Length), token)...)
+			code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&length=%d", base, content.DataPath("files"), extent.Offset, extent.Length), token)
+			Expect(code).To(Equal(http.StatusOK))
+			data = append(data, body...)
 		}
 		next = page.NextOffset
 	}

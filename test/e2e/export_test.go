@@ -168,7 +168,9 @@ func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, s
 	proxyPath := content.ProxyPath(export.Namespace, export.Name)
 
 	for path, want := range sums {
-		Expect(sum(bytes.NewReader(proxy.read(ctx, proxyPath+path, token)))).To(Equal(want), path)
+		code, body := proxy.get(ctx, proxyPath+path, token)
+		Expect(code).To(Equal(http.StatusOK), path)
+		Expect(sum(bytes.NewReader(body))).To(Equal(want), path)
 	}
 	for _, wrong := range []string{"", token[1:], token + "x", "x" + token[1:]} {
 		code, body := proxy.get(ctx, proxyPath+file, wrong)
@@ -208,18 +210,6 @@ func newProxyClient(ctx context.Context) proxyClient {
 	}
 }
 
-// read returns what is at a path. The proxy may not know an export yet that virt-controller calls ready.
-func (p proxyClient) read(ctx context.Context, path, token string) []byte {
-	GinkgoHelper()
-	var body []byte
-	Eventually(func() (code int) {
-		code, body = p.get(ctx, path, token)
-		return code
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Equal(http.StatusOK), path)
-	return body
-}
-
-// get makes one request.
 func (p proxyClient) get(ctx context.Context, path, token string) (code int, body []byte) {
 	GinkgoHelper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)

@@ -212,8 +212,10 @@ func (j *migrationTimes) addGaps(replies, connection *gaps, frames []announcemen
 	_, connectionGap := connection.restart()
 	j.PingGap, j.ConnectionGap = milliseconds(pingGap), milliseconds(connectionGap)
 	for _, frame := range frames {
-		// The longest gap may also begin after the announcements.
-		if j.Announced == 0 && !frame.At.Before(since) {
+		if frame.At.Before(since) {
+			continue
+		}
+		if j.Announced == 0 {
 			j.Announced = milliseconds(frame.At.Sub(since))
 		}
 		if frame.Protocol == unix.ETH_P_RARP {

@@ -142,7 +142,11 @@ var _ = Describe("A pool", extended(2), func() {
 		failing := f.claim(ctx, 2)
 		killed := vmi(ctx, f.namespace, "web-2")
 		f.expectReplaced(ctx, "web-2")
-		expectGone(ctx, killed)
+		// The replacement has a VMI of the same name.
+		Eventually(func() bool {
+			now := vmi(ctx, f.namespace, killed.Name)
+			return now == nil || now.UID != killed.UID
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeTrue(), "the VMI of the replaced VM stays")
 		f.expectReady(ctx, 6)
 		Expect(f.claim(ctx, 2).UID).NotTo(Equal(failing.UID), "a replacement gets a new disk")
 	}, SpecTimeout(12*time.Minute))

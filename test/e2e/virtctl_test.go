@@ -66,12 +66,12 @@ func startVirtctl(ctx context.Context, args ...string) *terminal {
 	return &terminal{Session: session, keys: keys}
 }
 
-// runVirtctl runs a command until it exits, and returns its output and exit code. The slowest dump memory and download it.
+// runVirtctl runs a command until it exits, and returns its output and exit code.
 func runVirtctl(ctx context.Context, args ...string) (output string, code int) {
 	GinkgoHelper()
 	t := startVirtctl(ctx, args...)
 	_ = t.keys.Close()
-	Eventually(t.Session).WithContext(ctx).WithTimeout(bootTimeout).Should(gexec.Exit())
+	Eventually(t.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit())
 	return string(t.Out.Contents()) + string(t.Err.Contents()), t.ExitCode()
 }
 

@@ -240,10 +240,8 @@ func setRunStrategy(ctx context.Context, namespace, name string, strategy v1.Vir
 // expectGone waits until an object no longer exists.
 func expectGone(ctx context.Context, object client.Object) {
 	GinkgoHelper()
-	uid := object.GetUID()
 	Eventually(func() bool {
-		err := k8s.Get(ctx, client.ObjectKeyFromObject(object), object)
-		return apierrors.IsNotFound(err) || err == nil && uid != "" && object.GetUID() != uid
+		return apierrors.IsNotFound(k8s.Get(ctx, client.ObjectKeyFromObject(object), object))
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeTrue(), "%T %s stays", object, object.GetName())
 }
 
