@@ -119,6 +119,8 @@ func (s *scope) newClaim(v *volume) *corev1.PersistentVolumeClaim {
 
 // describe sets the labels and annotations of a restored claim. An override changes only those of the user.
 func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
+	// kubectl would compare what it applies next with the manifest of another claim.
+	delete(claim.Annotations, corev1.LastAppliedConfigAnnotation)
 	// KubeVirt removes the content type together with the other annotations of the importer.
 	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
 		return key != cdi.ContentTypeAnnotation && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })

@@ -112,7 +112,8 @@ func claim(name string, owner metav1.OwnerReference) *corev1.PersistentVolumeCla
 	out.Spec.StorageClassName, out.Spec.VolumeName = ptr.To("fast"), "pv-"+name
 	out.Labels = map[string]string{"tier": "gold"}
 	out.Annotations = map[string]string{
-		"pv.kubernetes.io/bind-completed": "yes", "cdi.kubevirt.io/storage.import.endpoint": "x", cdi.ContentTypeAnnotation: "kubevirt", "note": "mine",
+		"pv.kubernetes.io/bind-completed": "yes", "cdi.kubevirt.io/storage.import.endpoint": "x", cdi.ContentTypeAnnotation: "kubevirt",
+		"note": "mine", corev1.LastAppliedConfigAnnotation: "{}",
 	}
 	out.OwnerReferences = []metav1.OwnerReference{owner}
 	return out
