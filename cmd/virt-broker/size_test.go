@@ -33,9 +33,9 @@ var programs = map[brokerapi.Program]struct {
 	// forbidden are prefixes of packages that it may not be built from, beside those of all programs.
 	forbidden []string
 }{
-	brokerapi.Broker:        {2949, 4064, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
-	brokerapi.NetworkBroker: {2523, 3537, []string{"internal/broker/network", "internal/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
-	brokerapi.DevicePlugin:  {2162, 3085, []string{"internal/broker/device", "internal/broker/podresources"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.Broker:        {2960, 4077, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.NetworkBroker: {2534, 3550, []string{"internal/broker/network", "internal/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
+	brokerapi.DevicePlugin:  {2173, 3098, []string{"internal/broker/device", "internal/broker/podresources"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 
 // shared are the packages of this module that every program may be built from. They share internal/brokerapi,

@@ -36,6 +36,9 @@ const (
 // idleAfter is how long no request may have ended until memory is given back. Requests come in bursts, as guests start.
 const idleAfter = 2 * time.Second
 
+// minPause and maxPause are the first and the longest delay after a connection could not be accepted.
+const minPause, maxPause = 5 * time.Millisecond, time.Second
+
 // Options are the settings of a Server.
 type Options struct {
 	// Program is the program that serves.
@@ -107,7 +110,7 @@ func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
-	for {
+	for pause := time.Duration(0); ; {
 		conn, err := listener.AcceptUnix()
 		if ctx.Err() != nil {
 			if conn != nil {
@@ -115,9 +118,19 @@ func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
 			}
 			return nil
 		}
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("accept a connection: %w", err)
 		}
+		if err != nil { // such as too many open files: that of others may end
+			pause = min(max(2*pause, minPause), maxPause)
+			s.log("A connection cannot be accepted", "error", err.Error(), "retryAfter", pause.String())
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			continue
+		}
+		pause = 0
 		served := requests.TryGo(func() error {
 			defer func() { _ = conn.Close() }()
 			s.serve(ctx, conn)

@@ -66,6 +66,40 @@ func TestSocketIsReplaced(t *testing.T) {
 	}
 }
 
+// An error of one connection, or of a moment in which too many files are open, is not the end of the server.
+func TestErrorsOfAcceptAreNotTheEnd(t *testing.T) {
+	s := New(Options{Program: brokerapi.Broker, Verbs: Verbs{}, ClientUID: uint32(os.Geteuid()), Log: logr.Discard()})
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	listener, err := Listen(filepath.Join(dir, "s"), os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	if err := listener.SetDeadline(time.Now()); err != nil { // so that each accept fails
+		t.Fatal(err)
+	}
+	go func() { done <- s.Serve(ctx, listener) }()
+	select {
+	case err := <-done:
+		t.Fatal("the server has ended:", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := listener.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	within, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	if _, err := ask(within, filepath.Join(dir, "s"), &brokerapi.Request{Verb: brokerapi.Ping}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // serve runs a server until it is stopped, which is when it has ended.
 func serve(t *testing.T, s *Server, socket string) (stop func()) {
 	t.Helper()
