@@ -33,7 +33,8 @@ func main() {
 				PublishedDevices: pods.PublishedDevices(s.KubeletRoot), Log: s.Log,
 				ExclusiveCPUs: exclusiveCPUs(brokerapi.SocketDir(s.KubeletRoot)),
 			})
-			return b.Verbs(), func(ctx context.Context) error { b.Sweep(ctx); return nil }, nil
+			b.Start()
+			return b.Verbs(), b.Sweep, nil
 		},
 	})
 }

@@ -10,9 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,9 +21,6 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
-
-// sweepInterval is how often the broker removes rules for devices whose volumes the kubelet has removed.
-const sweepInterval = 30 * time.Second
 
 // attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
 // directory for hotplugged disks, for a block device there is a device file that it may open.
@@ -46,7 +41,7 @@ func (b *Broker) attachVolume(pod string, a brokerapi.VolumeArguments) (server.T
 			defer func() { _ = file.Close() }()
 			return server.Answer{}, h.mount(name, file, a.Directory)
 		}
-		device, err := b.claimDevice(a.Attachment)
+		device, err := b.hold(a.Attachment)
 		if err != nil {
 			return server.Answer{}, err
 		}
@@ -133,85 +128,6 @@ func (b *Broker) expectAttachment(pod string, a brokerapi.VolumeArguments) error
 		return brokerapi.Refused("Pod %s is not the attachment Pod of volume %s in launcher Pod %s", a.Attachment, a.Volume, pod)
 	}
 	return nil
-}
-
-func (b *Broker) claimDevice(attachment string) (devicerule.Device, error) {
-	number, err := b.Pods.ClaimDevice(attachment, b.PublishedDevices, b.DevDir)
-	return devicerule.Device{Major: unix.Major(number), Minor: unix.Minor(number)}, err
-}
-
-// setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, except one that does not
-// count, and adds one. It relies on nothing that a launcher can change: a device number is used again for another volume, which may be
-// another tenant's.
-func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
-	inPod := func(element string) bool { return pods.IsCgroup(element, h.pod) }
-	b.rules.Lock()
-	defer b.rules.Unlock()
-	return devicerule.Set(h.process, inPod, func(current []devicerule.Device) ([]devicerule.Device, error) {
-		want, err := b.stillAttached(h.pod, except, current)
-		if added != nil && !slices.Contains(want, *added) {
-			want = append(want, *added)
-		}
-		return want, err
-	})
-}
-
-// stillAttached returns those of a launcher Pod's devices that attachment Pods in its namespace have.
-func (b *Broker) stillAttached(pod, except string, current []devicerule.Device) ([]devicerule.Device, error) {
-	if len(current) == 0 {
-		return nil, nil
-	}
-	namespace, _, err := pods.Name(b.PodLogsDir, pod)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(b.PodLogsDir)
-	var still []devicerule.Device
-	for _, entry := range entries {
-		parts := strings.Split(entry.Name(), "_")
-		if len(parts) != 3 || parts[0] != namespace || !layout.IsAttachmentPod(parts[1]) || parts[2] == except {
-			continue
-		}
-		// A Pod that has ended, or whose claim has a file system, has no device.
-		if device, err := b.claimDevice(parts[2]); err == nil && slices.Contains(current, device) && !slices.Contains(still, device) {
-			still = append(still, device)
-		}
-	}
-	return still, err
-}
-
-// Sweep removes the rules for devices whose attachment Pod is gone, in every launcher Pod, until the context is done.
-func (b *Broker) Sweep(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := b.sweepDevices(); err != nil {
-			b.Log.Error(err, "Cannot check the devices of launcher Pods")
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(sweepInterval):
-		}
-	}
-}
-
-// sweepDevices waits for nothing that a Pod can delay: neither for its libvirtd, its files, nor other requests about it.
-func (b *Broker) sweepDevices() error {
-	hotplug, err := fs.Glob(os.DirFS(b.Pods.Dir()), "*/"+pods.EmptyDirs+layout.HotplugDisksVolume)
-	if err != nil || len(hotplug) == 0 {
-		return err
-	}
-	for i := range hotplug {
-		hotplug[i], _, _ = strings.Cut(hotplug[i], "/")
-	}
-	self, err := os.Open("/proc/self")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = self.Close() }()
-	b.rules.Lock()
-	defer b.rules.Unlock()
-	return devicerule.Sweep(self, hotplug, pods.IsCgroup, func(pod string, current []devicerule.Device) ([]devicerule.Device, error) {
-		return b.stillAttached(pod, "", current)
-	})
 }
 
 // hotplugDir is the directory of a launcher Pod with its hotplugged volumes.

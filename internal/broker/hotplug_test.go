@@ -98,6 +98,7 @@ func newHotplugWorld(t *testing.T) *hotplugWorld {
 	h.writeClaim(layout.DiskImage, "image")
 	h.startLauncher()
 	h.logs, h.published = logs, filepath.Join(w.pods, "published")
+	h.open = func(string) (*os.File, error) { return os.Open(os.DevNull) } // as the devices of most tests do not exist
 	h.start(func(*net.UnixConn, string) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d", h.process.Pid)) })
 	return h
 }
@@ -461,11 +462,15 @@ func TestALauncherWithAnotherDirectory(t *testing.T) {
 // blockDevice is a device number of a loop device, which need not exist.
 var blockDevice = unix.Mkdev(7, 117)
 
+// link is the kubelet's link to the device of a Pod.
+func (h *hotplugWorld) link(pod string) string {
+	return filepath.Join(h.pods, pod, "volumeDevices/kubernetes.io~csi/pvc-3")
+}
+
 // publish publishes a device as the kubelet and a CSI driver do.
 func (h *hotplugWorld) publish(pod string, number uint64) {
 	h.t.Helper()
-	published := filepath.Join(h.published, "publish/pvc-3", pod)
-	link := filepath.Join(h.pods, pod, "volumeDevices/kubernetes.io~csi/pvc-3")
+	published, link := filepath.Join(h.published, "publish/pvc-3", pod), h.link(pod)
 	err := errors.Join(
 		os.MkdirAll(filepath.Dir(published), 0o755), os.MkdirAll(filepath.Dir(link), 0o755),
 		os.Symlink("/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-3/"+pod, link),
@@ -621,7 +626,7 @@ func expectTakenBack(t *testing.T, hide func(*hotplugWorld)) {
 func TestHostileDevices(t *testing.T) {
 	h := newHotplugWorld(t)
 	rules := h.confine()
-	link := filepath.Join(h.pods, attachmentUID, "volumeDevices/kubernetes.io~csi/pvc-3")
+	link := h.link(attachmentUID)
 	h.publish(attachmentUID, unix.Mkdev(1, 3))
 	published := filepath.Join(h.published, "publish/pvc-3", attachmentUID)
 	for name, replace := range map[string]func() error{

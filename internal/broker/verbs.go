@@ -7,11 +7,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"k8s.io/utils/cpuset"
 
+	"github.com/vireo-project/vireo/internal/broker/devicerule"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
@@ -46,12 +49,20 @@ type Broker struct {
 	quick, volumes, storage, hotplug *server.Limiter
 	// rules is held while device rules are read and changed, which is short.
 	rules sync.Mutex
+	// held are the block devices that the broker has open, or nil for one that it is opening.
+	held map[devicerule.Device]*os.File
+	// removed receives when the kubelet has removed an attachment Pod's link to its device.
+	removed chan struct{}
+	// open opens a block device.
+	open func(path string) (*os.File, error)
 }
 
 // New returns a Broker.
 func New(o Options) *Broker {
 	return &Broker{
 		Options: o,
+		held:    map[devicerule.Device]*os.File{}, removed: make(chan struct{}, 1),
+		open:    func(path string) (*os.File, error) { return os.OpenFile(filepath.Clean(path), unix.O_NONBLOCK, 0) },
 		volumes: server.NewLimiter(2, 256, "too many volumes are being read: retry").InAll(largeInAll),
 		quick:   server.NewLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
 		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is gone, each

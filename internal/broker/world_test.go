@@ -42,6 +42,9 @@ func TestMain(m *testing.M) {
 		beLauncher(root)
 	}
 	log.SetLogger(logr.Discard())
+	if kubelet := os.Getenv(confinedBroker); kubelet != "" {
+		beBroker(kubelet)
+	}
 	os.Exit(m.Run())
 }
 
@@ -87,7 +90,9 @@ type world struct {
 	// logs and published are the kubelet's directories of the logs of Pods, and of devices. By default they are pods.
 	logs, published string
 	// log is the log of a broker that is started later. By default it is discarded.
-	log  logr.Logger
+	log logr.Logger
+	// open opens a block device. By default that is the real one.
+	open func(path string) (*os.File, error)
 	stop func()
 }
 
@@ -119,6 +124,10 @@ func (w *world) start(check pods.CheckPeer) {
 		Pods: found, PodLogsDir: cmp.Or(w.logs, w.pods), PublishedDevices: w.published, DevDir: "/dev", Log: w.log,
 		ExclusiveCPUs: func(context.Context, string) (cpuset.CPUSet, error) { return cpuset.New(), nil },
 	})
+	if w.open != nil {
+		w.broker.open = w.open
+	}
+	w.broker.Start()
 	// One process serves the verbs of all programs, on the socket of each.
 	verbs := w.broker.Verbs()
 	maps.Copy(verbs, network.Verbs(found))
@@ -126,7 +135,7 @@ func (w *world) start(check pods.CheckPeer) {
 	w.server = server.New(server.Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: w.log})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving errgroup.Group
-	serving.Go(func() error { w.broker.Sweep(ctx); return nil })
+	serving.Go(func() error { return w.broker.Sweep(ctx) })
 	for _, program := range brokerapi.Programs {
 		if err := os.MkdirAll(filepath.Dir(program.Socket(w.dir)), 0o755); err != nil {
 			w.t.Fatal(err)
@@ -137,7 +146,7 @@ func (w *world) start(check pods.CheckPeer) {
 		}
 		serving.Go(func() error { return w.server.Serve(ctx, listener) })
 	}
-	served := w.server
+	served, held := w.server, w.broker.held
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := serving.Wait(); err != nil {
@@ -145,6 +154,9 @@ func (w *world) start(check pods.CheckPeer) {
 		}
 		served.Close()
 		found.Close()
+		for _, device := range held { // as the kernel does when the process ends
+			_ = device.Close()
+		}
 	})
 	w.t.Cleanup(w.stop)
 }

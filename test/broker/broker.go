@@ -88,7 +88,8 @@ func ServeAt(dir string, o Options) (stop func(), err error) {
 		serving.Wait()
 		found.Close()
 	}
-	serving.Go(func() { b.Sweep(ctx) })
+	b.Start()
+	serving.Go(func() { _ = b.Sweep(ctx) })
 	for program, verbs := range map[brokerapi.Program]server.Verbs{
 		brokerapi.Broker: b.Verbs(), brokerapi.NetworkBroker: network.Verbs(found), brokerapi.DevicePlugin: device.Verbs(o.Devices, kubelet, o.PodLogsDir),
 	} {

@@ -25,13 +25,13 @@ type table interface {
 	set([]Device) error
 }
 
-// Set makes the rules of this package in the cgroups of a process those for the devices, if the current ones differ. isPod reports
+// Set makes the rules of this package in the cgroups of a process, or of this one if it is nil, those for the devices, if the current ones differ. isPod reports
 // whether an element of a cgroup's path is that of the Pod: the cgroups below it are the container's. It is given the current devices.
 func Set(process *os.File, isPod func(element string) bool, wanted func(current []Device) ([]Device, error)) error {
 	return inHierarchy(process, func(hierarchy *os.File, cgroup podprocess.Cgroup) error {
 		paths := pathsOf(cgroup, isPod)
 		if paths == nil {
-			return fmt.Errorf("find the cgroup of the container: %w: it is in %.512q", errNotInPod, path.Join(cgroup.Elements...))
+			return fmt.Errorf("find the cgroup of the container: %w: it is in %.512q", ErrNotInPod, path.Join(cgroup.Elements...))
 		}
 		return set(hierarchy, cgroup.V2, paths, wanted)
 	})
@@ -40,6 +40,9 @@ func Set(process *os.File, isPod func(element string) bool, wanted func(current 
 // Sweep does the same in every cgroup of the Pods' containers, in the hierarchy of a process. A Pod's processes need not be found, or respond:
 // whatever they do, they stay in these cgroups.
 func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bool, wanted func(pod string, current []Device) ([]Device, error)) error {
+	if len(ofPods) == 0 {
+		return nil
+	}
 	return inHierarchy(process, func(hierarchy *os.File, own podprocess.Cgroup) (errs error) {
 		_ = fs.WalkDir(os.DirFS(podprocess.Reopen(hierarchy)), ".", func(name string, entry fs.DirEntry, err error) error {
 			for _, pod := range ofPods {
@@ -48,7 +51,7 @@ func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bo
 					err = set(hierarchy, own.V2, []string{name}, func(current []Device) ([]Device, error) { return wanted(pod, current) })
 				}
 			}
-			if !errors.Is(err, fs.ErrNotExist) { // It was removed meanwhile.
+			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // It was removed meanwhile.
 				errs = errors.Join(errs, err)
 			}
 			return nil
@@ -85,6 +88,14 @@ func set(hierarchy *os.File, v2 bool, paths []string, wanted func(current []Devi
 // inHierarchy calls a function with the cgroup of a process that has device rules, and the root of its hierarchy. It is that of the node,
 // and not what a container sees of it.
 func inHierarchy(process *os.File, do func(hierarchy *os.File, cgroup podprocess.Cgroup) error) error {
+	if process == nil {
+		self, err := os.Open("/proc/self")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = self.Close() }()
+		process = self
+	}
 	return podprocess.OnDisposableThread(func() error {
 		// A security module may deny access to the node's processes. Then the paths must be within the broker's own namespace, as they are if
 		// the runtime makes none.
@@ -111,8 +122,8 @@ func inHierarchy(process *os.File, do func(hierarchy *os.File, cgroup podprocess
 	})
 }
 
-// errNotInPod means that a process has no cgroup below that of its Pod.
-var errNotInPod = errors.New("the process is in no cgroup of a container of the Pod")
+// ErrNotInPod means that a process has no cgroup below that of its Pod.
+var ErrNotInPod = errors.New("the process is in no cgroup of a container of the Pod")
 
 // withDevices returns the cgroup that has device rules: that of version 1 if the node has their controller there.
 func withDevices(cgroups []podprocess.Cgroup) (found podprocess.Cgroup) {

@@ -50,7 +50,7 @@ func TestCgroupOfAContainer(t *testing.T) {
 				t.Errorf("%+v, %v, want %v", got, pathsOf(got, isPod), tc.want)
 			}
 			if tc.want == nil {
-				if err := Set(process, isPod, nil); err == nil || len(all) > 0 && !errors.Is(err, errNotInPod) {
+				if err := Set(process, isPod, nil); err == nil || len(all) > 0 && !errors.Is(err, ErrNotInPod) {
 					t.Error(err)
 				}
 			}

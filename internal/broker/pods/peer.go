@@ -86,6 +86,11 @@ func IsCgroup(element, pod string) bool {
 	return element == "pod"+pod || strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)
 }
 
+// IsAnyCgroup reports whether an element of a cgroup's path can be that of a Pod.
+func IsAnyCgroup(element string) bool {
+	return strings.HasPrefix(element, "pod") || strings.HasPrefix(element, "kubepods") && strings.Contains(element, "-pod")
+}
+
 // checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the kubelet created
 // for that container. The inodes are compared, because a process may choose the names that it has for them.
 // Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go (makeMounts) and pkg/kubelet/kubelet_getters.go.

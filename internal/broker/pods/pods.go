@@ -28,6 +28,9 @@ type CheckPeer func(conn *net.UnixConn, pod string) (*os.File, error)
 type Pods struct {
 	dir   string
 	check CheckPeer
+	// links is the instance of inotify for links to devices, and events are what it reports.
+	links  int
+	events *os.File
 
 	mu sync.Mutex
 	// libvirtds are the directories in /proc of the libvirtds that were found. They spare libvirtd a connection for each request.
@@ -37,15 +40,16 @@ type Pods struct {
 // New returns Pods for the kubelet's directory of Pods. A check replaces the one that the documentation of the package describes; tests
 // need that.
 func New(dir string, check CheckPeer) *Pods {
-	p := &Pods{dir: dir, check: check, libvirtds: map[string]*os.File{}}
+	p := &Pods{dir: dir, check: check, links: -1, libvirtds: map[string]*os.File{}}
 	if p.check == nil {
 		p.check = p.checkPeer
 	}
 	return p
 }
 
-// Close forgets all processes.
+// Close forgets all processes, and stops watching devices.
 func (p *Pods) Close() {
+	_ = p.events.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.forget(func(string, *os.File) bool { return true })

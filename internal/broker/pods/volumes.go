@@ -91,23 +91,51 @@ func expectMount(dir *os.File) error {
 	return nil
 }
 
-// ClaimDevice returns the number of the device of the one claim with volumeMode Block that an attachment Pod has. The kubelet has a link
-// to the device for each. devices is the directory with the devices that CSI drivers have published, and nodeDev the node's /dev.
+// WatchDevices has a channel receive after the kubelet has removed the link to a device that ClaimDevice has found, until Close.
+func (p *Pods) WatchDevices(removed chan<- struct{}) (err error) {
+	if p.links, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	p.events = os.NewFile(uintptr(p.links), "inotify")
+	go func() {
+		for buffer := make([]byte, unix.SizeofInotifyEvent+unix.NAME_MAX+1); ; {
+			if _, err := p.events.Read(buffer); err != nil {
+				return
+			}
+			select {
+			case removed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return nil
+}
+
+// ClaimDevice opens the file of the device of the one claim with volumeMode Block that an attachment Pod has, as a reference, and returns
+// the device's number. The kubelet has a link to the device for each. devices is the directory with the devices that CSI drivers have
+// published, and nodeDev the node's /dev.
 // Source: kubernetes pkg/volume/util/operationexecutor (GenerateMapVolumeFunc), pkg/volume/csi/csi_block.go (getPublishDir).
-func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (uint64, error) {
+func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (*os.File, uint64, error) {
 	kind, name, err := p.onlyVolume(pod, "volumeDevices")
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
-	link, err := p.open(pod, filepath.Join("volumeDevices", kind, name), unix.O_PATH)
+	links, err := p.open(pod, filepath.Join("volumeDevices", kind), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
+	}
+	defer func() { _ = links.Close() }()
+	// Without a watch, the removal is found out later.
+	_, _ = unix.InotifyAddWatch(p.links, podprocess.Reopen(links), unix.IN_DELETE|unix.IN_MOVED_FROM)
+	link, err := podprocess.OpenAt(links, name, unix.O_PATH|unix.O_NOFOLLOW, podprocess.Beneath)
+	if err != nil {
+		return nil, 0, err
 	}
 	defer func() { _ = link.Close() }()
 	buffer := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(link.Fd()), "", buffer)
 	if err != nil {
-		return 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
+		return nil, 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
 	}
 	// Both directories are the node's, and may have links.
 	target, base := string(buffer[:n]), devices
@@ -115,27 +143,28 @@ func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (uint64, error) {
 	if !found {
 		base = nodeDev
 		if below, found = strings.CutPrefix(target, "/dev/"); !found {
-			return 0, brokerapi.Refused("the claim of attachment Pod %s has its device at %.256q, and not in /dev or from a CSI driver", pod, target)
+			return nil, 0, brokerapi.Refused("the claim of attachment Pod %s has its device at %.256q, and not in /dev or from a CSI driver", pod, target)
 		}
 	}
 	dir, err := openDir(base)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	defer func() { _ = dir.Close() }()
 	device, err := podprocess.OpenAt(dir, below, unix.O_PATH, unix.RESOLVE_BENEATH)
 	if err != nil {
-		return 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
+		return nil, 0, fmt.Errorf("find the device of the claim of attachment Pod %s: %w", pod, err)
 	}
-	defer func() { _ = device.Close() }()
 	var stat unix.Stat_t
-	if err := unix.Fstat(int(device.Fd()), &stat); err != nil {
-		return 0, err
+	err = unix.Fstat(int(device.Fd()), &stat)
+	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFBLK {
+		err = brokerapi.Refused("the claim of attachment Pod %s is no block device", pod)
 	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0, brokerapi.Refused("the claim of attachment Pod %s is no block device", pod)
+	if err != nil {
+		_ = device.Close()
+		return nil, 0, err
 	}
-	return stat.Rdev, nil
+	return device, stat.Rdev, nil
 }
 
 // publishedDevices is where the kubelet lets CSI drivers publish devices, below its root directory.
