@@ -92,7 +92,10 @@ func (t *Transfers) apply(ctx context.Context, transfer *Transfer, monitor *conv
 	name := transfer.domainName()
 	switch step {
 	case convergence.RaiseDowntime:
-		return transfer.source.SetMaxDowntime(ctx, name, monitor.Downtime())
+		if err := transfer.source.SetMaxDowntime(ctx, name, monitor.RaisedDowntime()); err != nil {
+			return err
+		}
+		monitor.SetDowntimeRaised()
 	case convergence.PostCopy:
 		// First: virt-controller keeps the source's Pod during a post-copy, and must read the mode before the target owns the guest.
 		if err := t.RecordMode(ctx, transfer.vmi, v1.MigrationPostCopy); err != nil {

@@ -129,6 +129,8 @@ func decide(t *testing.T, c *Monitor, now time.Time, p *hypervisor.TransferProgr
 		t.Fatalf("the downtime is %s, and %s is allowed", c.downtime, c.rules.downtime)
 	}
 	switch {
+	case got == RaiseDowntime:
+		c.SetDowntimeRaised()
 	case got == PostCopy && c.rules.postCopy:
 		c.postCopyRequested, c.mode = true, v1.MigrationPostCopy
 	case got == StopAndCopy && c.rules.disruption:

@@ -51,6 +51,18 @@ type Monitor struct {
 	// downtime is how long the guest may be paused now, and raisedIn the pass in which it was last raised.
 	downtime time.Duration
 	raisedIn uint64
+	// raise is the last raise of the downtime that was decided.
+	raise raise
+}
+
+// raise is a raise of the downtime. It has no effect before libvirt has accepted it.
+type raise struct {
+	// to is how long the guest may then be paused.
+	to time.Duration
+	// in is the pass in which it was decided.
+	in uint64
+	// deadline is when the transfer must have ended after it, with the stall detection.
+	deadline time.Time
 }
 
 const (
@@ -93,6 +105,17 @@ func (m *Monitor) SetPostCopyRequested() { m.postCopyRequested = true }
 
 // Downtime returns how long the guest may be paused now; 0 leaves it to QEMU.
 func (m *Monitor) Downtime() time.Duration { return m.downtime }
+
+// RaisedDowntime returns how long the guest is to be allowed to be paused, after Decide has returned RaiseDowntime.
+func (m *Monitor) RaisedDowntime() time.Duration { return m.raise.to }
+
+// SetDowntimeRaised records that libvirt has accepted RaisedDowntime.
+func (m *Monitor) SetDowntimeRaised() {
+	m.downtime, m.raisedIn = m.raise.to, m.raise.in
+	if m.stall != nil {
+		m.stall.deadline = m.raise.deadline
+	}
+}
 
 // observe records the progress.
 func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
@@ -162,8 +185,8 @@ func (m *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, s
 	case late:
 		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
 	case m.mode == v1.MigrationPreCopy && m.downtime < m.rules.downtime && remaining(p) > 0 && passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilRaise:
-		m.downtime, m.raisedIn = min(downtimeFactor*m.downtime, m.rules.downtime), p.Iteration
-		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s, %s", m.downtime.Milliseconds(), m.standstill(now, p), Rates(p))
+		m.raise = raise{to: min(downtimeFactor*m.downtime, m.rules.downtime), in: p.Iteration}
+		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s, %s", m.raise.to.Milliseconds(), m.standstill(now, p), Rates(p))
 	default:
 		return Continue, ""
 	}

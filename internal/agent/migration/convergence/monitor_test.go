@@ -154,11 +154,34 @@ func TestDowntimeIsRaisedStepByStep(t *testing.T) {
 			c := New(tc.rules, start)
 			for i, l := range tc.observations {
 				got, why := c.Decide(start.Add(time.Duration(i)*time.Second), l.progress)
+				if got == RaiseDowntime {
+					c.SetDowntimeRaised()
+				}
 				if got != l.want || (why == "") != (got == Continue) || c.downtime != l.downtime {
 					t.Fatalf("observation %d: %s (%q) and %s, want %s and %s", i, got, why, c.downtime, l.want, l.downtime)
 				}
 			}
 		})
+	}
+}
+
+// Otherwise a guest would be disrupted, or its migration aborted, which the allowed downtime would have completed.
+func TestDowntimeThatLibvirtRefusedIsNotRaised(t *testing.T) {
+	fast := uint64(200 << 20)
+	start := time.Now()
+	c := New(Rules{downtime: 200 * time.Millisecond, disruption: true}, start)
+	for i := range uint64(30) {
+		got, why := c.Decide(start.Add(time.Duration(i)*time.Second), in(i+1, 100*i, fast, 0))
+		if want := i >= 3; (got == RaiseDowntime) != want || !want && got != Continue || c.Downtime() != 100*time.Millisecond {
+			t.Fatalf("pass %d: %s (%q), and the downtime is %s", i+1, got, why, c.Downtime())
+		}
+	}
+	if c.RaisedDowntime() != 200*time.Millisecond {
+		t.Errorf("the raised downtime is %s", c.RaisedDowntime())
+	}
+	c.SetDowntimeRaised()
+	if got, why := c.Decide(start.Add(31*time.Second), in(31, 3100, fast, 0)); got != Continue || c.Downtime() != 200*time.Millisecond {
+		t.Errorf("once it is accepted: %s (%q), and the downtime is %s", got, why, c.Downtime())
 	}
 }
 

@@ -233,11 +233,11 @@ func (m *Monitor) switchOver(now time.Time, expected time.Duration) (Step, strin
 	case m.rules.disruption:
 		return m.disrupt(why)
 	case float64(expected) <= float64(longest)*s.possible:
-		s.deadline = now.Add(s.switchover)
 		if m.rules.downtime == 0 {
+			s.deadline = now.Add(s.switchover)
 			return Continue, "" // QEMU allows as much by itself.
 		}
-		m.downtime = longest
+		m.raise = raise{to: longest, deadline: now.Add(s.switchover)}
 		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s", longest.Milliseconds(), why)
 	default:
 		return Abort, fmt.Sprintf("Migration aborted: estimated downtime %dms exceeds max allowed downtime %dms by a factor of more than x%.2f",

@@ -120,9 +120,13 @@ func TestStalledTransferHasDeadline(t *testing.T) {
 	if c.downtime != stallDowntime {
 		t.Errorf("the first downtime is %s", c.downtime)
 	}
-	if _, got, why := simulate(c, 900, 100, 101, 100, 101, 102, 101); got != RaiseDowntime || c.downtime != r.downtime {
-		t.Fatalf("%s (%q), and the downtime is %s", got, why, c.downtime)
+	if _, got, why := simulate(c, 900, 100, 101, 100, 101, 102, 101); got != RaiseDowntime || c.RaisedDowntime() != r.downtime {
+		t.Fatalf("%s (%q), and the downtime is %s", got, why, c.RaisedDowntime())
 	}
+	if c.downtime != stallDowntime || !c.stall.deadline.IsZero() {
+		t.Errorf("before libvirt has accepted it, the downtime is %s and the deadline %s", c.downtime, c.stall.deadline)
+	}
+	c.SetDowntimeRaised()
 	later := observationsOf(9, 9000, 500)[0]
 	if got, why := c.Decide(c.stall.deadline, later); got != Continue {
 		t.Errorf("%s (%q) before the deadline", got, why)
