@@ -23,6 +23,16 @@ const (
 	PausedIOErrorReason = "PausedIOError"
 	// PausedByMigrationMonitorReason: a migration paused the guest.
 	PausedByMigrationMonitorReason = "PausedByMigrationMonitor"
+	// PausedAPIErrorReason: libvirt could not resume the guest after a migration, a dump or a snapshot.
+	PausedAPIErrorReason = "PausedAPIError"
+	// PausedWatchdogReason: the guest's watchdog paused it.
+	PausedWatchdogReason = "PausedWatchdog"
+	// PausedCrashedReason: the guest crashed.
+	PausedCrashedReason = "PausedCrashed"
+	// PausedPostcopyFailedReason: a post-copy failed, and the guest lacks a part of its memory.
+	PausedPostcopyFailedReason = "PausedPostcopyFailed"
+	// PausedUnknownReason: QEMU stopped the guest for a reason that libvirt does not report, such as an internal error of KVM.
+	PausedUnknownReason = "PausedUnknown"
 )
 
 // Reasons of the VMI condition LiveMigratable when it is False.

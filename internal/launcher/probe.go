@@ -143,8 +143,8 @@ func skipReason(ctx context.Context, guest agentClient, domain libvirtwire.Domai
 	return ""
 }
 
-// wantedPauses are the reasons for an intended pause. The probe fails for a guest that was paused by an I/O error, a watchdog or
-// a crash.
+// wantedPauses are the reasons for an intended pause. The probe fails for a guest that was paused by an I/O error, that has stopped by
+// itself, or that libvirt could not resume, also if a later libvirt has another reason for it.
 var wantedPauses = map[libvirtwire.PausedReason]string{
 	libvirtwire.PausedUser:           "paused",
 	libvirtwire.PausedMigration:      "being migrated",

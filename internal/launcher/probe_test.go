@@ -171,6 +171,8 @@ func TestPingOfUnresponsiveGuest(t *testing.T) {
 		"an I/O error":           {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedIOError)}}, pinged: true, code: 1},
 		"a watchdog":             {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedWatchdog)}}, pinged: true, code: 1},
 		"a crash":                {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedCrashed)}}, pinged: true, code: 1},
+		"an internal error":      {guest: guestAgent{states: []domainState{paused(0)}}, pinged: true, code: 1},
+		"not resumed by libvirt": {guest: guestAgent{states: []domainState{paused(14)}}, pinged: true, code: 1},
 		"an unknown reason":      {guest: guestAgent{states: []domainState{paused(99)}}, pinged: true, code: 1},
 		"suspended by the guest": {guest: guestAgent{states: []domainState{{libvirtwire.StatePMSuspended, 0}}}, pinged: true, code: 1},
 		"paused probes":          {guest: guestAgent{note: launcherpod.ProbesNote}},

@@ -85,18 +85,18 @@ var _ = Describe("A guest with full storage", Label("libvirt"), func() {
 		Expect(g.conn.DiskErrors(ctx, g.domain)).To(Equal(map[string]hypervisor.DiskError{"vdb": hypervisor.DiskErrorNoSpace}))
 
 		By("being paused again while there is no space")
-		Expect(g.conn.ResumeAfterIOError(ctx, g.domain)).To(Succeed())
+		Expect(g.conn.ResumeAfter(ctx, g.domain, hypervisor.PausedIOError)).To(Succeed())
 		Eventually(reason).Should(Equal(hypervisor.PausedIOError))
 		Expect(g.output.String()).NotTo(ContainSubstring("written"))
 
 		By("repeating the failed write when there is space")
 		Expect(inMounts(p.daemon.PID(), func() error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=64m") })).To(Succeed())
-		Expect(g.conn.ResumeAfterIOError(ctx, g.domain)).To(Succeed())
+		Expect(g.conn.ResumeAfter(ctx, g.domain, hypervisor.PausedIOError)).To(Succeed())
 		Eventually(g.output.String).Should(ContainSubstring("written"))
 
 		By("staying paused when a user paused it")
 		Expect(g.conn.Pause(ctx, g.domain)).To(Succeed())
-		Expect(g.conn.ResumeAfterIOError(ctx, g.domain)).To(Succeed())
+		Expect(g.conn.ResumeAfter(ctx, g.domain, hypervisor.PausedIOError)).To(Succeed())
 		Expect(reason()).To(Equal(hypervisor.PausedByUser))
 	})
 })

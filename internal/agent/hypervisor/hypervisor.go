@@ -58,8 +58,18 @@ const (
 	PausedByUser = "User"
 	// PausedIOError: a read or write of a disk failed.
 	PausedIOError = "IOError"
-	// PausedTransient: libvirt paused it for a moment, for example while it starts.
+	// PausedTransient: libvirt paused it for a moment, for example while it starts, or a migration did. libvirt or the migration ends this.
 	PausedTransient = "Transient"
+	// PausedAPIError: libvirt paused it for a migration, a dump or a snapshot, and could not resume it afterwards.
+	PausedAPIError = "APIError"
+	// PausedWatchdog: its watchdog expired.
+	PausedWatchdog = "Watchdog"
+	// PausedCrashed: it crashed.
+	PausedCrashed = "Crashed"
+	// PausedPostcopyFailed: a post-copy failed, so that neither side has all of its memory.
+	PausedPostcopyFailed = "PostcopyFailed"
+	// PausedUnknown: any other reason, such as an internal error of QEMU or KVM. Nothing resumes it.
+	PausedUnknown = "Unknown"
 )
 
 // DiskError is why reads or writes of a disk fail.

@@ -40,6 +40,7 @@ type Connection interface {
 	media.Storage
 	guestObserver
 	ioErrorRecoverer
+	apiErrorRecoverer
 	diskGrower
 	interfaceUpdater
 	interfacePlugger

@@ -247,6 +247,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"start domain", func() error { return r.startDomain(ctx, s, c) }},
 		// 10. Before the phases that need to know whether the guest runs.
 		{"recover from I/O error", func() error { return r.recoverFromIOError(ctx, s, c) }},
+		{"recover from API error", func() error { return r.recoverFromAPIError(ctx, s, c) }},
 		{"observe guest", func() error { return r.observeGuest(ctx, s, c) }},
 		// 11. Before the phases that change the guest: libvirt refuses all of that during a dump, after a long wait.
 		{"dump memory", func() error { return r.dumpMemory(ctx, s, c) }},

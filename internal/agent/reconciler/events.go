@@ -47,6 +47,11 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent 
 	default:
 		add(corev1.EventTypeWarning, reasonCredentialsFailed, "Access credentials sync failed: "+credentials.Message)
 	}
+	if c := unrequestedPause(after); c != nil {
+		if known := unrequestedPause(before); known == nil || known.Reason != c.Reason {
+			add(corev1.EventTypeWarning, c.Reason, c.Message)
+		}
+	}
 	if failure := failureOf(after); failure != "" && failure != failureOf(before) {
 		add(corev1.EventTypeWarning, v1.SyncFailed.String(), failure)
 	}

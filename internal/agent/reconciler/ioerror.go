@@ -15,7 +15,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/ratelimit"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 const (
@@ -33,8 +32,8 @@ const (
 type ioErrorRecoverer interface {
 	// DiskErrors returns the disks of a running domain that have failed, by the name of their target.
 	DiskErrors(ctx context.Context, name string) (map[string]hypervisor.DiskError, error)
-	// ResumeAfterIOError resumes a guest that an I/O error paused, and no other.
-	ResumeAfterIOError(ctx context.Context, name string) error
+	// ResumeAfter resumes a guest that is paused for a reason, and no other.
+	ResumeAfter(ctx context.Context, name, reason string) error
 }
 
 // recovery is the state of resuming a guest that an I/O error paused.
@@ -55,7 +54,7 @@ func (r *Reconciler) recoverFromIOError(ctx context.Context, s *scope, guest ioE
 	if s.vmi == nil || !s.domain.Active() || migratesOrWill(s.vmi) {
 		return nil
 	}
-	if !isIOError(s.domain) {
+	if !isPausedFor(s.domain, hypervisor.PausedIOError) {
 		if left := m.tried.Add(resumeProof).Sub(s.now); left > 0 && s.domain.State == hypervisor.StateRunning {
 			// It may be paused again in a moment, so its state is not reported yet.
 			s.settling = true
@@ -76,7 +75,7 @@ func (r *Reconciler) recoverFromIOError(ctx context.Context, s *scope, guest ioE
 		s.requeueAfter(left)
 		return nil
 	}
-	if err := guest.ResumeAfterIOError(ctx, s.domainName()); err != nil {
+	if err := guest.ResumeAfter(ctx, s.domainName(), hypervisor.PausedIOError); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot resume a guest that an I/O error paused")
 	}
 	m.tried, m.next = s.now, s.now.Add(m.pauses.Step())
@@ -84,13 +83,8 @@ func (r *Reconciler) recoverFromIOError(ctx context.Context, s *scope, guest ioE
 	return nil
 }
 
-func isIOError(d *hypervisor.Domain) bool {
-	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedIOError
-}
-
 func pausedByIOError(status *v1.VirtualMachineInstanceStatus) bool {
-	c := vmistatus.FindCondition(status, v1.VirtualMachineInstancePaused)
-	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == v1.PausedIOErrorReason
+	return pausedFor(status, v1.PausedIOErrorReason) != nil
 }
 
 // diskErrors returns a message for each volume whose disk failed. The texts are KubeVirt's (pkg/virt-launcher/notify-client).

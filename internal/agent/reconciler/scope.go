@@ -126,6 +126,8 @@ type podCache struct {
 	starting map[string]*startingMount
 	// recovery is the state of the recovery from an I/O error.
 	recovery recovery
+	// resumed is when resuming the guest was last tried because libvirt could not do it, or zero.
+	resumed time.Time
 	// realtime reports whether the guest's vCPUs have their priority.
 	realtime bool
 	// incoming is the UID of the migration of which the Pod is the target.

@@ -126,30 +126,6 @@ func (s *scope) pausedForTransfer() bool {
 	return isTransient(s.domain) && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.vmi.Status.NodeName
 }
 
-// messageIOError is the message of the condition Paused after an I/O error. KubeVirt's.
-const messageIOError = "VMI was paused, low-level IO error detected"
-
-func setPaused(s *scope, now metav1.Time) {
-	status, d := &s.vmi.Status, s.domain
-	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
-	switch {
-	case s.pausedForTransfer() && !vmistatus.IsConditionTrue(status, v1.VirtualMachineInstancePaused):
-		// This may take long, which allowWorkloadDisruption permits.
-		paused.Reason, paused.Message = v1.PausedByMigrationMonitorReason, "VMI was paused by the migration monitor"
-	case s.inTransition():
-		// The condition stays as it is: libvirt or the agent ends this state, and a user's pause lasts beyond it.
-		return
-	case !d.Active() || d.State != hypervisor.StatePaused:
-		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
-		return
-	case d.Reason == hypervisor.PausedIOError:
-		paused.Reason, paused.Message = v1.PausedIOErrorReason, messageIOError
-	default:
-		paused.Reason, paused.Message = v1.PausedByUserReason, "VMI was paused by user"
-	}
-	vmistatus.SetCondition(status, paused, now)
-}
-
 func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestReport, now metav1.Time) {
 	if !report.connected {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceAgentConnected)

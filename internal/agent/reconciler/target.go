@@ -100,20 +100,15 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 	return state, nil
 }
 
-// runTarget lets the guest run, unless its user has paused it.
+// runTarget lets the guest run, unless its user has paused it, or it has stopped by itself: QEMU may refuse to resume it then.
 func (r *Reconciler) runTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
-	if isPausedByUser(vmi) {
+	if isStopped(&vmi.Status) || pausedFor(&vmi.Status, v1.PausedByUserReason) != nil {
 		return nil
 	}
 	if err := s.connection.ResumeTarget(ctx, s.domainName()); err != nil {
 		return fromConnection(err)
 	}
 	return nil
-}
-
-func isPausedByUser(vmi *v1.VirtualMachineInstance) bool {
-	paused := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstancePaused)
-	return paused != nil && paused.Status == corev1.ConditionTrue && paused.Reason == v1.PausedByUserReason
 }
 
 func (r *Reconciler) targetState(ctx context.Context, s *scope) (protocol.TargetDomain, error) {

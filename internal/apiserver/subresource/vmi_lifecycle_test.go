@@ -49,6 +49,10 @@ func TestLifecycleVerbs(t *testing.T) {
 		{"pause", "garbled", nil, "{", 400, "Can not unmarshal Request body to struct"},
 		{"pause", "wrong dry run", nil, `{"dryRun":["Some"]}`, 400, `dryRun[0]: "Some" is not supported`},
 		{"unpause", "paused", paused, "", 200, ""},
+		{"unpause", "stopped by QEMU", func(vmi *v1.VirtualMachineInstance) {
+			paused(vmi)
+			vmi.Status.Conditions[len(vmi.Status.Conditions)-1].Reason = v1.PausedUnknownReason
+		}, "", 200, ""},
 		{"unpause", "running", nil, "", 409, "VMI is not paused"},
 		{"unpause", "paused by its migration", func(vmi *v1.VirtualMachineInstance) {
 			paused(vmi)

@@ -8,7 +8,7 @@ type SourceDomain uint8
 
 // The states of the source's guest.
 const (
-	// SourceRunning: its CPUs run. A transfer may be in progress.
+	// SourceRunning: its CPUs run, or could: it may be paused for a reason other than a migration. A transfer may be in progress.
 	SourceRunning SourceDomain = iota
 	// SourceSuspended: libvirt has paused it for the switch. It has all of the guest's state but no lock of a disk image, so it cannot
 	// continue as long as the target's QEMU has the locks.

@@ -194,6 +194,12 @@ func scenes() map[string]*world {
 			event(time.Minute, "Pod", "virt-launcher-demo-abcde", "FailedMount", `MountVolume.SetUp failed for volume "cloudinit-udata" : secret "userdata" not found`),
 		"paused":   newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).vmi(onN1().Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedByUserReason, "VMI was paused by user")),
 		"io error": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).vmi(onN1().Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedIOErrorReason, "VMI was paused, IO error")),
+		"stopped": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).vmi(onN1().Condition(v1.VirtualMachineInstancePaused,
+			corev1.ConditionTrue, v1.PausedUnknownReason, "VMI was paused because QEMU stopped it")),
+		"not resumed": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedAPIErrorReason, "VMI was paused")),
+		"failed post-copy": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedPostcopyFailedReason, "VMI was paused")),
 		"failed once": newWorld().vm(v1.RunStrategyOnce, v1.VirtualMachineStatusStopped, nil).
 			vmi(demo().Phase(v1.Failed).With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "LivenessProbeFailed" }).
 				Condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "The livenessProbe failed as often as its failureThreshold allows")),

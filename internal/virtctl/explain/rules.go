@@ -168,13 +168,28 @@ func paused(s *Snapshot) []Finding {
 		return nil
 	}
 	unpause := []string{fmt.Sprintf("%s unpause vm %s --namespace %s", s.Program, s.Name, s.Namespace)}
-	if c.Reason == v1.PausedIOErrorReason {
+	restart := fmt.Sprintf("%s restart %s --namespace %s", s.Program, s.Name, s.Namespace)
+	switch c.Reason {
+	case v1.PausedIOErrorReason:
 		return one(Finding{
 			What: "The guest is paused because its storage failed: " + short(c.Message) + ".",
 			Do:   "Free space, or repair the storage. Then resume it:", Commands: unpause,
 		})
+	case v1.PausedAPIErrorReason:
+		return one(Finding{
+			What: "The guest is paused because libvirt could not resume it after a migration, a dump or a snapshot.",
+			Do:   "Resume it, or restart it:", Commands: append(unpause, restart),
+		})
+	case v1.PausedUnknownReason, v1.PausedCrashedReason, v1.PausedWatchdogReason:
+		return one(Finding{
+			What: "The guest has stopped by itself: " + short(c.Message) + ".", Do: "Reset it, or restart it:",
+			Commands: []string{fmt.Sprintf("%s reset %s --namespace %s", s.Program, s.Name, s.Namespace), restart},
+		})
+	case v1.PausedPostcopyFailedReason:
+		return one(Finding{What: "The guest has lost a part of its memory in a migration.", Do: "Restart it:", Commands: []string{restart}})
+	default:
+		return one(Finding{What: "The guest is paused.", Do: "Resume it:", Commands: unpause})
 	}
-	return one(Finding{What: "The guest is paused.", Do: "Resume it:", Commands: unpause})
 }
 
 // finished reports that the instance has finished.

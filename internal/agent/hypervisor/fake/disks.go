@@ -65,28 +65,28 @@ func (l *Launcher) DiskErrors(ctx context.Context, name string) (map[string]hype
 	return maps.Clone(l.diskErrors), nil
 }
 
-// Resumes returns how often a guest was resumed after an I/O error.
+// Resumes returns how often resuming the guest after a pause that no user requested was tried.
 func (l *Launcher) Resumes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.resumes
 }
 
-// ResumeAfterIOError resumes the guest unless its disks still fail.
-func (l *Launcher) ResumeAfterIOError(ctx context.Context, _ string) error {
-	if err := l.enter(ctx, "resumeAfterIOError"); err != nil {
+// ResumeAfter resumes the guest if it is paused for the reason, unless its disks still fail.
+func (l *Launcher) ResumeAfter(ctx context.Context, _, reason string) error {
+	if found := l.Snapshot(); found != nil && found.State == hypervisor.StatePaused && found.Reason == reason {
+		l.change(func() { l.resumes++ })
+	}
+	if err := l.enter(ctx, "resumeAfter"); err != nil {
 		return err
 	}
 	l.change(func() {
-		if l.domain == nil || l.domain.State != hypervisor.StatePaused || l.domain.Reason != hypervisor.PausedIOError {
+		if l.domain == nil || l.domain.State != hypervisor.StatePaused || l.domain.Reason != reason || len(l.diskErrors) > 0 {
 			return
 		}
-		l.resumes++
-		if len(l.diskErrors) == 0 {
-			l.domain.State, l.domain.Reason = hypervisor.StateRunning, ""
-		}
+		l.domain.State, l.domain.Reason = hypervisor.StateRunning, ""
 	})
-	return l.respond("resumeAfterIOError")
+	return l.respond("resumeAfter")
 }
 
 // GiveHostDir lets the guest's user create files in a directory of the node that the kubelet created for the Pod.

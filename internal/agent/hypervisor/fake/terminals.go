@@ -143,14 +143,17 @@ func (l *Launcher) Unpause(ctx context.Context, name string) error {
 	return nil
 }
 
-// Reset counts the call.
+// Reset counts the call, and lets a guest run that has stopped after an internal error.
 func (l *Launcher) Reset(ctx context.Context, name string) error {
 	if err := l.running(ctx, "reset", name); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.resets++
+	l.change(func() {
+		l.resets++
+		if l.domain.State == hypervisor.StatePaused && l.domain.Reason == hypervisor.PausedUnknown {
+			l.domain.State, l.domain.Reason = hypervisor.StateRunning, ""
+		}
+	})
 	return nil
 }
 

@@ -199,12 +199,13 @@ func (c *Conn) DiskErrors(ctx context.Context, name string) (map[string]hypervis
 	return failed, err
 }
 
-// ResumeAfterIOError resumes a guest that an I/O error paused. It does nothing if the guest is paused for another reason.
-func (c *Conn) ResumeAfterIOError(ctx context.Context, name string) error {
+// ResumeAfter resumes a guest that is paused for a reason, one of the Paused constants. It does nothing if the guest is paused for another
+// one.
+func (c *Conn) ResumeAfter(ctx context.Context, name, reason string) error {
 	return c.call(ctx, queryTimeout, "resume the guest", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
-			state, reason, err := d.GetState()
-			if err != nil || state != libvirt.DOMAIN_PAUSED || libvirt.DomainPausedReason(reason) != libvirt.DOMAIN_PAUSED_IOERROR {
+			state, why, err := d.GetState()
+			if err != nil || state != libvirt.DOMAIN_PAUSED || pausedReason(libvirt.DomainPausedReason(why)) != reason {
 				return err
 			}
 			return d.Resume()
@@ -252,16 +253,31 @@ func stateOf(state libvirt.DomainState, reason int) (hypervisor.State, string) {
 	}
 }
 
+// pausedReason converts libvirt's reason. Only the reasons listed here as transient are: nothing ends a pause for a reason that a later
+// libvirt adds.
 func pausedReason(reason libvirt.DomainPausedReason) string {
-	switch reason {
-	case libvirt.DOMAIN_PAUSED_USER:
-		return hypervisor.PausedByUser
-	case libvirt.DOMAIN_PAUSED_IOERROR:
-		return hypervisor.PausedIOError
-	default:
-		// Starting, saving, migrating: libvirt itself ends this state.
-		return hypervisor.PausedTransient
+	if known, ok := pausedReasons[reason]; ok {
+		return known
 	}
+	return hypervisor.PausedUnknown
+}
+
+var pausedReasons = map[libvirt.DomainPausedReason]string{
+	libvirt.DOMAIN_PAUSED_USER:            hypervisor.PausedByUser,
+	libvirt.DOMAIN_PAUSED_IOERROR:         hypervisor.PausedIOError,
+	libvirt.DOMAIN_PAUSED_WATCHDOG:        hypervisor.PausedWatchdog,
+	libvirt.DOMAIN_PAUSED_CRASHED:         hypervisor.PausedCrashed,
+	libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED: hypervisor.PausedPostcopyFailed,
+	libvirt.DOMAIN_PAUSED_API_ERROR:       hypervisor.PausedAPIError,
+
+	libvirt.DOMAIN_PAUSED_STARTING_UP:   hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_SAVE:          hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_DUMP:          hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_SNAPSHOT:      hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_MIGRATION:     hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_POSTCOPY:      hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedTransient,
 }
 
 var shutoffReasons = map[libvirt.DomainShutoffReason]string{

@@ -73,7 +73,8 @@ func sourceState(state libvirt.DomainState, reason int) protocol.SourceDomain {
 			return protocol.SourceMigrated
 		}
 	}
-	// A guest that a user paused counts as running.
+	// The source has the guest, and may run it. That also applies to one that a user paused, that QEMU stopped, or that libvirt could not
+	// resume after a migration.
 	return protocol.SourceRunning
 }
 

@@ -50,6 +50,12 @@ func TestSourceState(t *testing.T) {
 		{libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_MIGRATION_CANCELED), protocol.SourceRunning},
 		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_USER), protocol.SourceRunning},
 		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_IOERROR), protocol.SourceRunning},
+		// libvirt sets it where it would have resumed the source's guest, so the source keeps the guest.
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_API_ERROR), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_UNKNOWN), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_WATCHDOG), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_CRASHED), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, 1000, protocol.SourceRunning},
 		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_MIGRATION), protocol.SourceSuspended},
 		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_POSTCOPY), protocol.SourcePostCopy},
 		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED), protocol.SourceMigrated},
@@ -59,6 +65,24 @@ func TestSourceState(t *testing.T) {
 	} {
 		if got := sourceState(c.state, c.reason); got != c.want {
 			t.Errorf("state %d, reason %d: got %d, want %d", c.state, c.reason, got, c.want)
+		}
+	}
+}
+
+// Only reasons for which libvirt or a migration ends the pause are transient.
+func TestPausedReason(t *testing.T) {
+	for reason, want := range map[libvirt.DomainPausedReason]string{
+		libvirt.DOMAIN_PAUSED_USER: hypervisor.PausedByUser, libvirt.DOMAIN_PAUSED_IOERROR: hypervisor.PausedIOError,
+		libvirt.DOMAIN_PAUSED_WATCHDOG: hypervisor.PausedWatchdog, libvirt.DOMAIN_PAUSED_CRASHED: hypervisor.PausedCrashed,
+		libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED: hypervisor.PausedPostcopyFailed, libvirt.DOMAIN_PAUSED_API_ERROR: hypervisor.PausedAPIError,
+		libvirt.DOMAIN_PAUSED_UNKNOWN: hypervisor.PausedUnknown, 1000: hypervisor.PausedUnknown, -1: hypervisor.PausedUnknown,
+		libvirt.DOMAIN_PAUSED_STARTING_UP: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_SAVE: hypervisor.PausedTransient,
+		libvirt.DOMAIN_PAUSED_DUMP: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_SNAPSHOT: hypervisor.PausedTransient,
+		libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_MIGRATION: hypervisor.PausedTransient,
+		libvirt.DOMAIN_PAUSED_POSTCOPY: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedTransient,
+	} {
+		if state, got := stateOf(libvirt.DOMAIN_PAUSED, int(reason)); state != hypervisor.StatePaused || got != want {
+			t.Errorf("reason %d: got %s %q, want %q", reason, state, got, want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 // Pause stops the guest's CPUs. It does nothing if the guest is paused.
@@ -17,20 +18,39 @@ func (c *Conn) Pause(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "pause the guest", (*libvirt.Domain).Suspend)
 }
 
-// Unpause resumes the guest's CPUs. It does nothing if the guest runs.
+// Unpause resumes the guest's CPUs. It does nothing if the guest runs, and fails with ErrNotRunning while a migration has it paused: the
+// other side may run it.
 func (c *Conn) Unpause(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "unpause the guest", func(d *libvirt.Domain) error {
-		state, _, err := d.GetState()
+		state, reason, err := d.GetState()
 		if err != nil || state == libvirt.DOMAIN_RUNNING {
 			return err
+		}
+		if state == libvirt.DOMAIN_PAUSED && sourceState(state, reason) != protocol.SourceRunning {
+			return fmt.Errorf("%w: a migration has paused it", hypervisor.ErrNotRunning)
 		}
 		return d.Resume()
 	})
 }
 
-// Reset presses the guest's reset button.
+// Reset presses the guest's reset button. A guest that nobody has paused runs afterwards: QEMU resumes none that has stopped after an
+// internal error or a crash until it is reset.
 func (c *Conn) Reset(ctx context.Context, domain string) error {
-	return c.onDomain(ctx, domain, "reset the guest", func(d *libvirt.Domain) error { return d.Reset(0) })
+	return c.onDomain(ctx, domain, "reset the guest", func(d *libvirt.Domain) error {
+		state, reason, err := d.GetState()
+		if err != nil {
+			return err
+		}
+		if err := d.Reset(0); err != nil || state != libvirt.DOMAIN_PAUSED {
+			return err
+		}
+		switch pausedReason(libvirt.DomainPausedReason(reason)) {
+		case hypervisor.PausedUnknown, hypervisor.PausedCrashed, hypervisor.PausedWatchdog, hypervisor.PausedAPIError:
+			return d.Resume()
+		default:
+			return nil
+		}
+	})
 }
 
 // Reboot requests a reboot from the guest agent, or by the power button if there is no agent. It does not wait for the
