@@ -88,7 +88,7 @@ func command(code *int) *cobra.Command {
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.AddCommand(capabilitiesCommand(), probeCommand(code), bindVolumesCommand())
+	cmd.AddCommand(capabilitiesCommand(), probeCommand(code), awaitGuestCommand(), bindVolumesCommand())
 	given.bind(cmd)
 	return cmd
 }
@@ -135,6 +135,22 @@ func probeCommand(code *int) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&probe.Domain, "domain", "", "name of the guest's domain")
 	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds within which the guest must respond")
+	return cmd
+}
+
+// awaitGuestCommand is the command of the startup probe of a migration's target.
+func awaitGuestCommand() *cobra.Command {
+	var await launcher.Await
+	var seconds int
+	cmd := &cobra.Command{
+		Use: launcherpod.AwaitGuestCommand, Short: "Wait until the guest of a migration runs in this Pod", Args: cobra.NoArgs, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			await.Timeout = time.Duration(seconds) * time.Second
+			return await.Run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&await.Domain, "domain", "", "name of the guest's domain")
+	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds to wait")
 	return cmd
 }
 

@@ -31,6 +31,9 @@ const LauncherBinary = "/usr/bin/virt-launcher"
 // TailBinary is the program of ConsoleLogContainer. KubeVirt's path.
 const TailBinary = "/usr/bin/virt-tail"
 
+// AwaitGuestCommand is the subcommand of the startup probe of a migration's target.
+const AwaitGuestCommand = "await-guest"
+
 // BindVolumesCommand is the subcommand of a Pod whose only purpose is that its volumes are bound.
 const BindVolumesCommand = "bind-volumes"
 

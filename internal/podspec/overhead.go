@@ -90,9 +90,10 @@ var overheadRules = []overheadRule{
 		return when(limited || vmi.IsCPUDedicated(), hardLimitMargin)
 	}},
 	// A probe by the guest agent is a short process: 13.6 MiB resident at its peak, of which at least 6 MiB are text and
-	// read-only data that it shares with the launcher. Both probes can run at the same time.
+	// read-only data that it shares with the launcher. Both probes can run at the same time. The startup probe of a migration's target is
+	// such a process, too.
 	{"probes", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
-		return int64(agentProbes(vmi)) * 8 * mebibyte
+		return int64(probeProcesses(vmi)) * 8 * mebibyte
 	}},
 	// The user's reservation.
 	{"reservedOverhead", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {

@@ -53,12 +53,17 @@ func probe(vmi *v1.VirtualMachineInstance, of *v1.Probe) *corev1.Probe {
 // usesAgent reports whether a probe uses the guest agent.
 func usesAgent(p *v1.Probe) bool { return p != nil && (p.Exec != nil || p.GuestAgentPing != nil) }
 
-func agentProbes(vmi *v1.VirtualMachineInstance) int {
-	n := 0
+// probeProcesses returns how many processes for probes can run in the launcher Pod at a time. On the target of a migration, the first one
+// is that of the startup probe, which every probe has.
+func probeProcesses(vmi *v1.VirtualMachineInstance) int {
+	n, probes := 0, 0
 	for _, p := range []*v1.Probe{vmi.Spec.ReadinessProbe, vmi.Spec.LivenessProbe} {
+		if p != nil {
+			probes++
+		}
 		if usesAgent(p) {
 			n++
 		}
 	}
-	return n
+	return max(n, min(probes, 1))
 }

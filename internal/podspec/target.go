@@ -6,6 +6,7 @@ package podspec
 import (
 	"maps"
 	"math"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,7 +98,7 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 	if target.PostCopy {
 		addDevice(&compute.Resources, deviceUserfaultfd)
 	}
-	awaitGuest(compute)
+	awaitGuest(compute, vmi)
 	return pod, nil
 }
 
@@ -132,14 +133,24 @@ func avoid(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance) {
 	})
 }
 
-// awaitGuest adds a startup probe that delays the liveness probe until the guest runs in this Pod. Otherwise the kubelet would
-// stop the Pod before the migration completes.
-func awaitGuest(compute *corev1.Container) {
-	if compute.LivenessProbe == nil {
+// awaitSeconds is how long one run of the startup probe waits for the guest. Each run that ends without it is an event of the Pod.
+const awaitSeconds = 60
+
+// awaitGuest makes the probes begin when the guest runs in this Pod. Before, a liveness probe would stop the Pod, and a readiness probe
+// would cause events. The initial delay of a readiness probe is for the guest's boot, which is over: the Pod of a guest that runs is to be
+// ready at once. That of a liveness probe delays nothing, and stays for a guest that is migrated while it boots.
+func awaitGuest(compute *corev1.Container, vmi *v1.VirtualMachineInstance) {
+	if compute.LivenessProbe == nil && compute.ReadinessProbe == nil {
 		return
 	}
-	startup := compute.LivenessProbe.DeepCopy()
-	startup.FailureThreshold = math.MaxInt32
-	startup.TerminationGracePeriodSeconds = nil
-	compute.StartupProbe = startup
+	if compute.ReadinessProbe != nil {
+		compute.ReadinessProbe.InitialDelaySeconds = 0
+	}
+	compute.StartupProbe = &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{
+			launcherpod.LauncherBinary, launcherpod.AwaitGuestCommand, "--domain", launcherpod.DomainName(vmi.Namespace, vmi.Name),
+			"--timeout-seconds", strconv.Itoa(awaitSeconds),
+		}}},
+		TimeoutSeconds: awaitSeconds + agentDelay, PeriodSeconds: 1, FailureThreshold: math.MaxInt32,
+	}
 }

@@ -97,17 +97,43 @@ func TestTargetKeepsTheUsersAntiAffinity(t *testing.T) {
 	}
 }
 
-// The kubelet must not kill a Pod before the migration completes.
-func TestTargetHasAStartupProbe(t *testing.T) {
-	vmi := makeVMI().Obj()
-	vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}}, FailureThreshold: 3}
-	compute := buildTarget(t, vmi, podspec.Target{}).Spec.Containers[0]
-	if compute.LivenessProbe == nil || compute.LivenessProbe.FailureThreshold != 3 {
-		t.Fatalf("liveness probe %v", compute.LivenessProbe)
+// The kubelet must not kill a Pod before the migration completes. After that, the Pod must be ready at once, and its liveness probe count.
+func TestProbesOfTargetBeginWithTheGuest(t *testing.T) {
+	ssh := func(delay int32) *v1.Probe {
+		return &v1.Probe{
+			Handler:             v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}},
+			InitialDelaySeconds: delay, PeriodSeconds: 20, FailureThreshold: 3,
+		}
 	}
-	if compute.StartupProbe == nil || compute.StartupProbe.FailureThreshold != math.MaxInt32 ||
-		!cmp.Equal(compute.StartupProbe.ProbeHandler, compute.LivenessProbe.ProbeHandler) {
-		t.Errorf("startup probe %v", compute.StartupProbe)
+	awaits := &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{
+			"/usr/bin/virt-launcher", "await-guest", "--domain", "default_vm", "--timeout-seconds", "60",
+		}}},
+		TimeoutSeconds: 61, PeriodSeconds: 1, FailureThreshold: math.MaxInt32,
+	}
+	for name, tc := range map[string]struct {
+		liveness, readiness *v1.Probe
+		startup             *corev1.Probe
+	}{
+		"none": {}, "liveness": {liveness: ssh(600), startup: awaits}, "readiness": {readiness: ssh(600), startup: awaits},
+		"both": {liveness: ssh(0), readiness: ssh(0), startup: awaits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vmi := makeVMI().Obj()
+			vmi.Spec.LivenessProbe, vmi.Spec.ReadinessProbe = tc.liveness, tc.readiness
+			own, err := podspec.Build(vmi, config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := own.Spec.Containers[0], buildTarget(t, vmi, podspec.Target{}).Spec.Containers[0]
+			want.StartupProbe = tc.startup
+			if want.ReadinessProbe != nil {
+				want.ReadinessProbe.InitialDelaySeconds = 0
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 
