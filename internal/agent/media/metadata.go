@@ -89,8 +89,8 @@ func (p *preparer) publicKeys(carried func(*v1.SSHPublicKeyAccessCredentialPropa
 				return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("the Secrets of accessCredentials: %w: the keys have more than %d bytes",
 					ErrTooMuch, maxFileBytes)}
 			}
-			if len(files[name]) > 0 {
-				keys[strconv.Itoa(len(keys))] = string(files[name])
+			if key := strings.TrimSpace(string(files[name])); key != "" {
+				keys[strconv.Itoa(len(keys))] = key
 			}
 		}
 	}

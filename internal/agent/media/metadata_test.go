@@ -48,7 +48,7 @@ func TestMetadata(t *testing.T) {
 		}
 	}
 	volumes := secrets(map[string]map[string]string{
-		"one-access-cred": {"b": "ssh-ed25519 B", "a": "ssh-ed25519 A\n", "empty": ""}, "drive-access-cred": {"k": "ssh-ed25519 D"},
+		"one-access-cred": {"b": "ssh-ed25519 B", "a": "ssh-ed25519 A\n", "empty": "", "line": "\n"}, "drive-access-cred": {"k": "ssh-ed25519 D"},
 		launcherpod.CredentialsVolume("other.one"): {"k": "ssh-ed25519 C"},
 	})
 	for _, tc := range []struct {
@@ -60,7 +60,7 @@ func TestMetadata(t *testing.T) {
 	}{
 		{name: "NoCloud", vmi: vmiWith(noCloudSource(), all), content: volumes,
 			want: `{"instance-type":"small","instance-id":"5d307ca9-b3ef-428c-8861-06e72d69f223","local-hostname":"vm",` +
-				`"public-keys":{"0":"ssh-ed25519 A\n","1":"ssh-ed25519 B","2":"ssh-ed25519 C"}}`},
+				`"public-keys":{"0":"ssh-ed25519 A","1":"ssh-ed25519 B","2":"ssh-ed25519 C"}}`},
 		{name: "config drive", vmi: vmiWith(configDriveSource(), all), content: volumes,
 			want: `{"instance_type":"small","instance_id":"vm.example.ns","local_hostname":"vm","hostname":"vm",` +
 				`"uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223","public_keys":{"0":"ssh-ed25519 D"}}`},

@@ -80,7 +80,10 @@ func ReadCredentials(credentials []v1.AccessCredential, content media.Content) (
 		names := slices.Sorted(maps.Keys(files))
 		if credential.UserPassword != nil {
 			for _, user := range names {
-				wanted.Passwords[user] = string(files[user])
+				// As in KubeVirt: a Secret that was made of a file often ends with a line feed.
+				if password := strings.TrimSpace(string(files[user])); password != "" {
+					wanted.Passwords[user] = password
+				}
 			}
 			continue
 		}

@@ -52,7 +52,7 @@ var _ = Describe("Access credentials", func() {
 		g := makeGuest(credentialsByAgent).schedule(launchers).
 			writeVolume(media.SecretVolume, "keys-access-cred", map[string]string{"a": "ssh-ed25519 A\n", "b": "# mine\nssh-ed25519 B\nssh-ed25519 C"}).
 			writeVolume(media.SecretVolume, "more-access-cred", map[string]string{"d": "ssh-ed25519 D"}).
-			writeVolume(media.SecretVolume, "passwords-access-cred", map[string]string{"root": "secret"}).
+			writeVolume(media.SecretVolume, "passwords-access-cred", map[string]string{"root": " secret\n", "nobody": "\n"}).
 			assign()
 		c := g.expectCondition(v1.VirtualMachineInstanceAccessCredentialsSynchronized, corev1.ConditionFalse, "")
 		Expect(c.Message).To(Equal("Guest agent is offline"))
