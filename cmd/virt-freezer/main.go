@@ -82,7 +82,7 @@ func main() {
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, freezer.ErrNoAgent), errors.Is(err, freezer.ErrPaused):
+	case errors.Is(err, freezer.ErrNoAgent), errors.Is(err, freezer.ErrPaused), errors.Is(err, freezer.ErrNothing):
 		_, _ = fmt.Println("Nothing was done:", err) // The backup continues, as with KubeVirt.
 	default:
 		_, _ = fmt.Fprintln(os.Stderr, "virt-freezer:", err)

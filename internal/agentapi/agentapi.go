@@ -74,6 +74,9 @@ const (
 	TLSParameter  = "tls"
 )
 
+// WarningHeader is the header of a response with a warning for the user, as defined by RFC 7234.
+const WarningHeader = "Warning"
+
 // CloseTakenOver is the code of the close frame of a console or a screen that another client has taken over, from RFC 6455's
 // range for private use. Other close frames have the codes of RFC 6455: 1000 if the guest's side was closed, 1001 if the agent
 // stops, 1008 if a side does not read, 1011 if a connection failed. Each has a reason text. virt-api forwards CloseTakenOver to

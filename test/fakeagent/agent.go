@@ -54,6 +54,7 @@ type Agent struct {
 	calls     []Call
 	errors    map[string]metav1.Status
 	responses map[string]any
+	warning   string
 	streams   map[string]func(context.Context, *websocket.Conn)
 }
 
@@ -92,6 +93,13 @@ func (a *Agent) SetResponse(verb string, response any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.responses[verb] = response
+}
+
+// SetWarning sets the header Warning of the responses to GET requests.
+func (a *Agent) SetWarning(header string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.warning = header
 }
 
 // Stream replaces the echo on the streams of a verb. The stream ends when serve returns.
@@ -133,6 +141,9 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status, isError := a.errors[verb]
 	response, hasResponse := a.responses[verb]
 	stream := a.streams[verb]
+	if a.warning != "" && r.Method == http.MethodGet {
+		w.Header().Set(agentapi.WarningHeader, a.warning)
+	}
 	a.mu.Unlock()
 	switch {
 	case isError:

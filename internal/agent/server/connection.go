@@ -71,6 +71,8 @@ type Guests interface {
 	GuestUsers(ctx context.Context, domain string) (hypervisor.List[hypervisor.GuestUser], error)
 	// GuestFilesystems returns the mounted file systems.
 	GuestFilesystems(ctx context.Context, domain string) (hypervisor.List[hypervisor.GuestFilesystem], error)
+	// Usage returns what the guest agent last reported about the use of the guest, or nil.
+	Usage() *hypervisor.GuestUsage
 }
 
 // Freezers stops and resumes writes to a guest's file systems.

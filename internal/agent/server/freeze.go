@@ -6,6 +6,7 @@ package server
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
 // defaultUnfreeze is the time after which a guest is thawed if the request has none. Source: KubeVirt's
@@ -38,8 +40,25 @@ func freeze(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 		return apierrors.NewBadRequest("unfreezeTimeout is negative: give 0s for a freeze that lasts until unfreeze, or how long it may last")
 	}
 	if err := v.conn.Freeze(r.Context(), v.domain, limit); err != nil {
-		return err
+		return commandFailed("Freeze", err)
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
+}
+
+// unfreeze ends a freeze.
+func unfreeze(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+	if err := v.conn.Thaw(r.Context(), v.domain); err != nil {
+		return commandFailed("Unfreeze", err)
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// commandFailed returns an error of the guest agent with the words of KubeVirt's (pkg/virt-handler/cmd-client), which clients search for.
+func commandFailed(command string, err error) error {
+	if !errors.Is(err, hypervisor.ErrGuestSilent) && !errors.Is(err, hypervisor.ErrGuestRefused) {
+		return err
+	}
+	return apierrors.NewInternalError(fmt.Errorf("command %s failed: %s", command, hypervisor.CleanLine(err.Error(), maxErrorText)))
 }

@@ -7,14 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/fairqueue"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 // queued returns a verb that waits for a slot in the fair queue. It is for verbs that wait for a guest, or whose response takes
@@ -78,7 +81,17 @@ func userList(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 // filesystemList returns the mounted file systems.
 func filesystemList(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	filesystems, err := v.conn.GuestFilesystems(r.Context(), v.domain)
-	if err != nil {
+	known := v.conn.Usage()
+	switch {
+	case err == nil:
+	case errors.Is(err, hypervisor.ErrGuestRefused) && v.vmi.Status.FSFreezeStatus != "" && known != nil:
+		// The guest agent of a frozen guest reports none.
+		filesystems.Items = known.Filesystems
+		text := fmt.Sprintf("the guest is frozen: its file systems are those of %s ago", time.Since(known.At).Round(time.Second))
+		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
+			w.Header().Add(agentapi.WarningHeader, header)
+		}
+	default:
 		return err
 	}
 	httpserver.WriteJSON(w, http.StatusOK, v1.VirtualMachineInstanceFileSystemList{

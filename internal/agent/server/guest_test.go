@@ -14,6 +14,7 @@ import (
 	"image/color"
 	"image/png"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,6 +86,53 @@ func TestGuestWithoutAgent(t *testing.T) {
 	n.launcher.Fail("agent", fmt.Errorf("%w: %w", hypervisor.ErrGuestRefused, errors.New("guest-get-users is disabled")))
 	code, body := n.do(http.MethodGet, n.url("", agentapi.UserList), "")
 	expectStatus(t, code, body, http.StatusInternalServerError, "guest-get-users is disabled")
+}
+
+// A frozen guest refuses to list its file systems.
+func TestFilesystemsOfAFrozenGuest(t *testing.T) {
+	for name, tc := range map[string]struct {
+		frozen string
+		usage  *hypervisor.GuestUsage
+		code   int
+	}{
+		"with a list":    {"frozen", &hypervisor.GuestUsage{At: time.Now().Add(-time.Hour), Filesystems: guestAgent().Filesystems.Items}, http.StatusOK},
+		"without a list": {"frozen", nil, http.StatusInternalServerError},
+		"not frozen":     {"", &hypervisor.GuestUsage{At: time.Now()}, http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vmi := instance()
+			vmi.Status.FSFreezeStatus = tc.frozen
+			n := newNode(t, nil, vmi, launcherPod())
+			n.launcher.SetAgent(guestAgent())
+			n.launcher.SetUsage(tc.usage)
+			n.launcher.Fail("agent", fmt.Errorf("%w: guest-get-fsinfo is disabled: the agent is in frozen state", hypervisor.ErrGuestRefused))
+			response, err := n.client.Get(n.url("", agentapi.FilesystemList))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = response.Body.Close() }()
+			var list v1.VirtualMachineInstanceFileSystemList
+			warning := response.Header.Get(agentapi.WarningHeader)
+			if err := json.NewDecoder(response.Body).Decode(&list); err != nil || response.StatusCode != tc.code {
+				t.Fatalf("%d, %v", response.StatusCode, err)
+			}
+			if ok := tc.code == http.StatusOK; ok != strings.Contains(warning, "those of 1h0m0s ago") || ok != (len(list.Items) > 0) {
+				t.Errorf("%+v, warning %q", list, warning)
+			}
+		})
+	}
+}
+
+// Clients search for KubeVirt's words.
+func TestFreezeWithoutAgent(t *testing.T) {
+	n := newNode(t, nil)
+	n.launcher.Fail("freeze", fmt.Errorf("%w: QEMU guest agent is not connected", hypervisor.ErrGuestSilent))
+	n.launcher.Fail("thaw", fmt.Errorf("%w: QEMU guest agent is not connected", hypervisor.ErrGuestSilent))
+	for verb, words := range map[string]string{agentapi.Freeze: "command Freeze failed: ", agentapi.Unfreeze: "command Unfreeze failed: "} {
+		code, body := n.do(http.MethodPut, n.url("", verb), "")
+		expectStatus(t, code, body, http.StatusInternalServerError, "Internal error occurred: "+words)
+		expectStatus(t, code, body, http.StatusInternalServerError, "QEMU guest agent is not connected")
+	}
 }
 
 func TestFreeze(t *testing.T) {

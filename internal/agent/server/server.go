@@ -179,7 +179,7 @@ func (s *Server) routes() http.Handler {
 		"GET /" + agentapi.UserList:                           s.queued(userList),
 		"GET /" + agentapi.FilesystemList:                     s.queued(filesystemList),
 		"PUT /" + agentapi.Freeze:                             s.queued(freeze),
-		"PUT /" + agentapi.Unfreeze:                           act(Connection.Thaw),
+		"PUT /" + agentapi.Unfreeze:                           unfreeze,
 		"GET /" + agentapi.PortForward + "/{port}":            s.portForward,
 		"GET /" + agentapi.PortForward + "/{port}/{protocol}": s.portForward,
 	} {

@@ -26,6 +26,7 @@ import (
 	"github.com/coder/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,6 +95,8 @@ type Request struct {
 	Query url.Values
 	// Body is sent as JSON; nil sends none.
 	Body any
+	// Warn is called with a warning of the response to Get; nil ignores warnings.
+	Warn func(text string)
 }
 
 // New returns a Client.
@@ -193,6 +196,11 @@ func (c *Client) Get(ctx context.Context, r Request, into any) error {
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s returned something other than %T: %w", r.Node, into, err))
+	}
+	if text := response.Header.Get(agentapi.WarningHeader); text != "" && r.Warn != nil {
+		if warning, _, err := utilnet.ParseWarningHeader(text); err == nil {
+			r.Warn(singleLine(warning.Text))
+		}
 	}
 	return nil
 }

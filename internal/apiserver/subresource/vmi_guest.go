@@ -15,6 +15,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -35,7 +36,12 @@ func guestInfo[T any](a *API, verb string) func(http.ResponseWriter, *http.Reque
 			return err
 		}
 		info := new(T)
-		if err := a.Agents.Get(r.Context(), agentclient.Request{VMIRef: agent, Verb: verb}, info); err != nil {
+		warn := func(text string) {
+			if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
+				w.Header().Add(agentapi.WarningHeader, header)
+			}
+		}
+		if err := a.Agents.Get(r.Context(), agentclient.Request{VMIRef: agent, Verb: verb, Warn: warn}, info); err != nil {
 			return err
 		}
 		writeObject(w, info)

@@ -32,6 +32,21 @@ func TestGuestInfo(t *testing.T) {
 	if code, text := w.do(http.MethodGet, vmiPath+"vm/userlist", ""); code != http.StatusOK || !strings.Contains(text, `"userName": "root"`) {
 		t.Errorf("got %d %s", code, text)
 	}
+	w.agent.SetResponse("filesystemlist", v1.VirtualMachineInstanceFileSystemList{})
+	for header, want := range map[string]string{
+		`299 - "the guest is frozen"`: `299 - "the guest is frozen"`, "": "", "nonsense": "",
+	} {
+		w.agent.SetWarning(header)
+		response, err := http.Get(w.url + vmiPath + "vm/filesystemlist")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if got := response.Header.Get("Warning"); got != want {
+			t.Errorf("the agent's warning %q became %q", header, got)
+		}
+	}
+	w.agent.SetWarning("")
 	w.agent.SetResponse("filesystemlist", []byte(`"no list"`))
 	w.expect(http.MethodGet, vmiPath+"vm/filesystemlist", "", 500, "the agent of node node1 returned something other than")
 	w.agent.SetResponse("filesystemlist", bytes.Repeat([]byte(" "), 2<<20))

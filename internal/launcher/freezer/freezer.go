@@ -31,6 +31,8 @@ var (
 	ErrNoAgent = errors.New("the guest agent does not respond")
 	// ErrPaused means that the guest is paused: it neither writes nor responds.
 	ErrPaused = errors.New("the guest is paused")
+	// ErrNothing means that the guest has no file systems that can be frozen.
+	ErrNothing = errors.New("the guest has no file systems that can be frozen")
 )
 
 // Hypervisor is the part of libvirtwire.Client that a freeze needs.
@@ -50,7 +52,7 @@ type Freezer struct {
 }
 
 // Freeze freezes the guest's file systems until a time; zero means until Thaw. A guest that is frozen stays frozen, until the new
-// time. The error may be ErrNoAgent or ErrPaused.
+// time. The error may be ErrNoAgent, ErrPaused or ErrNothing.
 func (f Freezer) Freeze(ctx context.Context, until time.Time) error {
 	domain, frozen, err := f.find(ctx)
 	if err != nil {
@@ -63,8 +65,14 @@ func (f Freezer) Freeze(ctx context.Context, until time.Time) error {
 	if frozen {
 		return nil
 	}
-	_, err = f.agentCommand(ctx, domain, "guest-fsfreeze-freeze", freezeTimeout)
-	if err == nil {
+	count, err := f.agentCommand(ctx, domain, "guest-fsfreeze-freeze", freezeTimeout)
+	switch {
+	case err == nil && string(count) == "0":
+		if frozen, err = f.frozen(ctx, domain); err == nil && !frozen {
+			return errors.Join(ErrNothing, f.note(ctx, domain, ""))
+		}
+		return err
+	case err == nil:
 		return nil
 	}
 	// The guest may have received the command, and freeze after the timeout: virt-handler thaws it.
@@ -104,33 +112,37 @@ func (f Freezer) find(ctx context.Context) (libvirtwire.Domain, bool, error) {
 	if state == libvirtwire.StatePaused {
 		return domain, false, ErrPaused
 	}
-	status, err := f.agentCommand(ctx, domain, "guest-fsfreeze-status", commandTimeout)
+	frozen, err := f.frozen(ctx, domain)
 	var refused *libvirtwire.Error
 	if errors.As(err, &refused) && (refused.Code == libvirtwire.CodeAgentUnresponsive || refused.Code == libvirtwire.CodeArgumentUnsupported) {
 		return domain, false, ErrNoAgent
 	}
-	if err != nil {
-		return domain, false, fmt.Errorf("read the guest's freeze status: %w", err)
-	}
-	// Source: qemu qga/qapi-schema.json, GuestFsfreezeStatus.
-	return domain, status == "frozen", nil
+	return domain, frozen, err
 }
 
-// agentCommand sends the guest agent a command without arguments and returns the result, if it is a text.
-func (f Freezer) agentCommand(ctx context.Context, domain libvirtwire.Domain, command string, wait time.Duration) (string, error) {
+// frozen reports whether the guest agent reports the guest as frozen.
+func (f Freezer) frozen(ctx context.Context, domain libvirtwire.Domain) (bool, error) {
+	status, err := f.agentCommand(ctx, domain, "guest-fsfreeze-status", commandTimeout)
+	if err != nil {
+		return false, fmt.Errorf("read the guest's freeze status: %w", err)
+	}
+	// Source: qemu qga/qapi-schema.json, GuestFsfreezeStatus.
+	return string(status) == `"frozen"`, nil
+}
+
+// agentCommand sends the guest agent a command without arguments and returns the result: a number of file systems, or a status.
+func (f Freezer) agentCommand(ctx context.Context, domain libvirtwire.Domain, command string, wait time.Duration) (json.RawMessage, error) {
 	response, err := f.Hypervisor.AgentCommand(ctx, domain, `{"execute":"`+command+`"}`, wait)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var result struct {
 		Return json.RawMessage `json:"return"`
 	}
 	if err := json.Unmarshal([]byte(response), &result); err != nil {
-		return "", fmt.Errorf("read the response of the guest agent: %w", err)
+		return nil, fmt.Errorf("read the response of the guest agent: %w", err)
 	}
-	var text string
-	_ = json.Unmarshal(result.Return, &text) // The other commands return a number of file systems.
-	return text, nil
+	return result.Return, nil
 }
 
 func (f Freezer) note(ctx context.Context, domain libvirtwire.Domain, element string) error {

@@ -22,6 +22,8 @@ type world struct {
 	noteFirst bool
 	// agent is the error of every agent command, hangs that of a freeze.
 	agent, hangs error
+	// bare reports whether the guest has no file systems that can be frozen.
+	bare bool
 }
 
 func (w *world) Lookup(_ context.Context, name string) (libvirtwire.Domain, error) {
@@ -40,7 +42,10 @@ func (w *world) AgentCommand(_ context.Context, _ libvirtwire.Domain, command st
 		if w.hangs != nil {
 			return "", w.hangs
 		}
-		w.frozen, w.noteFirst = true, w.note != ""
+		if w.noteFirst = w.note != ""; w.bare {
+			return `{"return":0}`, nil
+		}
+		w.frozen = true
 		return `{"return":2}`, nil
 	case strings.Contains(command, "freeze-thaw"):
 		w.frozen = false
@@ -98,6 +103,17 @@ func TestNothingToFreeze(t *testing.T) {
 				t.Errorf("thaw: %v", err)
 			}
 		})
+	}
+}
+
+func TestGuestWithoutFileSystems(t *testing.T) {
+	w := &world{state: libvirtwire.StateRunning, bare: true}
+	f := Freezer{Hypervisor: w, Domain: "ns_vm"}
+	if err := f.Freeze(t.Context(), time.Time{}); !errors.Is(err, ErrNothing) || w.note != "" || !w.noteFirst {
+		t.Errorf("%v: %+v", err, w)
+	}
+	if err := f.Thaw(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -80,7 +80,7 @@ func Observe(status *v1.VirtualMachineInstanceStatus, now metav1.Time) {
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceEvictionRequested, Status: corev1.ConditionTrue,
 		Reason:  v1.VirtualMachineInstanceReasonEvictionRequested,
-		Message: fmt.Sprintf("An eviction of the launcher Pod on node %s was requested: the guest has to be migrated.", status.EvacuationNodeName),
+		Message: fmt.Sprintf("An eviction of the launcher Pod on node %s was requested: the guest has to leave the node.", status.EvacuationNodeName),
 	}, now)
 }
 

@@ -94,6 +94,7 @@ type Launcher struct {
 	content         map[string][]byte
 	guest           *hypervisor.GuestInfo
 	credentials     hypervisor.Credentials
+	usage           *hypervisor.GuestUsage
 	lost            map[string]bool
 	opens           int
 	starts          int

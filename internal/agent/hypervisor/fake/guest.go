@@ -62,6 +62,20 @@ func (l *Launcher) GuestFilesystems(ctx context.Context, name string) (hyperviso
 	return agent.Filesystems, nil
 }
 
+// SetUsage sets what the guest agent last reported about the use of the guest.
+func (l *Launcher) SetUsage(usage *hypervisor.GuestUsage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.usage = usage
+}
+
+// Usage returns what the guest agent last reported about the use of the guest.
+func (l *Launcher) Usage() *hypervisor.GuestUsage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.usage
+}
+
 // Freeze writes the freeze to the domain's metadata, as rpc does.
 func (l *Launcher) Freeze(ctx context.Context, name string, limit time.Duration) error {
 	if _, err := l.guestAgent(ctx, "freeze", name); err != nil {

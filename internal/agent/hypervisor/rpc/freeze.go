@@ -28,7 +28,7 @@ const (
 )
 
 // Freeze freezes the guest's file systems until Thaw is called, or at most for limit unless that is zero. If they are frozen
-// already, the limit starts again.
+// already, the limit starts again. It succeeds for a guest without file systems that can be frozen, as in KubeVirt, and leaves no freeze.
 func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
@@ -46,16 +46,22 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 	defer c.notify()
 	// The timer of an earlier freeze is canceled before the lock is released, so that it cannot thaw this one.
 	c.KeepThaw(domain, &note)
-	err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
-		if frozen, err := g.frozen(ctx); err != nil || frozen {
+	frozen := false
+	err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) (err error) {
+		if frozen, err = g.frozen(ctx); err != nil || frozen {
 			return err
 		}
-		_, err := g.execute(ctx, "guest-fsfreeze-freeze", freezeWait)
+		count, err := g.count(ctx, "guest-fsfreeze-freeze")
+		if frozen = count > 0; err == nil && !frozen {
+			frozen, err = g.frozen(ctx)
+		}
 		return err
 	})
 	switch {
-	case err == nil:
+	case err == nil && frozen:
 		return nil
+	case err == nil:
+		return c.recordFreeze(ctx, domain, nil)
 	case errors.Is(err, hypervisor.ErrGuestRefused):
 		return errors.Join(err, c.recordFreeze(ctx, domain, nil))
 	default:
