@@ -82,9 +82,9 @@ func (p *preparer) fileDisk(ctx context.Context, v *v1.Volume, m *filesVolume) (
 		return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("%s %w", m.object, err)}
 	}
 	for name := range files {
-		if len(name) > maxNameBytes {
-			return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("%s: the name %.20s… has %d bytes, and a medium's files may have %d",
-				m.object, name, len(name), maxNameBytes)}
+		if !isoName(name) {
+			return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("%s: a medium cannot have a file %.20s…, with a part of more than %d bytes",
+				m.object, name, maxNameBytes)}
 		}
 	}
 	label := m.label

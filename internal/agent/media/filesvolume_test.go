@@ -61,7 +61,9 @@ func TestFilesVolumes(t *testing.T) {
 		{name: "too much", source: configMap(""), content: filesOf(ConfigMapVolume, map[string]string{"a": strings.Repeat("x", maxFileBytes+1)}),
 			message: "ConfigMap c: too much"},
 		{name: "long name", source: configMap(""), content: filesOf(ConfigMapVolume, map[string]string{strings.Repeat("n", maxNameBytes+1): ""}),
-			message: "has 104 bytes"},
+			message: "more than 253 bytes"},
+		{name: "the longest key", source: configMap(""), content: filesOf(ConfigMapVolume, map[string]string{strings.Repeat("n", 253): "long"}),
+			label: filesLabel, contains: []string{"long"}},
 		{name: "long label", source: configMap(strings.Repeat("l", maxLabelBytes+1)), content: filesOf(ConfigMapVolume, hello),
 			message: "volumeLabel", permanent: true},
 	} {
