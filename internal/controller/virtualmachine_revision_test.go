@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -108,7 +109,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vmi = instance(vm)
 		Expect(*vmi.Spec.Domain.Firmware).To(Equal(first))
 
-		By("removing the recorded identity, as in a revision of an earlier version")
+		By("removing what the revision records, and the VM's record")
 		recorded := m.revisions(vm)[0]
 		delete(recorded.Annotations, firmware.IdentityAnnotation)
 		Expect(k8sClient.Update(ctx, &recorded)).To(Succeed())
@@ -119,10 +120,52 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		stop(vm, vmi)
 		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
 			"patch VirtualMachine/status")
+		Expect(*instance(vm).Spec.Domain.Firmware).To(Equal(first), "the VM has a record of its own")
+		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-name"))
+		stop(vm, instance(vm))
+		delete(ExpectExists(vm).Annotations, firmware.RecordAnnotation)
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		m.expectReconciled(vm, "patch VirtualMachine", "create VirtualMachineInstance", "patch VirtualMachine/status")
 		older := *instance(vm).Spec.Domain.Firmware
 		Expect(older.UUID).NotTo(Equal(first.UUID))
 		Expect(older.Serial).To(BeEmpty())
-		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-name"))
+	})
+
+	It("keeps the identity of a VM that a backup tool has created again from its name, labels, annotations and spec", func() {
+		vm, vmi := runs(builder.MakeVM("vm"))
+		identity := *vmi.Spec.Domain.Firmware
+		before := ExpectExists(vm)
+		Expect(before.Spec.Template.Spec.Domain.Firmware).To(BeNil(), "the spec is never changed")
+		copied := func(name string) *v1.VirtualMachine {
+			return &v1.VirtualMachine{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: before.Namespace, Name: name, Labels: before.Labels, Annotations: maps.Clone(before.Annotations),
+				},
+				Spec: *before.Spec.DeepCopy(),
+			}
+		}
+		By("copying it under another name: that is another VM")
+		other := copied("copy")
+		Expect(k8sClient.Create(ctx, other)).To(Succeed())
+		Expect(m.reconcile(other)).Error().NotTo(HaveOccurred())
+		Expect(*instance(other).Spec.Domain.Firmware).NotTo(Equal(identity))
+		record, found := firmware.RecordOf(other.Namespace, other.Name, ExpectExists(other).Annotations)
+		Expect(found).To(BeTrue())
+		Expect(string(instance(other).Spec.Domain.Firmware.UUID)).To(Equal(record.UUID))
+
+		By("deleting it and creating it again")
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
+		Expect(k8sClient.Delete(ctx, before)).To(Succeed())
+		for range 2 {
+			Expect(m.reconcile(before)).Error().NotTo(HaveOccurred())
+		}
+		restored := copied(before.Name)
+		Expect(k8sClient.Create(ctx, restored)).To(Succeed())
+		Expect(restored.UID).NotTo(Equal(before.UID))
+		Expect(m.reconcile(restored)).Error().NotTo(HaveOccurred())
+		Expect(*instance(restored).Spec.Domain.Firmware).To(Equal(identity))
 	})
 
 	It("requires a restart for a change that cannot be applied live, until the VM is stopped", func() {

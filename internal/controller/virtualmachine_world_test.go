@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -51,6 +52,7 @@ func newVMHarness() *vmHarness {
 func (m *vmHarness) create(b *builder.VM) *v1.VirtualMachine {
 	GinkgoHelper()
 	vm := b.Namespace(m.ns).Finalizers(v1.VirtualMachineControllerFinalizer).Obj()
+	firmware.NewRecord(vm.Namespace, vm.Name).Annotate(&vm.ObjectMeta)
 	ExpectCreated(vm)
 	return ExpectExists(vm)
 }

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package firmware derives the UUID and the serial number of a guest's firmware from its VM. It is pure.
+// Package firmware has the identity of a guest's firmware, its UUID and serial number: their record on the VM, and how they are derived
+// for a VM without one. It is pure.
 package firmware
 
 import (
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/types"
-
-	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// IdentityAnnotation of a start revision is the identity, one of those below, from which the VM's firmware UUID and serial
-// number are derived. A revision without it was created before there was a choice. It is also on the VM in the content of a
+// IdentityAnnotation of a start revision is the identity, one of those below, from which the firmware UUID and serial number of a VM
+// without a Record are derived. A revision without it was created before there was a choice. It is also on the VM in the content of a
 // snapshot. The annotation is Vireo's own.
 const IdentityAnnotation = "kubevirt.io/firmware-identity"
 
-// Identity is what a VM's firmware UUID and serial number are derived from, unless its template has them. KubeVirt writes random
-// ones into the template; docs/adr/0050 has the reasons for deriving them and the compatibility rules.
+// Identity is what the firmware UUID and serial number of a VM without a Record are derived from. docs/adr/0050 has the compatibility
+// rules.
 type Identity string
 
 const (
@@ -37,23 +36,14 @@ var (
 	serialsOfUIDs = uuid.MustParse("c9b9b0d7-5a1f-4b43-b3a4-7b1a1f0f4c68")
 )
 
-// SetIdentity sets the firmware UUID and the serial number that a spec leaves open to those of the VM with a name and a UID.
-// They are the same at each start.
-func SetIdentity(spec *v1.VirtualMachineInstanceSpec, name string, uid types.UID, from Identity) {
-	if spec.Domain.Firmware == nil {
-		spec.Domain.Firmware = &v1.Firmware{}
-	}
-	firmware := spec.Domain.Firmware
+// Derive returns the record of the VM with a namespace, a name and a UID that has none yet. It is the same each time.
+func Derive(namespace, name string, uid types.UID, from Identity) Record {
+	record := Record{VM: recordedVM(namespace, name)}
 	if from == FromName {
-		if firmware.UUID == "" {
-			firmware.UUID = types.UID(uuid.NewSHA1(uuidsOfNames, []byte(name)).String())
-		}
-		return
+		record.UUID = uuid.NewSHA1(uuidsOfNames, []byte(name)).String()
+		return record
 	}
-	if firmware.UUID == "" {
-		firmware.UUID = types.UID(uuid.NewSHA1(uuidsOfUIDs, []byte(uid)).String())
-	}
-	if firmware.Serial == "" {
-		firmware.Serial = uuid.NewSHA1(serialsOfUIDs, []byte(uid)).String()
-	}
+	record.UUID = uuid.NewSHA1(uuidsOfUIDs, []byte(uid)).String()
+	record.Serial = uuid.NewSHA1(serialsOfUIDs, []byte(uid)).String()
+	return record
 }

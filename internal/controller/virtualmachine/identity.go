@@ -4,13 +4,40 @@
 package virtualmachine
 
 import (
+	"context"
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/firmware"
 )
 
-// identityOf returns a VM's identity. revisions are those of its earlier starts. VMs that started before the choice was recorded
+// addVMMetadata adds the finalizer, and the record of the guest's identity. Admission adds both, so that a start costs no write for them;
+// but a name that the API server generates is not known then, and VMs that were created before there were records have none.
+func addVMMetadata(ctx context.Context, s *Scope) error {
+	const finalizer = v1.VirtualMachineControllerFinalizer
+	record, recorded := firmware.RecordOf(s.VM.Namespace, s.VM.Name, s.VM.Annotations)
+	if !recorded {
+		revisions, err := listStartRevisions(ctx, s)
+		if err != nil {
+			return err
+		}
+		record = firmware.Derive(s.VM.Namespace, s.VM.Name, s.VM.UID, identityOf(s.VM, revisions))
+	}
+	s.identity = record
+	if recorded && slices.Contains(s.VM.Finalizers, finalizer) {
+		return nil
+	}
+	return s.patchVM(ctx, func(vm *v1.VirtualMachine) {
+		record.Annotate(&vm.ObjectMeta)
+		if !slices.Contains(vm.Finalizers, finalizer) {
+			vm.Finalizers = append(vm.Finalizers, finalizer)
+		}
+	})
+}
+
+// identityOf returns what the identity of a VM without a record is derived from. revisions are those of its earlier starts. VMs that started before the choice was recorded
 // keep their UUID, and so do those that KubeVirt's controller ran, which have its annotation.
 func identityOf(vm *v1.VirtualMachine, revisions []metav1.PartialObjectMetadata) firmware.Identity {
 	for i := range revisions {

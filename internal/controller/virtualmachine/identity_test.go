@@ -50,38 +50,7 @@ func TestIdentityOf(t *testing.T) {
 }
 
 func render(vm *v1.VirtualMachine, from firmware.Identity) *v1.VirtualMachineInstance {
-	return newInstance(vm, vm.Spec.Template, from, false)
-}
-
-func TestIdentity(t *testing.T) {
-	of := func(namespace, uid string, from firmware.Identity) v1.Firmware {
-		return *render(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from).Spec.Domain.Firmware
-	}
-	for _, from := range []firmware.Identity{firmware.FromUID, firmware.FromName} {
-		if again := of("a", "1", from); again != of("a", "1", from) {
-			t.Errorf("%s: the second start has another identity: %+v", from, again)
-		}
-	}
-	if one, other := of("a", "1", firmware.FromUID), of("b", "2", firmware.FromUID); one.UUID == other.UUID || one.Serial == other.Serial {
-		t.Errorf("two VMs of one name share %+v", one)
-	}
-	if got := of("a", "1", firmware.FromUID); got.Serial == "" || got.Serial == string(got.UUID) || got.UUID == "1" {
-		t.Errorf("UUID %q, serial number %q", got.UUID, got.Serial)
-	}
-	// The UUID that KubeVirt derives from this name.
-	if got, want := of("a", "1", firmware.FromName), (v1.Firmware{UUID: "d633a622-2335-5606-93ae-d432b7c7f2d2"}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
-func TestIdentityOfTemplateTakesPrecedence(t *testing.T) {
-	own := v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223", Serial: "mine"}
-	vm := builder.MakeVM("vm").UID("1").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.Firmware = own.DeepCopy() }).Obj()
-	for _, from := range []firmware.Identity{firmware.FromUID, firmware.FromName} {
-		if got := *render(vm, from).Spec.Domain.Firmware; got != own {
-			t.Errorf("%s: %+v became %+v", from, own, got)
-		}
-	}
+	return newInstance(vm, vm.Spec.Template, firmware.Derive(vm.Namespace, vm.Name, vm.UID, from), false)
 }
 
 func TestSerialNumberInTemplateNeedsNoRestart(t *testing.T) {

@@ -122,7 +122,7 @@ func startHalted(ctx context.Context, s *Scope) error {
 
 // newInstance renders the instance from the VM's expanded template. The VM's own labels and annotations are not copied.
 func newInstance(
-	vm *v1.VirtualMachine, template *v1.VirtualMachineInstanceTemplateSpec, from firmware.Identity, paused bool,
+	vm *v1.VirtualMachine, template *v1.VirtualMachineInstanceTemplateSpec, identity firmware.Record, paused bool,
 ) *v1.VirtualMachineInstance {
 	template = template.DeepCopy()
 	vmi := &v1.VirtualMachineInstance{
@@ -143,7 +143,7 @@ func newInstance(
 	if paused {
 		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 	}
-	firmware.SetIdentity(&vmi.Spec, vm.Name, vm.UID, from)
+	identity.Apply(&vmi.Spec)
 	return vmi
 }
 
@@ -156,13 +156,12 @@ func createVMI(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return s.failReference(err)
 	}
-	from, err := recordRevision(ctx, s)
-	if err != nil {
+	if err := recordRevision(ctx, s); err != nil {
 		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 		return err
 	}
 	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
-	vmi := newInstance(s.VM, template, from, paused)
+	vmi := newInstance(s.VM, template, s.identity, paused)
 	vmi.Spec.Architecture = s.architecture(template)
 	nameReferences(vmi, &s.Status)
 	err = s.Client.Create(ctx, vmi)

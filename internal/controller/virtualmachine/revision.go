@@ -29,20 +29,20 @@ type revisionData struct {
 }
 
 // recordRevision stores the spec of which an instance is about to be made. A second start from the same generation reuses the
-// revision of the first. It returns the VM's identity, which each new revision takes over from the earlier ones.
-func recordRevision(ctx context.Context, s *Scope) (firmware.Identity, error) {
+// revision of the first. What the identity of a VM without a record is derived from, each new revision takes over from the earlier ones.
+func recordRevision(ctx context.Context, s *Scope) error {
 	revisions, err := listStartRevisions(ctx, s)
 	if err != nil {
-		return "", err
+		return err
 	}
-	from, name := identityOf(s.VM, revisions), v1.StartRevisionName(s.VM.UID, s.VM.Generation)
+	name := v1.StartRevisionName(s.VM.UID, s.VM.Generation)
 	for i := range revisions {
 		if revisions[i].Name == name {
-			return from, nil
+			return nil
 		}
 	}
 	data, annotations := revisionData{Spec: *s.VM.Spec.DeepCopy()}, map[string]string{
-		firmware.IdentityAnnotation: string(from), dataFormAnnotation: dataFormSorted,
+		firmware.IdentityAnnotation: string(identityOf(s.VM, revisions)), dataFormAnnotation: dataFormSorted,
 	}
 	for _, class := range reference.Classes {
 		matcher, ref := class.MatcherOf(&data.Spec), class.RefOf(&s.Status)
@@ -56,7 +56,7 @@ func recordRevision(ctx context.Context, s *Scope) (firmware.Identity, error) {
 		raw, err = reference.SortKeys(raw)
 	}
 	if err != nil {
-		return "", fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+		return fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	revision := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -72,9 +72,9 @@ func recordRevision(ctx context.Context, s *Scope) (firmware.Identity, error) {
 		Revision: s.VM.Generation,
 	}
 	if err := s.Client.Create(ctx, revision); err != nil && !apierrors.IsAlreadyExists(err) {
-		return "", fmt.Errorf("create ControllerRevision %s: %w", name, err)
+		return fmt.Errorf("create ControllerRevision %s: %w", name, err)
 	}
-	return from, nil
+	return nil
 }
 
 // deleteOldRevisions deletes the revisions of earlier starts. It runs after the instance was created: nothing refers to them any
@@ -129,7 +129,7 @@ func startedFrom(s *Scope) string {
 	return ""
 }
 
-// StoredIdentity returns what the VM's firmware UUID and serial number are derived from.
+// StoredIdentity returns what the firmware UUID and serial number of a VM without a record are derived from.
 func StoredIdentity(ctx context.Context, s *Scope) (firmware.Identity, error) {
 	revisions, err := listStartRevisions(ctx, s)
 	return identityOf(s.VM, revisions), err

@@ -23,6 +23,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -68,6 +69,8 @@ type Scope struct {
 	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 
+	// identity is that of the VM's guest.
+	identity firmware.Record
 	// deleted reports whether this reconciliation deleted the instance.
 	deleted bool
 	// dataVolumes are the existing DataVolumes of the VM's volumes, by name. noImporter reports whether DataVolumes are not
@@ -145,8 +148,8 @@ func act(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp != nil {
 		return removeVMI(ctx, s)
 	}
-	// 1. The VM has its finalizer before it has an instance.
-	if err := addVMFinalizer(ctx, s); err != nil {
+	// 1. The VM has its finalizer and the record of its identity before it has an instance.
+	if err := addVMMetadata(ctx, s); err != nil {
 		return err
 	}
 	// 2. Instances with another owner are not touched.
@@ -198,15 +201,6 @@ func (s *Scope) Load(ctx context.Context) error {
 	}
 	s.VMI = vmi
 	return nil
-}
-
-func addVMFinalizer(ctx context.Context, s *Scope) error {
-	if slices.Contains(s.VM.Finalizers, v1.VirtualMachineControllerFinalizer) {
-		return nil
-	}
-	return s.patchVM(ctx, func(vm *v1.VirtualMachine) {
-		vm.Finalizers = append(vm.Finalizers, v1.VirtualMachineControllerFinalizer)
-	})
 }
 
 // removeVMFinalizer removes the finalizer of a deleted VM when its instance no longer exists, or was orphaned.

@@ -15,6 +15,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -54,7 +55,8 @@ func (w *World) hasImage(s *source) bool { return w.Config.OCI && w.hasManifests
 func (w *World) manifests(s *source) (*content.Manifests, error) {
 	exported := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: s.vm.Name, Labels: s.vm.Labels, Annotations: map[string]string{}}, Spec: *s.vm.Spec.DeepCopy()}
 	for key, value := range s.vm.Annotations {
-		if key != corev1.LastAppliedConfigAnnotation && !reserved(key) {
+		// A VM that is created from the manifest under its name is the same VM.
+		if key == firmware.RecordAnnotation || key != corev1.LastAppliedConfigAnnotation && !reserved(key) {
 			exported.Annotations[key] = value
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/test/builder"
 	"github.com/vireo-project/vireo/test/health"
 )
@@ -78,7 +79,7 @@ func claimWorld(changes ...func(*corev1.PersistentVolumeClaim)) *World {
 func exportedVM() *v1.VirtualMachine {
 	vm := builder.MakeVM("vm").Namespace("default").UID("vm-uid").Strategy(v1.RunStrategyHalted).
 		Template(builder.MakeVMI("vm").PVC("root", "root").PVC("more", "more")).Obj()
-	vm.Annotations = map[string]string{"mine": "1", "kubevirt.io/latest-observed-api-version": "v1", corev1.LastAppliedConfigAnnotation: "{}"}
+	vm.Annotations = map[string]string{"mine": "1", firmware.RecordAnnotation: "identity", "kubevirt.io/latest-observed-api-version": "v1", corev1.LastAppliedConfigAnnotation: "{}"}
 	return vm
 }
 
@@ -473,7 +474,7 @@ func TestManifests(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"http":{"certConfigMap":"export-ca-cm-export","secretExtraHeaders":["header-secret-export"],"url":"https://virt-export-export.default.svc/volumes/root/disk.img.gz"}`,
-		`"metadata":{"name":"more"},"spec":{"source":{"http":`, `"volumeMode":"Block"`, `"annotations":{"mine":"1"}`, `"storage":"1Gi"`,
+		`"metadata":{"name":"more"},"spec":{"source":{"http":`, `"volumeMode":"Block"`, `"annotations":{"kubevirt.io/guest-identity":"identity","mine":"1"}`, `"storage":"1Gi"`,
 	} {
 		if !strings.Contains(string(raw), want) {
 			t.Errorf("%s is not in %s", want, raw)

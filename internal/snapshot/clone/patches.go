@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
 )
 
 // Limits of filters. A filter is a regular expression, which needs memory when it is compiled, and time for each character of a key.
@@ -42,6 +43,7 @@ type operation struct {
 const (
 	pathInterface = "/spec/template/spec/domain/devices/interfaces/%d/macAddress"
 	pathFirmware  = "/spec/template/spec/domain/firmware"
+	pathMetadata  = "/metadata/annotations/"
 )
 
 // patches returns the JSON patch operations that turn the VM in a snapshot into the target, which shares neither MAC addresses nor the
@@ -54,13 +56,14 @@ func patches(vmClone *v1beta1.VirtualMachineClone, source *snapshotv1beta1.Virtu
 	)
 	annotations := maps.Clone(source.Annotations)
 	delete(annotations, snapshot.LastRestoreAnnotation) // The restore sets it on the target.
+	delete(annotations, firmware.RecordAnnotation)      // The restore or identity removes it.
 	for _, list := range []struct {
 		path    string
 		keys    map[string]string
 		filters []string
 	}{
 		{"/metadata/labels/", source.Labels, spec.LabelFilters},
-		{"/metadata/annotations/", annotations, spec.AnnotationFilters},
+		{pathMetadata, annotations, spec.AnnotationFilters},
 		{"/spec/template/metadata/labels/", template.ObjectMeta.Labels, spec.Template.LabelFilters},
 		{"/spec/template/metadata/annotations/", template.ObjectMeta.Annotations, spec.Template.AnnotationFilters},
 	} {
@@ -93,13 +96,16 @@ func addresses(interfaces []v1.Interface, chosen map[string]string) []operation 
 	return out
 }
 
-// identity returns the operation that removes UUID and serial number, and sets the requested serial number. If they are missing, they are
-// derived from the UID of the VM. KubeVirt ignores a requested serial number if the source's template has no firmware. keepsName reports
-// whether the target has the name of the source, which was deleted. The operation is then always needed, because the restore would
-// otherwise set the UUID and the serial number of the source.
+// identity returns the operations that remove UUID and serial number, and set the requested serial number, so that the target gets its own.
+// KubeVirt ignores a requested serial number if the source's template has no firmware. keepsName reports whether the target has the name of
+// the source, which was deleted: the restore gives it the record of the source's identity, unlike a target with another name.
 func identity(source *v1.Firmware, serial *string, keepsName bool) []operation {
-	if source == nil && serial == nil && !keepsName {
-		return nil
+	var out []operation
+	if keepsName {
+		out = append(out, operation{Op: "remove", Path: pathMetadata + escape.Replace(firmware.RecordAnnotation)})
+	}
+	if source == nil && serial == nil {
+		return out
 	}
 	changed := v1.Firmware{}
 	if source != nil {
@@ -109,7 +115,7 @@ func identity(source *v1.Firmware, serial *string, keepsName bool) []operation {
 	if serial != nil {
 		changed.Serial = *serial
 	}
-	return []operation{{"add", pathFirmware, changed}}
+	return append(out, operation{"add", pathFirmware, changed})
 }
 
 // removals returns the operations that remove the keys that filters do not keep.

@@ -46,7 +46,7 @@ func TestPatches(t *testing.T) {
 			change: func(s *spec) { s.NewSMBiosSerial = ptr.To("new") },
 			want:   []string{noAddress, `{"op":"add","path":"/spec/template/spec/domain/firmware","value":{"serial":"new"}}`},
 		},
-		"the name of the source": {target: "vm", want: []string{noAddress, `{"op":"add","path":"/spec/template/spec/domain/firmware","value":{}}`}},
+		"the name of the source": {target: "vm", want: []string{noAddress, `{"op":"remove","path":"/metadata/annotations/kubevirt.io~1guest-identity"}`}},
 		"patches of the user": {
 			change: func(s *spec) { s.Patches = []string{`{"op":"remove","path":"/spec/x"}`} }, want: []string{noAddress, `{"op":"remove","path":"/spec/x"}`},
 		},
@@ -54,6 +54,7 @@ func TestPatches(t *testing.T) {
 			vm: func(vm *vm) {
 				vm.Labels["a/b~c"] = ""
 				vm.Annotations[firmware.IdentityAnnotation], vm.Annotations[snapshot.LastRestoreAnnotation] = "x", "old-1"
+				vm.Annotations[firmware.RecordAnnotation] = "x"
 				vm.Spec.Template.ObjectMeta.Labels, vm.Spec.Template.ObjectMeta.Annotations = map[string]string{"l": ""}, map[string]string{"a": ""}
 			},
 			change: func(s *spec) {

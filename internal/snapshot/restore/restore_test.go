@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/test/health"
 )
 
@@ -302,27 +303,53 @@ func TestOfRunningAndHalted(t *testing.T) {
 }
 
 func TestIdentityOfANewTarget(t *testing.T) {
-	same := newCluster()
-	again(same)
-	same.run(t, all)
+	recorded := firmware.NewRecord("ns", "vm")
+	for name, tc := range map[string]struct {
+		prepare func(*cluster)
+		want    func(source *v1.VirtualMachine) *firmware.Record
+	}{
+		"created again": {func(c *cluster) {
+			recorded.VM = c.Restore.Namespace + "/vm"
+			recorded.Annotate(&c.Content.Spec.Source.VirtualMachine.ObjectMeta)
+			again(c)
+		}, func(*v1.VirtualMachine) *firmware.Record { return &recorded }},
+		"created again, from an earlier version's snapshot": {again, func(source *v1.VirtualMachine) *firmware.Record {
+			return ptr.To(firmware.Derive(source.Namespace, "vm", source.UID, firmware.FromUID))
+		}},
+		"created again, from KubeVirt's snapshot": {func(c *cluster) {
+			delete(c.Content.Spec.Source.VirtualMachine.Annotations, "kubevirt.io/firmware-identity")
+			again(c)
+		}, func(source *v1.VirtualMachine) *firmware.Record {
+			return ptr.To(firmware.Derive(source.Namespace, "vm", source.UID, firmware.FromName))
+		}},
+		"another name": {func(c *cluster) {
+			recorded.Annotate(&c.Content.Spec.Source.VirtualMachine.ObjectMeta)
+			toNew(c)
+		}, func(*v1.VirtualMachine) *firmware.Record { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			source := c.Target.DeepCopy()
+			tc.prepare(c)
+			c.run(t, all)
+			var got *firmware.Record
+			if text, found := c.Target.Annotations[firmware.RecordAnnotation]; found {
+				record, valid := firmware.RecordOf(c.Target.Namespace, c.Target.Name, c.Target.Annotations)
+				if got = &record; !valid {
+					t.Errorf("the record is %s", text)
+				}
+			}
+			if diff := cmp.Diff(tc.want(source), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if got := c.Target.Spec.Template.Spec.Domain.Firmware; got != nil {
+				t.Errorf("the template has %+v", got)
+			}
+		})
+	}
 	other := newCluster()
 	toNew(other)
 	other.run(t, all)
-	ofKubeVirt := newCluster()
-	delete(ofKubeVirt.Content.Spec.Source.VirtualMachine.Annotations, "kubevirt.io/firmware-identity")
-	again(ofKubeVirt)
-	ofKubeVirt.run(t, all)
-	if got := same.Target.Spec.Template.Spec.Domain.Firmware; got == nil || got.UUID == "" || got.Serial == "" {
-		t.Errorf("a VM that is created again has %+v", got)
-	}
-	if got := other.Target.Spec.Template.Spec.Domain.Firmware; got != nil {
-		t.Errorf("a VM of another name has %+v", got)
-	}
-	// The UUID that KubeVirt derives from this name.
-	want := &v1.Firmware{UUID: "d633a622-2335-5606-93ae-d432b7c7f2d2"}
-	if diff := cmp.Diff(want, ofKubeVirt.Target.Spec.Template.Spec.Domain.Firmware); diff != "" {
-		t.Errorf("a VM from KubeVirt's snapshot (-want +got):\n%s", diff)
-	}
 	if got := other.Target.Spec.Template.Spec.Domain.Devices.Interfaces[0].MacAddress; got != mac {
 		t.Errorf("without a patch, the address is %q", got)
 	}

@@ -74,18 +74,23 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	return vm, s.checkShared(vm)
 }
 
-// identify sets the firmware UUID and serial number of the former guest in a VM that is created again under its name. They were derived
-// from the UID of the former VM. A VM with another name gets its own.
+// identify gives a VM that is created again under its name the identity of the former guest: what the snapshot records of it or, in one of
+// an earlier version or of KubeVirt, that which was derived from the former VM. A VM with another name gets its own.
 func (s *scope) identify(vm *v1.VirtualMachine) {
+	source := s.source()
 	if !s.targetsSource() {
+		delete(vm.Annotations, firmware.RecordAnnotation)
 		return
 	}
-	source := s.source()
-	from := firmware.FromName // KubeVirt has taken the snapshot.
-	if firmware.Identity(source.Annotations[firmware.IdentityAnnotation]) == firmware.FromUID {
-		from = firmware.FromUID
+	record, recorded := firmware.RecordOf(vm.Namespace, vm.Name, source.Annotations)
+	if !recorded {
+		from := firmware.FromName // KubeVirt has taken the snapshot.
+		if firmware.Identity(source.Annotations[firmware.IdentityAnnotation]) == firmware.FromUID {
+			from = firmware.FromUID
+		}
+		record = firmware.Derive(vm.Namespace, vm.Name, source.UID, from)
 	}
-	firmware.SetIdentity(&vm.Spec.Template.Spec, source.Name, source.UID, from)
+	record.Annotate(&vm.ObjectMeta)
 }
 
 // spec returns the spec of the snapshot's VM with the restored volumes and revisions.

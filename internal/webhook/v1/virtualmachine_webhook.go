@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,15 +21,17 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/virtualmachines-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
 
-// vmMutator adds the finalizer to a new VM and changes nothing else. It constructs the patch itself, because a patch that is computed from
-// the decoded object would also add the zero values of Go's types to the user's spec.
+// vmMutator adds the finalizer and the record of the guest's identity to a new VM, keeps that record when a client replaces the VM without it,
+// and changes nothing else. It constructs the patch itself, because a patch that is computed from the decoded object would also add the zero
+// values of Go's types to the user's spec.
 type vmMutator struct {
 	decoder admission.Decoder
 }
@@ -38,15 +42,40 @@ func (m *vmMutator) Handle(_ context.Context, request admission.Request) admissi
 	if err := m.decoder.DecodeRaw(request.Object, vm); err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	const finalizer = v1.VirtualMachineControllerFinalizer
-	switch {
-	case slices.Contains(vm.Finalizers, finalizer):
-		return admission.Allowed("")
-	case len(vm.Finalizers) == 0:
-		return admission.Patched("", jsonpatch.NewOperation("add", "/metadata/finalizers", []string{finalizer}))
-	default:
-		return admission.Patched("", jsonpatch.NewOperation("add", "/metadata/finalizers/-", finalizer))
+	var patches []jsonpatch.Operation
+	record := firmware.NewRecord(request.Namespace, vm.Name)
+	if request.Operation == admissionv1.Update {
+		before := &metav1.PartialObjectMetadata{}
+		if err := m.decoder.DecodeRaw(request.OldObject, before); err != nil {
+			return admission.Errored(http.StatusBadRequest, err)
+		}
+		var recorded bool
+		if record, recorded = firmware.RecordOf(request.Namespace, vm.Name, before.Annotations); !recorded {
+			return admission.Allowed("")
+		}
+	} else if !slices.Contains(vm.Finalizers, v1.VirtualMachineControllerFinalizer) {
+		patches = append(patches, addFinalizer(vm))
 	}
+	// A name that the API server generates is not known yet: virt-controller adds the record.
+	if _, recorded := firmware.RecordOf(request.Namespace, vm.Name, vm.Annotations); !recorded && vm.Name != "" {
+		patches = append(patches, setRecord(vm, record))
+	}
+	return admission.Patched("", patches...)
+}
+
+func addFinalizer(vm *metav1.PartialObjectMetadata) jsonpatch.Operation {
+	const finalizer = v1.VirtualMachineControllerFinalizer
+	if len(vm.Finalizers) == 0 {
+		return jsonpatch.NewOperation("add", "/metadata/finalizers", []string{finalizer})
+	}
+	return jsonpatch.NewOperation("add", "/metadata/finalizers/-", finalizer)
+}
+
+func setRecord(vm *metav1.PartialObjectMetadata, record firmware.Record) jsonpatch.Operation {
+	if len(vm.Annotations) == 0 {
+		return jsonpatch.NewOperation("add", "/metadata/annotations", map[string]string{firmware.RecordAnnotation: record.Text()})
+	}
+	return jsonpatch.NewOperation("add", "/metadata/annotations/"+strings.ReplaceAll(firmware.RecordAnnotation, "/", "~1"), record.Text())
 }
 
 // vmValidator validates a VM by the rules for its VMI.
