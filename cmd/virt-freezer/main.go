@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/launcher/freezer"
+	"github.com/vireo-project/vireo/internal/launcher/vmstate"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
@@ -64,7 +65,10 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("connect to libvirtd: %w", err)
 	}
 	defer client.Close()
-	guest := freezer.Freezer{Hypervisor: client, Domain: launcherpod.DomainName(o.namespace, o.name)}
+	guest := freezer.Freezer{
+		Hypervisor: client, Domain: launcherpod.DomainName(o.namespace, o.name),
+		SyncState: func() error { return vmstate.Sync(launcherpod.StateDir) },
+	}
 	if o.unfreeze {
 		return guest.Thaw(ctx)
 	}

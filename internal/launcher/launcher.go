@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcher/tail"
+	"github.com/vireo-project/vireo/internal/launcher/vmstate"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -66,6 +67,7 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	if err := prepare(log, launcherpod.TrackedDisksDir); err != nil {
 		return internal(err)
 	}
+	keepState(ctx, options)
 	finishConsole, err := logConsole(ctx)
 	if err != nil {
 		return internal(err)
@@ -81,6 +83,36 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	stopLibvirtd(log, libvirtd)
 	finishConsole()
 	return outcome, code
+}
+
+// keepState prepares the persistent state for the guest, if the Pod has a claim with it, and writes its changes to the disk from then on.
+// A failure does not prevent the start: virt-handler reports state that the guest cannot use.
+func keepState(ctx context.Context, options Options) {
+	const claim = launcherpod.StateDir
+	log := logr.FromContextOrDiscard(ctx)
+	if _, err := os.Stat(claim); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	adopted, err := vmstate.Adopt(claim, options.Name, os.Getenv(launcherpod.FirmwareUUIDEnv))
+	if err != nil {
+		log.Error(err, "Cannot use persistent state with another name")
+	}
+	for _, name := range adopted {
+		log.Info("The guest gets the persistent state that has the name of another guest", "file", name)
+	}
+	empty, err := vmstate.RemoveTornAuthority(claim)
+	if err != nil {
+		log.Error(err, "Cannot repair the authority of the TPM's certificates")
+	}
+	if len(empty) > 0 {
+		log.Info("The authority of the TPM's certificates was damaged and is created again", "emptyFiles", empty)
+	}
+	keeper, err := vmstate.NewKeeper(claim)
+	if err != nil {
+		log.Error(err, "Changes of the persistent state reach the disk later")
+		return
+	}
+	go keeper.Run(ctx, claim)
 }
 
 // logConsole copies the guest's console to the container that logs it, if the Pod has one. finish flushes the last lines.

@@ -106,6 +106,9 @@ const (
 // of such directories. Source: kubevirt/kubevirt pkg/virt-controller/services, template.go.
 const SharedStateEnv = "SHARED_FILESYSTEM_PATHS"
 
+// FirmwareUUIDEnv is set to the UUID of the guest's firmware, after which the directory with the TPM's state is named.
+const FirmwareUUIDEnv = "VIREO_FIRMWARE_UUID"
+
 // Directories beneath StateDir. Source: kubevirt/kubevirt pkg/storage/backend-storage.
 const (
 	// NVRAMState contains the EFI variables.
@@ -170,11 +173,17 @@ func DiskDir(volume string) string { return path.Join(DisksDir, volume) }
 // BlockDevice is the path in the Pod of a claim with volumeMode Block.
 func BlockDevice(volume string) string { return path.Join("/dev", volume) }
 
+// NVRAMSuffix is the end of the name of a file with EFI variables. libvirt's and KubeVirt's.
+const NVRAMSuffix = "_VARS.fd"
+
 // NVRAMStateFile is the file in the Pod with the persistent EFI variables of a VMI.
-func NVRAMStateFile(vmi string) string { return path.Join(StateDir, NVRAMState, vmi+"_VARS.fd") }
+func NVRAMStateFile(vmi string) string { return path.Join(StateDir, NVRAMState, vmi+NVRAMSuffix) }
 
 // TPMStateDir is the directory in the Pod with the state of a persistent TPM, by the UUID of the guest's firmware.
 func TPMStateDir(uuid string) string { return path.Join(StateDir, TPMState, uuid, "tpm2") }
+
+// TPMStateFile is the file in TPMStateDir with the permanent state of a TPM 2.0. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
+const TPMStateFile = "tpm2-00.permall"
 
 // UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
 func UserDataVolume(volume string) string { return suffixed(volume, layout.UserDataSuffix) }

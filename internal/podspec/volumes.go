@@ -147,12 +147,19 @@ func (s *storage) state(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	return nil
 }
 
-// environment returns the environment of virt-launcher.
+// environment returns the environment of virt-launcher: what it needs to know of the persistent state.
 func environment(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.EnvVar {
-	if !vmi.Spec.HasPersistentState() || !cfg.StateShared {
+	if !vmi.Spec.HasPersistentState() {
 		return nil
 	}
-	return []corev1.EnvVar{{Name: launcherpod.SharedStateEnv, Value: launcherpod.StateDir}}
+	var out []corev1.EnvVar
+	if firmware := vmi.Spec.Domain.Firmware; firmware != nil && firmware.UUID != "" {
+		out = append(out, corev1.EnvVar{Name: launcherpod.FirmwareUUIDEnv, Value: string(firmware.UUID)})
+	}
+	if cfg.StateShared {
+		out = append(out, corev1.EnvVar{Name: launcherpod.SharedStateEnv, Value: launcherpod.StateDir})
+	}
+	return out
 }
 
 func (s *storage) claim(v *v1.Volume, claim string, info Claim) {

@@ -119,7 +119,7 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 		inPod, err := libvirtwire.Dial(ctx, g.pod.daemon.Socket())
 		Expect(err).NotTo(HaveOccurred())
 		defer inPod.Close()
-		hooks := freezer.Freezer{Hypervisor: inPod, Domain: g.domain}
+		hooks := freezer.Freezer{Hypervisor: inPod, Domain: g.domain, SyncState: func() error { return nil }}
 		until := time.Now().Add(time.Hour)
 		Expect(hooks.Freeze(ctx, until)).To(Succeed())
 		Eventually(notified).WithTimeout(10 * time.Second).Should(Receive())

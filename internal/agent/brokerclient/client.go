@@ -93,12 +93,9 @@ func (c *Client) SyncState(ctx context.Context, pod types.UID, tpm string) error
 	return err
 }
 
-// tpmStateFile is the permanent state of a TPM 2.0. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
-const tpmStateFile = "tpm2-00.permall"
-
 // findTPMState returns an error unless a directory of the persistent state has the state of a TPM.
 func (c *Client) findTPMState(ctx context.Context, pod types.UID, dir string) error {
-	f, err := c.OpenFile(ctx, pod, launcherpod.StateDir, path.Join(strings.TrimPrefix(dir, launcherpod.StateDir+"/"), tpmStateFile))
+	f, err := c.OpenFile(ctx, pod, launcherpod.StateDir, path.Join(strings.TrimPrefix(dir, launcherpod.StateDir+"/"), launcherpod.TPMStateFile))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@
 
 package hypervisor
 
+import "errors"
+
 // MaxNVRAM is the limit for a file with EFI variables in bytes. OVMF's has half a megabyte; QEMU accepts flash of up to 8 MiB in
 // all (max_fw_size in hw/i386/pc.c).
 const MaxNVRAM = 8 << 20
@@ -14,3 +16,6 @@ type StateFiles struct {
 	// TPM is the directory with the TPM's state, empty if it is not persistent.
 	TPM string
 }
+
+// ErrStateDamaged means that a file of the persistent state of TPM and EFI cannot be used.
+var ErrStateDamaged = errors.New("the persistent state is damaged")

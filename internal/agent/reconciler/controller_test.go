@@ -189,6 +189,22 @@ var _ = Describe("The agent", func() {
 			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 		})
 
+		It("names damaged persistent state, and does not start the guest with it", func() {
+			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
+			}).schedule(launchers)
+			g.launcher.Fail("check state", fmt.Errorf("%w: swtpm/x/tpm2/tpm2-00.permall is empty", hypervisor.ErrStateDamaged))
+			g.assign()
+			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "PersistentStateDamaged")
+			Expect(c.Message).To(And(ContainSubstring("tpm2-00.permall is empty"), ContainSubstring("delete the claim")))
+			Expect(g.launcher.Starts()).To(BeZero())
+			Expect(g.read().Status.Phase).To(Equal(v1.Scheduled))
+			g.launcher.Fail("check state", nil)
+			g.launcher.Notify()
+			g.expectPhase(v1.Running)
+			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+		})
+
 		It("reports an unsupported field and does not retry", func() {
 			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
 				vmi.Spec.Domain.LaunchSecurity = &v1.LaunchSecurity{}

@@ -62,6 +62,7 @@ type domainBuilder interface {
 type domainStarter interface {
 	domainReader
 	domainBuilder
+	stateChecker
 	// Start defines and starts a domain. It does nothing if the domain runs.
 	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
 }
@@ -205,6 +206,9 @@ func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainS
 	}
 	definition, err := r.build(ctx, s, launcher, s.vmi)
 	if err != nil {
+		return err
+	}
+	if err := s.checkState(ctx, launcher, definition); err != nil {
 		return err
 	}
 	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -82,23 +82,13 @@ func (s *scope) ensureStateClaim(ctx context.Context) error {
 
 // readStateClaimOfPod reads the state claim that the Pod uses, for the status.
 func (s *scope) readStateClaimOfPod(ctx context.Context) error {
-	name := StateClaim(s.pod)
+	name := podspec.StateClaim(s.pod)
 	if name == "" {
 		return nil
 	}
 	claim, err := readClaim(ctx, s.client, s.vmi.Namespace, name)
 	s.stateClaim = claim
 	return err
-}
-
-// StateClaim returns the name of the state claim that a Pod uses, or "".
-func StateClaim(pod *corev1.Pod) string {
-	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.Name == launcherpod.StateVolume && v.PersistentVolumeClaim != nil {
-			return v.PersistentVolumeClaim.ClaimName
-		}
-	}
-	return ""
 }
 
 // findStateClaim returns the claim whose label has this VM's name, or nil. One without an owner, as after a restore, is used

@@ -49,36 +49,55 @@ type Freezer struct {
 	Hypervisor Hypervisor
 	// Domain is the name of the guest's domain.
 	Domain string
+	// SyncState writes to the disk what the Pod has written beside the guest, the TPM's and EFI's state.
+	SyncState func() error
 }
 
 // Freeze freezes the guest's file systems until a time; zero means until Thaw. A guest that is frozen stays frozen, until the new
-// time. The error may be ErrNoAgent, ErrPaused or ErrNothing.
+// time. The error may be ErrNoAgent, ErrPaused or ErrNothing. When it returns, the persistent state of TPM and EFI is on its disk, also if
+// the guest cannot be frozen: a backup tool takes snapshots of all claims of the Pod then.
 func (f Freezer) Freeze(ctx context.Context, until time.Time) error {
+	domain, err := f.freeze(ctx, until)
+	if err != nil && !errors.Is(err, ErrNoAgent) && !errors.Is(err, ErrPaused) && !errors.Is(err, ErrNothing) {
+		return err
+	}
+	syncErr := f.SyncState()
+	switch {
+	case syncErr == nil:
+		return err
+	case err == nil: // The hook fails with the guest frozen: virt-handler thaws it.
+		return errors.Join(syncErr, f.note(ctx, domain, launcherpod.FreezeNote(time.Now())))
+	default:
+		return syncErr
+	}
+}
+
+func (f Freezer) freeze(ctx context.Context, until time.Time) (libvirtwire.Domain, error) {
 	domain, frozen, err := f.find(ctx)
 	if err != nil {
-		return err
+		return domain, err
 	}
 	// The freeze is recorded first: otherwise the guest would stay frozen if this process were killed.
 	if err := f.note(ctx, domain, launcherpod.FreezeNote(until)); err != nil {
-		return fmt.Errorf("record the freeze: %w", err)
+		return domain, fmt.Errorf("record the freeze: %w", err)
 	}
 	if frozen {
-		return nil
+		return domain, nil
 	}
 	count, err := f.agentCommand(ctx, domain, "guest-fsfreeze-freeze", freezeTimeout)
 	switch {
 	case err == nil && string(count) == "0":
 		if frozen, err = f.frozen(ctx, domain); err == nil && !frozen {
-			return errors.Join(ErrNothing, f.note(ctx, domain, ""))
+			return domain, errors.Join(ErrNothing, f.note(ctx, domain, ""))
 		}
-		return err
+		return domain, err
 	case err == nil:
-		return nil
+		return domain, nil
 	}
 	// The guest may have received the command, and freeze after the timeout: virt-handler thaws it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 	defer cancel()
-	return errors.Join(fmt.Errorf("freeze the guest: %w", err), f.note(ctx, domain, launcherpod.FreezeNote(time.Now())))
+	return domain, errors.Join(fmt.Errorf("freeze the guest: %w", err), f.note(ctx, domain, launcherpod.FreezeNote(time.Now())))
 }
 
 // Thaw thaws the guest's file systems. It does nothing if they are not frozen: the guest's hooks must not run twice. Errors are

@@ -43,7 +43,7 @@ func FuzzFreeze(f *testing.F) {
 	f.Add(`{"error":{"class":"GenericError","desc":"x"}}`)
 	f.Fuzz(func(t *testing.T, response string) {
 		g := &hostileGuest{world: world{state: libvirtwire.StateRunning}, response: response}
-		freezer := Freezer{Hypervisor: g, Domain: "ns_vm"}
+		freezer := Freezer{Hypervisor: g, Domain: "ns_vm", SyncState: func() error { return nil }}
 		until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		err := freezer.Freeze(t.Context(), until)
 		if g.unnoted {

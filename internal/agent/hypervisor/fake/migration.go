@@ -359,6 +359,11 @@ func (l *Launcher) KeepState(ctx context.Context, _ hypervisor.StateFiles, nvram
 	return l.record(ctx, "state", func(m *moving) { m.nvram = nvram })
 }
 
+// CheckState fails if that was set.
+func (l *Launcher) CheckState(ctx context.Context, _ hypervisor.StateFiles) error {
+	return l.enter(ctx, "check state")
+}
+
 func (l *Launcher) begin(cancel context.CancelCauseFunc) error {
 	var err error
 	l.change(func() {

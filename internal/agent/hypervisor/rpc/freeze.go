@@ -29,6 +29,7 @@ const (
 
 // Freeze freezes the guest's file systems until Thaw is called, or at most for limit unless that is zero. If they are frozen
 // already, the limit starts again. It succeeds for a guest without file systems that can be frozen, as in KubeVirt, and leaves no freeze.
+// When it returns, the persistent state of TPM and EFI is on its disk, too.
 func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
@@ -57,6 +58,9 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 		}
 		return err
 	})
+	if err == nil {
+		err = c.syncState(ctx)
+	}
 	switch {
 	case err == nil && frozen:
 		return nil

@@ -6,6 +6,7 @@ package rpc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -51,14 +52,15 @@ func (c *Conn) Frozen(ctx context.Context, domain string) (frozen bool, err erro
 	return frozen, err
 }
 
-// FreezeForSnapshot freezes the guest's file systems, unless they are frozen.
+// FreezeForSnapshot freezes the guest's file systems, unless they are frozen. When it returns, the persistent state of TPM and EFI, of
+// which a snapshot is taken as well, is on its disk.
 func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
+	err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 		if frozen, err := g.frozen(ctx); err != nil || frozen {
 			return err
 		}
@@ -68,6 +70,11 @@ func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
 		}
 		return err
 	})
+	if err != nil && !errors.Is(err, hypervisor.ErrGuestRefused) {
+		return err
+	}
+	// The snapshot is taken also if the guest refuses.
+	return errors.Join(err, c.syncState(ctx))
 }
 
 // ThawAfterSnapshot thaws the guest's file systems, unless they are frozen on a user's request, too. If the guest agent reports

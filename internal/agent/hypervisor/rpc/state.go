@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"github.com/vireo-project/vireo/internal/agent/hanging"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -64,6 +66,57 @@ func (c *Conn) KeepState(ctx context.Context, files hypervisor.StateFiles, nvram
 		return fmt.Errorf("write the persistent state to the disk: %w", err)
 	}
 	return nil
+}
+
+// syncState returns when the Pod's persistent state is on the claim's disk. It does nothing if the Pod has no such claim.
+func (c *Conn) syncState(ctx context.Context) error {
+	if err := c.options.Broker.SyncState(ctx, c.pod.UID, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("write the persistent state to the disk: %w", err)
+	}
+	return nil
+}
+
+// CheckState returns hypervisor.ErrStateDamaged with the name of a file of the persistent state that exists and is empty. swtpm and QEMU
+// fail with such a file. It is what a snapshot or a crash of the node leaves of a file that was written shortly before.
+func (c *Conn) CheckState(ctx context.Context, files hypervisor.StateFiles) error {
+	names := []string{files.NVRAM}
+	if files.TPM != "" {
+		names = append(names, path.Join(files.TPM, launcherpod.TPMStateFile))
+	}
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		size, err := c.stateSize(ctx, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // It is created with the guest.
+		case err != nil:
+			return fmt.Errorf("inspect %s: %w", name, err)
+		case size == 0:
+			return fmt.Errorf("%w: %s is empty", hypervisor.ErrStateDamaged, strings.TrimPrefix(name, launcherpod.StateDir+"/"))
+		}
+	}
+	return nil
+}
+
+// stateSize returns the size of a file of the persistent state.
+func (c *Conn) stateSize(ctx context.Context, name string) (int64, error) {
+	f, err := c.options.Broker.OpenFile(ctx, c.pod.UID, launcherpod.StateDir, strings.TrimPrefix(name, launcherpod.StateDir+"/"))
+	if err != nil {
+		return 0, err
+	}
+	read := make(chan int64, 1)
+	err = hanging.Do(ctx, c.pod.UID, f, func() error {
+		info, err := f.Stat()
+		if err == nil {
+			read <- info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return <-read, nil
 }
 
 // writeNVRAM lets libvirtd write the file, because libvirtd has access to its own Pod only.

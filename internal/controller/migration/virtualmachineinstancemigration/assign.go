@@ -16,7 +16,6 @@ import (
 
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/migration/policy"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -110,8 +109,8 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 		return nil, err
 	}
 	return &v1.VirtualMachineInstanceMigrationState{
-		SourcePersistentStatePVCName: virtualmachineinstance.StateClaim(s.Own),
-		TargetPersistentStatePVCName: virtualmachineinstance.StateClaim(s.Target),
+		SourcePersistentStatePVCName: podspec.StateClaim(s.Own),
+		TargetPersistentStatePVCName: podspec.StateClaim(s.Target),
 
 		MigrationUID:             s.Migration.UID,
 		SourceNode:               s.VMI.Status.NodeName,

@@ -25,7 +25,7 @@ const actionCreateState = "CreateClaim"
 // planState chooses the target's claim for the guest's persistent state: the claim of the source if both Pods can use it, or otherwise a
 // new one (docs/adr/0033).
 func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
-	name := virtualmachineinstance.StateClaim(s.Own)
+	name := podspec.StateClaim(s.Own)
 	if name == "" {
 		return nil
 	}

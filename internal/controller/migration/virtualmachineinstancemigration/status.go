@@ -16,9 +16,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -74,7 +74,7 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 	} else if s.Target != nil && status.MigrationState == nil && s.Own != nil {
 		status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
 			SourceNode: s.VMI.Status.NodeName, SourcePod: s.Own.Name,
-			SourcePersistentStatePVCName: virtualmachineinstance.StateClaim(s.Own), TargetPersistentStatePVCName: virtualmachineinstance.StateClaim(s.Target),
+			SourcePersistentStatePVCName: podspec.StateClaim(s.Own), TargetPersistentStatePVCName: podspec.StateClaim(s.Target),
 		}
 	}
 	if s.deleting() {
