@@ -59,8 +59,10 @@ func (u *unreachable) Unwrap() []error {
 
 // fromConnection makes an error about a broken connection, which is reconnected without a retry of the reconciliation, a Wait.
 func fromConnection(err error) error {
-	if errors.Is(err, hypervisor.ErrUnreachable) {
-		return fmt.Errorf("%w: %w", &Wait{Reason: "the connection to libvirtd"}, err)
-	}
-	return err
+	return mapOutcomes(err, func(outcome error) error {
+		if errors.Is(outcome, hypervisor.ErrUnreachable) {
+			return fmt.Errorf("%w: %w", &Wait{Reason: "the connection to libvirtd"}, outcome)
+		}
+		return outcome
+	})
 }

@@ -122,6 +122,8 @@ type Reconciler struct {
 	api *fairqueue.Queue
 	// syncs counts the reconciliations.
 	syncs metrics.Syncs
+	// triggers is the source of reconciliations that nothing observed in the API server triggers.
+	triggers *Triggers
 
 	mu   sync.Mutex
 	pods map[types.UID]*podCache
@@ -132,7 +134,7 @@ func New(o Options) *Reconciler {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: fairqueue.New(apiSlots)}
+	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: fairqueue.New(apiSlots), triggers: NewTriggers()}
 	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}
@@ -158,6 +160,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
 	}
+	r.triggers = triggers
 	for _, runnable := range []manager.Runnable{r.transfers, r.freezes, r.pulls} {
 		if err := mgr.Add(runnable); err != nil {
 			return err
@@ -191,21 +194,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	monitor(s)
 	noteWaiting(s)
 	delay, err := r.report(ctx, s, phaseErr)
-	if err != nil {
-		// A failed report is retried at once, even if the phases ended with a Wait.
-		phaseErr = err
-	}
-	res, err := result(ctx, phaseErr)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	// What a phase waits for does not depend on which later one has ended the reconciliation.
-	for _, after := range []time.Duration{delay, s.requeue} {
-		if after > 0 && (res.RequeueAfter == 0 || after < res.RequeueAfter) {
-			res.RequeueAfter = after
-		}
-	}
-	return res, nil
+	// A failed report is retried at once, even if the phases ended with a Wait.
+	res, err := result(ctx, errors.Join(phaseErr, err))
+	// What a phase waits for does not depend on which later one has failed.
+	res.RequeueAfter = sooner(res.RequeueAfter, sooner(delay, s.requeue))
+	return r.keepDelay(req, res, err)
 }
 
 // phase is a step of a reconciliation. An error, which may be a Wait or a Requeue, ends the reconciliation.
@@ -258,16 +251,13 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// apply to a guest that an earlier agent started.
 		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
 			r.freezeForSnapshot(s, c)
-			return s.keepPolling(errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.backUpDisks(ctx, s, c),
-				r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c)))
+			return errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.backUpDisks(ctx, s, c),
+				r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
 		}},
 	} {
 		if err := p.run(); err != nil {
 			return r.endReconciliation(ctx, s, p.name, err)
 		}
-	}
-	if s.requeue > 0 {
-		return &Requeue{After: s.requeue}
 	}
 	return nil
 }

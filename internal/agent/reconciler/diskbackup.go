@@ -78,7 +78,7 @@ func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackup
 	for range maxBackupActions {
 		acted, err := b.act(ctx)
 		if err != nil {
-			s.pollBackup()
+			s.requeueAfter(backupPoll)
 			return fromConnection(err)
 		}
 		if !acted {
@@ -86,25 +86,9 @@ func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackup
 		}
 	}
 	if b.isOpen() {
-		s.pollBackup()
+		s.requeueAfter(backupPoll)
 	}
 	return nil
-}
-
-func (s *scope) pollBackup() {
-	s.polls = true
-	s.requeueAfter(backupPoll)
-}
-
-// keepPolling makes a failure of another phase be retried when the backup is read again. The delays after failures grow far beyond that, while
-// the claim of a pull may fill.
-func (s *scope) keepPolling(phaseErr error) error {
-	var terminal *Terminal
-	var retry *Retry
-	if !s.polls || !isFailure(phaseErr) || errors.As(phaseErr, &terminal) || errors.As(phaseErr, &retry) {
-		return phaseErr
-	}
-	return &Retry{Reason: reasonSynchronizing, After: backupPoll, Err: phaseErr}
 }
 
 // backupRun is the backup in one reconciliation.

@@ -127,14 +127,11 @@ func (r *Reconciler) plugBeforeStart(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if err := errors.Join(r.mountVolumes(ctx, s), r.unmountVolumes(ctx, s)); err != nil {
-		return s.notMounted(err)
+		return notMounted(err)
 	}
 	for i := range s.vmi.Spec.Volumes {
 		v := &s.vmi.Spec.Volumes[i]
 		if isHotplugged(s.vmi, s.pod, v) && s.plugging(v.Name).mounted == "" {
-			if s.requeue > 0 {
-				return &Requeue{After: s.requeue}
-			}
 			return &Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
 		}
 	}
@@ -175,7 +172,7 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 			return &Requeue{After: imageRetry}
 		}
 		if err != nil {
-			return s.notMounted(err)
+			return notMounted(err)
 		}
 	}
 	s.addPlugged(s.incoming)
@@ -218,7 +215,7 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 	if invalid != nil {
 		return &Terminal{Reason: ReasonHotplugVolume, Err: invalid}
 	}
-	return s.notMounted(errors.Join(mounting, unmounting))
+	return notMounted(errors.Join(mounting, unmounting))
 }
 
 // hotplugs reports whether the guest has hotplugged volumes, or is to have some.
@@ -312,13 +309,12 @@ func mountedMessage(volume string) string {
 	return fmt.Sprintf("Volume %s has been mounted in virt-launcher pod", volume)
 }
 
-// notMounted makes an error about the mounts of volumes a condition, and retries, together with what is due earlier.
-func (s *scope) notMounted(err error) error {
+// notMounted makes an error about the mounts of volumes a condition, and retries.
+func notMounted(err error) error {
 	if err == nil {
 		return nil
 	}
-	s.requeueAfter(plugRetry)
-	return &Retry{Reason: ReasonHotplugVolume, After: s.requeue, Err: err}
+	return &Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: err}
 }
 
 // pluggedFacts returns the facts about the volumes that are wanted and in the launcher Pod.

@@ -57,11 +57,8 @@ func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfa
 		return nil
 	}
 	err := errors.Join(r.attachInterfaces(ctx, s, guest, changes.Attach), detachInterfaces(ctx, s, guest, changes.Detach))
-	if err != nil {
-		err = fromConnection(err)
-	}
 	// The status reports the interfaces that the guest has now.
-	return errors.Join(err, readDomain(ctx, s, guest))
+	return errors.Join(fromConnection(err), readDomain(ctx, s, guest))
 }
 
 // attachInterfaces connects interfaces to the Pod's network and plugs them into the guest.

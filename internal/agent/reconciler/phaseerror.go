@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,6 +59,8 @@ type Retry struct { //nolint:errname // it ends the phases as an error does
 	After time.Duration
 	// Err is the cause.
 	Err error
+	// verbosity is that of the log line about it.
+	verbosity int
 }
 
 // Error returns the message of the cause.
@@ -68,51 +73,155 @@ func (r *Retry) Unwrap() error { return r.Err }
 // restarted.
 const brokerRetry = 5 * time.Second
 
-// fromBroker makes an error about a broker that does not respond or is busy a Retry. Also one about a second connection to libvirtd, which no event follows: the
-// first one remains. But without a first one, the connection is made again anyway.
+// fromBroker makes an error about a broker that does not respond or is busy a Retry. It also covers an error of an additional
+// connection to libvirtd: while the first connection works, no event would trigger a retry.
 func fromBroker(phaseErr error) error {
-	var connecting *unreachable
-	later := errors.Is(phaseErr, brokerapi.ErrUnreachable) || brokerapi.CodeOf(phaseErr) == brokerapi.CodeBusy
-	if !later || errors.As(phaseErr, &connecting) {
-		return phaseErr
+	return mapOutcomes(phaseErr, func(outcome error) error {
+		var connecting *unreachable
+		if !isBrokerAway(outcome) || errors.As(outcome, &connecting) {
+			return outcome
+		}
+		// Only the message: the error may be a Wait too.
+		return &Retry{Reason: reasonSynchronizing, After: brokerRetry, Err: errors.New(outcome.Error())}
+	})
+}
+
+// isBrokerAway reports whether the broker does not respond or is busy.
+func isBrokerAway(err error) bool {
+	return errors.Is(err, brokerapi.ErrUnreachable) || brokerapi.CodeOf(err) == brokerapi.CodeBusy
+}
+
+// joinError is the type of errors that errors.Join returns. Other errors that wrap several are one outcome.
+var joinError = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
+
+// outcomes returns the errors that a phase has joined: each is a Wait, Requeue, Terminal or Retry, or another failure.
+func outcomes(phaseErr error) []error {
+	if phaseErr == nil {
+		return nil
 	}
-	// Only the message: the error may be a Wait too.
-	return &Retry{Reason: reasonSynchronizing, After: brokerRetry, Err: errors.New(phaseErr.Error())}
+	joined, ok := phaseErr.(interface{ Unwrap() []error })
+	if !ok || reflect.TypeOf(phaseErr) != joinError {
+		return []error{phaseErr}
+	}
+	var all []error
+	for _, err := range joined.Unwrap() {
+		all = append(all, outcomes(err)...)
+	}
+	return all
 }
 
-// isFailure reports whether the error of a phase means that the spec could not be satisfied.
-func isFailure(phaseErr error) bool {
-	var wait *Wait
-	var requeue *Requeue
-	return phaseErr != nil && !errors.As(phaseErr, &wait) && !errors.As(phaseErr, &requeue)
+// mapOutcomes applies a function to each outcome of a phase.
+func mapOutcomes(phaseErr error, change func(error) error) error {
+	all := outcomes(phaseErr)
+	if len(all) == 1 {
+		return change(all[0])
+	}
+	for i := range all {
+		all[i] = change(all[i])
+	}
+	return errors.Join(all...)
 }
 
-// result converts the error of a phase to a result for controller-runtime. Nothing else does.
-func result(ctx context.Context, phaseErr error) (ctrl.Result, error) {
-	var wait *Wait
-	var requeue *Requeue
+// failures returns the outcomes of a phase that mean that the spec could not be satisfied.
+func failures(phaseErr error) []error {
+	return slices.DeleteFunc(outcomes(phaseErr), func(outcome error) bool {
+		var wait *Wait
+		var requeue *Requeue
+		return errors.As(outcome, &wait) || errors.As(outcome, &requeue)
+	})
+}
+
+// isFailure reports whether an outcome of a phase means that the spec could not be satisfied.
+func isFailure(phaseErr error) bool { return len(failures(phaseErr)) > 0 }
+
+// describeFailures returns the reason of the condition for failures, and their messages.
+func describeFailures(failed []error) (reason, message string) {
+	reason = reasonSynchronizing
+	messages := make([]string, 0, len(failed))
 	var terminal *Terminal
 	var retry *Retry
-	switch {
-	case phaseErr == nil:
-		return ctrl.Result{}, nil
-	case errors.As(phaseErr, &wait):
-		log.FromContext(ctx).V(4).Info("Waiting", "for", wait.Reason)
-		return ctrl.Result{}, nil
-	case errors.As(phaseErr, &requeue):
-		return ctrl.Result{RequeueAfter: requeue.After}, nil
-	case apierrors.IsConflict(phaseErr):
-		// The cache was behind. The retry is for the case that the event that updates it has already arrived.
-		return ctrl.Result{RequeueAfter: staleCacheDelay}, nil
-	case errors.As(phaseErr, &terminal):
-		log.FromContext(ctx).Info("The VMI cannot run with its current spec", "reason", terminal.Reason, "error", terminal.Error())
-		return ctrl.Result{}, nil
-	case errors.As(phaseErr, &retry):
-		log.FromContext(ctx).Info("The VMI cannot run yet", "reason", retry.Reason, "error", retry.Error(), "retryIn", retry.After.String())
-		return ctrl.Result{RequeueAfter: retry.After}, nil
-	default:
-		return ctrl.Result{}, phaseErr
+	for _, err := range failed {
+		switch {
+		case terminal != nil:
+		case errors.As(err, &terminal):
+			reason = terminal.Reason
+		case retry == nil && errors.As(err, &retry):
+			reason = retry.Reason
+		}
+		messages = append(messages, err.Error())
 	}
+	return reason, strings.Join(messages, "; ")
+}
+
+// isConflict reports whether an error is a conflict and nothing else, also not joined with something else.
+func isConflict(err error) bool {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if joined := outcomes(e); len(joined) > 1 {
+			return !slices.ContainsFunc(joined, func(err error) bool { return !isConflict(err) })
+		}
+	}
+	return apierrors.IsConflict(err)
+}
+
+// sooner returns the shorter of two delays, of which 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	switch {
+	case b <= 0:
+		return max(a, 0)
+	case a <= 0:
+		return b
+	default:
+		return min(a, b)
+	}
+}
+
+// result converts the outcomes of the phases to a result for controller-runtime. Nothing else does. The soonest retry counts, also
+// beside an error, with which controller-runtime ignores it: see keepDelay.
+func result(ctx context.Context, phaseErr error) (ctrl.Result, error) {
+	var res ctrl.Result
+	var failed []error
+	logger := log.FromContext(ctx)
+	for _, outcome := range outcomes(phaseErr) {
+		var wait *Wait
+		var requeue *Requeue
+		var terminal *Terminal
+		var retry *Retry
+		var after time.Duration
+		switch {
+		case errors.As(outcome, &wait):
+			logger.V(4).Info("Waiting", "for", wait.Reason)
+		case errors.As(outcome, &requeue):
+			after = requeue.After
+		case isConflict(outcome):
+			// The cache was behind. The retry is for the case that the event that updates it has already arrived.
+			after = staleCacheDelay
+		case errors.As(outcome, &terminal):
+			logger.Info("The VMI cannot run with its current spec", "reason", terminal.Reason, "error", terminal.Error())
+		case errors.As(outcome, &retry):
+			logger.V(retry.verbosity).Info("The VMI cannot run yet",
+				"reason", retry.Reason, "error", retry.Error(), "retryIn", retry.After.String())
+			after = retry.After
+		default:
+			failed = append(failed, outcome)
+		}
+		res.RequeueAfter = sooner(res.RequeueAfter, after)
+	}
+	if len(failed) == 1 {
+		return res, failed[0]
+	}
+	return res, errors.Join(failed...)
+}
+
+// keepDelay keeps the delay of a reconciliation that has failed. controller-runtime repeats it after a delay that grows up to
+// maxRetry, and ignores that of the result.
+func (r *Reconciler) keepDelay(req ctrl.Request, res ctrl.Result, err error) (ctrl.Result, error) {
+	if err == nil {
+		return res, nil
+	}
+	if res.RequeueAfter > 0 {
+		r.triggers.enqueueAfter(req, res.RequeueAfter)
+	}
+	return ctrl.Result{}, err
 }
 
 // staleCacheDelay is about the latency of a watch event.

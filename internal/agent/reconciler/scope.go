@@ -71,8 +71,6 @@ type scope struct {
 	undecided bool
 	// requeue is when to reconcile again although no event may arrive until then; 0 means never.
 	requeue time.Duration
-	// polls reports whether a backup is read again then.
-	polls bool
 	// events are those of the actions of this reconciliation, in order. They are recorded even if the status cannot be written.
 	events []pendingEvent
 }
@@ -88,11 +86,7 @@ func (s *scope) event(kind, reason, message string) {
 }
 
 // requeueAfter makes the next reconciliation start after a delay, if no event triggers it earlier.
-func (s *scope) requeueAfter(delay time.Duration) {
-	if delay > 0 && (s.requeue == 0 || delay < s.requeue) {
-		s.requeue = delay
-	}
-}
+func (s *scope) requeueAfter(delay time.Duration) { s.requeue = sooner(s.requeue, delay) }
 
 // podCache saves work between reconciliations of a Pod. If it is lost, work is repeated, and nothing else happens.
 type podCache struct {

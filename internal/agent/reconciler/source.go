@@ -44,7 +44,7 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 		}
 	}
 	if view.Orphaned {
-		s.requeue = orphanInterval
+		s.requeueAfter(orphanInterval)
 	}
 	return nil
 }

@@ -138,22 +138,16 @@ func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestRepo
 
 // setSynchronized sets the condition Synchronized to what prevents the agent from satisfying the spec, or removes it.
 func setSynchronized(s *scope, phaseErr error, now metav1.Time) {
-	condition := v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse, Reason: reasonSynchronizing,
-	}
-	var terminal *Terminal
-	var retry *Retry
+	condition := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse}
 	var lost *unreachable
-	switch {
+	switch failed := failures(phaseErr); {
 	case errors.As(phaseErr, &lost):
 		condition.Reason = ReasonUnreachable
 		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
-	case errors.As(phaseErr, &terminal):
-		condition.Reason, condition.Message = terminal.Reason, hypervisor.CleanLine(terminal.Error(), maxMessage)
-	case errors.As(phaseErr, &retry):
-		condition.Reason, condition.Message = retry.Reason, hypervisor.CleanLine(retry.Error(), maxMessage)
-	case isFailure(phaseErr):
-		condition.Message = hypervisor.CleanLine(phaseErr.Error(), maxMessage)
+	case len(failed) > 0:
+		var message string
+		condition.Reason, message = describeFailures(failed)
+		condition.Message = hypervisor.CleanLine(message, maxMessage)
 	case s.domainRead:
 		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
 		return

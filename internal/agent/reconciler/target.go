@@ -228,10 +228,7 @@ func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, ph
 	r.Targets.Put(s.incoming.Status.MigrationState.MigrationUID, peer.Target{
 		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Refusal: hypervisor.CleanLine(terminal.Error(), maxMessage),
 	})
-	if err := r.publishTarget(ctx, s); err != nil {
-		return err
-	}
-	return phaseErr
+	return errors.Join(phaseErr, r.publishTarget(ctx, s))
 }
 
 // errNotComplete is the error of a release before the target's guest is complete.
