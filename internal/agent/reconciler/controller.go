@@ -227,9 +227,11 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"advertise gateway", func() error { return r.advertise(ctx, s) }},
 		// 4. Before the phases that lead to a start: a VMI that is being deleted must not be started.
 		{"shut down", func() error { return r.shutdown(ctx, s, c) }},
-		// 5. The network and the disks are prepared before virt-controller assigns the VMI, which makes starts faster.
-		{"prepare network", func() error { return r.prepareNetwork(ctx, s) }},
-		{"prepare disks", func() error { return r.prepareDisks(ctx, s, c) }},
+		// 5. Before all that leads to a start, so that it is repeated together.
+		{"wait after a failed start", func() error { return s.awaitStart() }},
+		// The network and the disks are prepared before virt-controller assigns the VMI, which makes starts faster.
+		{"prepare network", r.toStart(s, func() error { return r.prepareNetwork(ctx, s) })},
+		{"prepare disks", r.toStart(s, func() error { return r.prepareDisks(ctx, s, c) })},
 		// 6. Once there is a network and before the guest boots, because it solicits routers then.
 		{"advertise gateway", func() error { return r.advertise(ctx, s) }},
 		// 7. Before the start: the guest of a migration is not started on its target.
@@ -237,7 +239,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// 8. Only then virt-controller attaches volumes to the node.
 		{"mount hotplugged volumes", func() error { return r.plugBeforeStart(ctx, s) }},
 		// 9. Only for a VMI that is assigned to the agent, and once in the life of a Pod.
-		{"start domain", func() error { return r.startDomain(ctx, s, c) }},
+		{"start domain", r.toStart(s, func() error { return r.startDomain(ctx, s, c) })},
 		// 10. Before the phases that need to know whether the guest runs.
 		{"recover from I/O error", func() error { return r.recoverFromIOError(ctx, s, c) }},
 		{"recover from API error", func() error { return r.recoverFromAPIError(ctx, s, c) }},
@@ -252,7 +254,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
 			r.freezeForSnapshot(s, c)
 			return errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.backUpDisks(ctx, s, c),
-				r.plugInterfaces(ctx, s, c), setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
+				r.plugInterfaces(ctx, s, c), r.setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
 		}},
 	} {
 		if err := p.run(); err != nil {

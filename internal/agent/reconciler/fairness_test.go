@@ -78,10 +78,10 @@ var _ = Describe("Launchers that block the reconcile of their VMI", func() {
 			Eventually(g.launcher.Opens).Should(BeNumerically(">", 10))
 		}
 		g := makeGuest().schedule(launchers)
-		g.launcher.Fail("start", errors.New("not now"))
+		g.launcher.Fail("domain", errors.New("not now"))
 		g.assign()
 		Eventually(g.launcher.Opens).Should(BeNumerically(">", 10))
-		g.launcher.Fail("start", nil)
+		g.launcher.Fail("domain", nil)
 		g.expectPhase(v1.Running)
 	})
 })

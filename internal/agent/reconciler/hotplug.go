@@ -48,7 +48,7 @@ const (
 const (
 	// mountTimeout bounds a request to mount or unmount a volume. The broker continues after that, and a later request returns the result.
 	mountTimeout = 10 * time.Second
-	// plugRetry is the delay before a volume that could not be mounted, attached or detached is tried again.
+	// plugRetry is the delay before a guest is requested again to release a disk, and before a volume without an image is tried again.
 	plugRetry = 15 * time.Second
 	// imageRetry is that delay for a disk image that does not exist, for as long as the attachment Pod may be about to create it. The Pod is
 	// ready as soon as its container runs.
@@ -276,6 +276,10 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 	if known.mounted == attachment {
 		return nil
 	}
+	act := fmt.Sprintf("mount %s of %s", v.Name, attachment)
+	if err := s.awaitAttempt(act); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	var err error
@@ -286,10 +290,14 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 		err = files.AttachVolume(ctx, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
 	}
 	if err != nil {
-		return fmt.Errorf("mount volume %s in the launcher Pod: %w", v.Name, err)
+		err = fmt.Errorf("mount volume %s in the launcher Pod: %w", v.Name, err)
+		if errors.Is(err, fs.ErrNotExist) {
+			return err // The caller knows for how long it may be missing.
+		}
+		return r.attempted(s, act, ReasonHotplugVolume, err)
 	}
 	*known = plugging{mounted: attachment}
-	return nil
+	return r.attempted(s, act, ReasonHotplugVolume, nil)
 }
 
 // awaitsImage reports whether a volume could not be mounted because its attachment Pod has not created the disk image yet. After some time,
@@ -309,12 +317,15 @@ func mountedMessage(volume string) string {
 	return fmt.Sprintf("Volume %s has been mounted in virt-launcher pod", volume)
 }
 
-// notMounted makes an error about the mounts of volumes a condition, and retries.
+// notMounted makes errors about the mounts of volumes a condition, and retries.
 func notMounted(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: err}
+	return mapOutcomes(err, func(outcome error) error {
+		var retry *Retry
+		if errors.As(outcome, &retry) {
+			return outcome
+		}
+		return &Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: outcome}
+	})
 }
 
 // pluggedFacts returns the facts about the volumes that are wanted and in the launcher Pod.
@@ -346,7 +357,7 @@ func (r *Reconciler) changeDisks(ctx context.Context, s *scope, guest diskPlugge
 	changed := false
 	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
 		known := s.plugging(operation.Name)
-		if s.now.Before(known.next) {
+		if s.now.Before(known.next) || s.awaitAttempt(changeAct(operation)) != nil {
 			continue
 		}
 		changed = true
@@ -354,7 +365,7 @@ func (r *Reconciler) changeDisks(ctx context.Context, s *scope, guest diskPlugge
 		if errors.Is(err, hypervisor.ErrUnreachable) {
 			return invalid, err
 		}
-		known.attempted(operation, err, s.now)
+		known.attempted(operation, r.attempted(s, changeAct(operation), ReasonHotplugVolume, err), s.now)
 	}
 	if changed {
 		if err := readDomain(ctx, s, guest); err != nil || !s.domain.Active() {
@@ -365,18 +376,26 @@ func (r *Reconciler) changeDisks(ctx context.Context, s *scope, guest diskPlugge
 	}
 	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
 		s.requeueAfter(s.plugging(operation.Name).next.Sub(s.now))
+		if failed := s.failedActs()[changeAct(operation)]; failed != nil {
+			s.requeueAfter(failed.next.Sub(s.now))
+		}
 	}
 	return invalid, nil
 }
 
-// attempted records an attempt to change a disk, which the next one follows if the domain has not changed by then.
+// changeAct is the name of the act of changing a disk.
+func changeAct(operation domain.Operation) string {
+	return fmt.Sprintf("change disk %s: %v", operation.Name, operation.Action)
+}
+
+// attempted records an attempt to change a disk. If it has succeeded, the next one follows if the domain has not changed by then.
 func (p *plugging) attempted(operation domain.Operation, err error, now time.Time) {
 	p.failure, p.next = "", now.Add(plugRetry)
 	if operation.Action == domain.Detach && p.detached.IsZero() {
 		p.detached, p.next = now, now.Add(releasePatience)
 	}
 	if err != nil {
-		p.failure = hypervisor.CleanLine(err.Error(), maxMessage)
+		p.failure, p.next = hypervisor.CleanLine(err.Error(), maxMessage), time.Time{}
 	}
 }
 
@@ -431,13 +450,18 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 		}
 		known := s.plugging(v.Name)
 		attachment := cmp.Or(v.HotplugVolume.AttachPodUID, known.mounted, known.maybe)
-		// After a failure, the volume may be there or not. So it is mounted again if it is wanted again.
-		known.mounted, known.maybe = "", attachment
-		bounded, cancel := context.WithTimeout(ctx, mountTimeout)
-		err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
-		cancel()
+		err := r.attempt(s, fmt.Sprintf("unmount %s of %s", v.Name, attachment), ReasonHotplugVolume, func() error {
+			// After a failure, the volume may be there or not. So it is mounted again if it is wanted again.
+			known.mounted, known.maybe = "", attachment
+			bounded, cancel := context.WithTimeout(ctx, mountTimeout)
+			defer cancel()
+			err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+			if err != nil {
+				return fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)
+			}
+			return nil
+		})
 		if err != nil {
-			err = fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)
 			if !isAttaching(v) { // What there is to say about it is virt-controller's until then.
 				reportFailure(v, err)
 			}

@@ -31,7 +31,7 @@ type interfaceUpdater interface {
 // setLinks connects and disconnects the interfaces of a running guest according to the spec, which follows the VM's template. It
 // compares the spec with the running domain, so it also works after the agent was replaced. libvirt changes no devices during a
 // migration, which sends the guest with its current links: afterwards the node that has the guest changes them.
-func setLinks(ctx context.Context, s *scope, guest interfaceUpdater) error {
+func (r *Reconciler) setLinks(ctx context.Context, s *scope, guest interfaceUpdater) error {
 	if s.vmi == nil || !s.domain.Active() || isTransient(s.domain) || vmistatus.Migrating(&s.vmi.Status) {
 		return nil
 	}
@@ -43,20 +43,23 @@ func setLinks(ctx context.Context, s *scope, guest interfaceUpdater) error {
 		if nic == nil {
 			continue
 		}
-		changed = true
-		if err := guest.UpdateInterface(ctx, s.domainName(), nic); err != nil {
-			errs = append(errs, fmt.Errorf("set the link of interface %q %s: %w", iface.Name, nic.Link.State, err))
-		}
+		errs = append(errs, r.attempt(s, "set the link of "+iface.Name, reasonSynchronizing, func() error {
+			changed = true
+			if err := guest.UpdateInterface(ctx, s.domainName(), nic); err != nil {
+				return fromConnection(fmt.Errorf("set the link of interface %q %s: %w", iface.Name, nic.Link.State, err))
+			}
+			return nil
+		}))
 	}
 	if !changed {
-		return nil
+		return errors.Join(errs...)
 	}
 	// The status reports the links that the guest has now.
 	err := readDomain(ctx, s, guest)
 	if !s.domain.Active() {
 		return err // It has ended meanwhile.
 	}
-	return errors.Join(fromConnection(errors.Join(errs...)), err)
+	return errors.Join(errors.Join(errs...), err)
 }
 
 // withOtherLink returns an interface of the running domain with the link that the spec requests, or nil if it has that link or the

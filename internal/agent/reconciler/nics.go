@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"libvirt.org/go/libvirtxml"
@@ -23,12 +25,8 @@ import (
 // ReasonHotPlugNIC is the reason of the condition Synchronized when libvirt refuses to plug or unplug an interface of the guest.
 const ReasonHotPlugNIC = "HotPlugNetworkInterfaceError"
 
-const (
-	// nicRetry is the delay before a change of an interface that failed is tried again.
-	nicRetry = time.Minute
-	// unplugRetry is the delay before the guest is requested again to release an interface: it may have been booting.
-	unplugRetry = 10 * time.Second
-)
+// unplugRetry is the delay before the guest is requested again to release an interface: it may have been booting.
+const unplugRetry = 10 * time.Second
 
 // interfacePlugger plugs interfaces into a running domain and unplugs them.
 type interfacePlugger interface {
@@ -63,37 +61,64 @@ func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfa
 
 // attachInterfaces connects interfaces to the Pod's network and plugs them into the guest.
 func (r *Reconciler) attachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, missing []v1.Interface) error {
-	if len(missing) == 0 {
-		return nil
-	}
-	only := s.vmi.DeepCopy()
-	only.Spec.Domain.Devices.Interfaces = missing
-	taps, err := r.Networks.Ensure(ctx, only, s.pod, false)
-	if err != nil {
-		return fmt.Errorf("connect the guest's network: %w", err)
-	}
-	collected, err := facts.Collect(ctx, s.config, r.Facts, r.Files(s.pod.UID), &media.Result{}, taps)
-	if err != nil {
-		return fmt.Errorf("inspect the launcher Pod: %w", err)
-	}
+	var due []v1.Interface
 	var errs []error
 	for i := range missing {
-		nic, err := domain.Interface(s.vmi, collected, missing[i].Name)
+		if err := s.awaitAttempt(plugAct(missing[i].Name)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		due = append(due, missing[i])
+	}
+	if len(due) == 0 {
+		return errors.Join(errs...)
+	}
+	var collected domain.Facts
+	err := r.attempt(s, "connect interfaces", reasonSynchronizing, func() (err error) {
+		collected, err = r.connectInterfaces(ctx, s, due)
+		return err
+	})
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for i := range due {
+		nic, err := domain.Interface(s.vmi, collected, due[i].Name)
 		if err == nil {
 			err = guest.AttachInterface(ctx, s.domainName(), nic)
 		}
 		if err != nil {
-			errs = append(errs, &Retry{
-				Reason: ReasonHotPlugNIC, After: nicRetry, Err: fmt.Errorf("plug interface %q into the guest: %w", missing[i].Name, err),
-			})
+			err = fromConnection(fmt.Errorf("plug interface %q into the guest: %w", due[i].Name, err))
 		}
+		errs = append(errs, r.attempted(s, plugAct(due[i].Name), ReasonHotPlugNIC, err))
 	}
 	return errors.Join(errs...)
+}
+
+// plugAct is the name of the act of plugging an interface into the guest.
+func plugAct(iface string) string { return "plug interface " + iface }
+
+// connectInterfaces connects interfaces to the Pod's network, and returns the facts by which they are built.
+func (r *Reconciler) connectInterfaces(ctx context.Context, s *scope, interfaces []v1.Interface) (domain.Facts, error) {
+	only := s.vmi.DeepCopy()
+	only.Spec.Domain.Devices.Interfaces = interfaces
+	taps, err := r.Networks.Ensure(ctx, only, s.pod, false)
+	if err != nil {
+		return domain.Facts{}, fmt.Errorf("connect the guest's network: %w", err)
+	}
+	collected, err := facts.Collect(ctx, s.config, r.Facts, r.Files(s.pod.UID), &media.Result{}, taps)
+	if err != nil {
+		return domain.Facts{}, fmt.Errorf("inspect the launcher Pod: %w", err)
+	}
+	return collected, nil
 }
 
 // detachInterfaces requests that the guest releases interfaces, again until it has done so.
 func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nics []libvirtxml.DomainInterface) error {
 	var errs []error
+	// The guest may have released an interface and got another one of the same name.
+	maps.DeleteFunc(s.cache.unplugged, func(alias string, _ time.Time) bool {
+		return !slices.ContainsFunc(nics, func(nic libvirtxml.DomainInterface) bool { return nic.Alias.Name == alias })
+	})
 	for i := range nics {
 		alias := nics[i].Alias.Name
 		last, again := s.cache.unplugged[alias]
@@ -113,7 +138,7 @@ func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nic
 			log.FromContext(ctx).V(2).Info("The guest was not requested again to release an interface", "alias", alias, "error", err.Error())
 		default:
 			errs = append(errs, &Retry{
-				Reason: ReasonHotPlugNIC, After: nicRetry, Err: fmt.Errorf("unplug interface %s from the guest: %w", alias, err),
+				Reason: ReasonHotPlugNIC, After: unplugRetry, Err: fmt.Errorf("unplug interface %s from the guest: %w", alias, err),
 			})
 		}
 	}

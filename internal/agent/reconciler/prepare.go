@@ -43,13 +43,9 @@ const (
 	ReasonUnreachable = "LibvirtUnreachable"
 )
 
-const (
-	// secretRetry is the delay before an incomplete Secret is read again. The kubelet updates its copy about once a
-	// minute; source: kubernetes pkg/kubelet/apis/config/v1beta1/defaults.go, syncFrequency.
-	secretRetry = 10 * time.Second
-	// preparedRetry is the delay before missing preparations of a domain are repeated.
-	preparedRetry = time.Second
-)
+// secretRetry is the delay before an incomplete Secret is read again. The kubelet updates its copy about once a
+// minute; source: kubernetes pkg/kubelet/apis/config/v1beta1/defaults.go, syncFrequency.
+const secretRetry = 10 * time.Second
 
 // domainBuilder builds a domain from what was prepared in the Pod.
 type domainBuilder interface {
@@ -105,11 +101,13 @@ func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
 	if s.vmi == nil || s.incoming != nil || s.cache.forwards || !s.domain.Active() {
 		return nil
 	}
-	if err := r.Networks.Forward(ctx, s.vmi, s.pod); err != nil {
-		return fmt.Errorf("forward the migration ports to the guest: %w", err)
-	}
-	s.cache.forwards = true
-	return nil
+	return r.attempt(s, "forward ports", reasonSynchronizing, func() error {
+		if err := r.Networks.Forward(ctx, s.vmi, s.pod); err != nil {
+			return fmt.Errorf("forward the migration ports to the guest: %w", err)
+		}
+		s.cache.forwards = true
+		return nil
+	})
 }
 
 // advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the next
@@ -279,13 +277,13 @@ func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// fromBuild makes an error about missing preparations a Retry, and one about the VMI's spec Terminal.
+// fromBuild makes an error about the VMI's spec Terminal. What is missing is prepared again.
 func (s *scope) fromBuild(err error) error {
 	var invalid *field.Error
 	err = fmt.Errorf("build the domain: %w", err)
 	if errors.Is(err, domain.ErrNotPrepared) && !errors.As(err, &invalid) {
 		s.cache.interfaces, s.cache.disks = nil, nil
-		return &Retry{Reason: reasonSynchronizing, After: preparedRetry, Err: err}
+		return err
 	}
 	return &Terminal{Reason: ReasonInvalidDomain, Err: err}
 }

@@ -30,5 +30,7 @@ func (r *Reconciler) pauseProbes(ctx context.Context, s *scope, guest probePause
 	if paused = paused && err == nil; paused == s.domain.ProbesPaused() {
 		return nil
 	}
-	return fromConnection(guest.PauseProbes(ctx, s.domainName(), paused))
+	return r.attempt(s, "pause probes", reasonSynchronizing, func() error {
+		return fromConnection(guest.PauseProbes(ctx, s.domainName(), paused))
+	})
 }

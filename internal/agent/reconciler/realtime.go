@@ -19,11 +19,13 @@ func (r *Reconciler) setRealtime(ctx context.Context, s *scope) error {
 	if err != nil {
 		return &Terminal{Reason: ReasonInvalidDomain, Err: err}
 	}
-	if len(vcpus) > 0 {
-		if err := r.Files(s.pod.UID).SetRealtime(ctx, vcpus); err != nil {
-			return fmt.Errorf("the guest runs without realtime priority: %w", err)
+	return r.attempt(s, "set realtime priority", reasonSynchronizing, func() error {
+		if len(vcpus) > 0 {
+			if err := r.Files(s.pod.UID).SetRealtime(ctx, vcpus); err != nil {
+				return fmt.Errorf("the guest runs without realtime priority: %w", err)
+			}
 		}
-	}
-	s.cache.realtime = true
-	return nil
+		s.cache.realtime = true
+		return nil
+	})
 }

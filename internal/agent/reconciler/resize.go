@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"libvirt.org/go/libvirtxml"
 
@@ -24,9 +23,6 @@ const (
 	ReasonHotPlugCPU    = "HotPlugCPUError"
 	ReasonHotPlugMemory = "HotPlugMemoryError"
 )
-
-// resizeRetry is the delay before a change that libvirt refused is tried again.
-const resizeRetry = time.Minute
 
 // errNoRoom is the error of more memory for a guest that an earlier version has started.
 var errNoRoom = errors.New("the guest was started without room for more memory: restart the VM")
@@ -59,15 +55,19 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 	}
 	if next.Sockets != granted.Sockets {
 		t := topologyOf(s.domain.XML)
-		if err := guest.SetVCPUs(ctx, s.domainName(), uint(next.Sockets*t.Cores*t.Threads)); err != nil {
-			return notResized(ReasonHotPlugCPU, err)
+		err := r.resize(s, ReasonHotPlugCPU, func() error {
+			return guest.SetVCPUs(ctx, s.domainName(), uint(next.Sockets*t.Cores*t.Threads))
+		})
+		if err != nil {
+			return err
 		}
 		// The new vCPUs have no priority yet.
 		s.cache.realtime = false
 	}
 	if next.Memory != granted.Memory {
-		if err := requestMemory(ctx, s, guest, uint64(next.Memory)); err != nil {
-			return notResized(ReasonHotPlugMemory, err)
+		err := r.resize(s, ReasonHotPlugMemory, func() error { return requestMemory(ctx, s, guest, uint64(next.Memory)) })
+		if err != nil {
+			return err
 		}
 	}
 	if err := readDomain(ctx, s, guest); err != nil {
@@ -93,12 +93,14 @@ func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint
 	return guest.AttachMemory(ctx, s.domainName(), domain.MemoryDevice(s.vmi, uint(atBoot>>10), requested))
 }
 
-// notResized makes an error of libvirt a condition, and retries.
-func notResized(reason string, err error) error {
-	if errors.Is(err, hypervisor.ErrUnreachable) {
-		return fromConnection(err)
-	}
-	return &Retry{Reason: reason, After: resizeRetry, Err: fmt.Errorf("the guest keeps its size: %w", err)}
+// resize attempts to resize the guest. That libvirt refuses becomes a condition of a reason.
+func (r *Reconciler) resize(s *scope, reason string, run func() error) error {
+	return r.attempt(s, reason, reason, func() error {
+		if err := run(); err != nil {
+			return fromConnection(fmt.Errorf("the guest keeps its size: %w", err))
+		}
+		return nil
+	})
 }
 
 // grantedTo returns what a running guest may have of that which can change. A guest takes the memory as it can.

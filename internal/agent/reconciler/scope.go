@@ -112,6 +112,8 @@ type podCache struct {
 	guestWrites guestWriteLimit
 	// unplugged is when the guest was last requested to release an interface, by the interface's alias.
 	unplugged map[string]time.Time
+	// attempts are the acts that have failed.
+	attempts attempts
 	// grown are the attempts to grow disks, by their volume.
 	grown map[string]growth
 	// plugged is what is known about the hotplugged volumes, by their name.

@@ -153,6 +153,12 @@ func (a *agent) stopClock() (resume func()) {
 	return func() { a.stopped.Store(nil) }
 }
 
+// advance sets the agent's clock, which is stopped.
+func (a *agent) advance(d time.Duration) {
+	now := a.stopped.Load().Add(d)
+	a.stopped.Store(&now)
+}
+
 // startAgent starts an agent of this node for the rest of the spec.
 func startAgent(launchers *fake.Node) *agent {
 	GinkgoHelper()

@@ -169,7 +169,7 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	}
 	definition, err := r.build(ctx, s, s.connection, s.incoming)
 	if err != nil {
-		return err
+		return r.attempted(s, actStart, reasonSynchronizing, err)
 	}
 	text, err := definition.Marshal()
 	if err != nil {

@@ -88,6 +88,7 @@ type Launcher struct {
 	domain          *hypervisor.Domain
 	unreachable     error
 	failures        map[string]error
+	calls           map[string]int
 	slow            map[string]*gate
 	pools           map[string]*pool
 	rootDirs        map[string]bool
@@ -287,9 +288,20 @@ func (l *Launcher) Content(name string) []byte {
 	return l.content[name]
 }
 
+// Calls returns how often one kind of call was made, with the failed ones.
+func (l *Launcher) Calls(call string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls[call]
+}
+
 // enter blocks or fails a call according to Slow, Fail and Unreachable.
 func (l *Launcher) enter(ctx context.Context, call string) error {
 	l.mu.Lock()
+	if l.calls == nil {
+		l.calls = map[string]int{}
+	}
+	l.calls[call]++
 	slow, err := l.slow[call], l.failures[call]
 	if l.unreachable != nil {
 		err = l.unreachable

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"errors"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+)
+
+var _ = Describe("Acts that fail", func() {
+	var (
+		a         *agent
+		launchers *fake.Node
+	)
+
+	BeforeEach(func() {
+		launchers = fake.NewNode()
+		a = startAgent(launchers)
+	})
+
+	// expectCalls expects a number of calls although events follow each other.
+	expectCalls := func(g *guest, call string, want int) {
+		GinkgoHelper()
+		Eventually(func() int { return g.launcher.Calls(call) }).Should(Equal(want))
+		for range 5 {
+			g.settle()
+		}
+		Expect(g.launcher.Calls(call)).To(Equal(want))
+	}
+
+	It("repeats a start after delays that double, whatever events arrive", func() {
+		resume := a.stopClock()
+		defer resume()
+		g := makeGuest().schedule(launchers)
+		g.launcher.Fail("start", errors.New("QEMU has failed"))
+		g.assign()
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "Synchronizing with the Domain failed.")
+		calls := 1
+		expectCalls(g, "start", calls)
+		for _, delay := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+			a.advance(delay - time.Millisecond)
+			expectCalls(g, "start", calls)
+			a.advance(time.Millisecond)
+			g.launcher.Notify()
+			calls++
+			expectCalls(g, "start", calls)
+		}
+		Expect(a.recorder.Events).To(Receive(ContainSubstring("SyncFailed")))
+		Expect(a.recorder.Events).NotTo(Receive(ContainSubstring("SyncFailed")))
+
+		By("changing the Pod")
+		pod := g.pod.DeepCopy()
+		before := pod.DeepCopy()
+		pod.Annotations = map[string]string{"changed": "yes"}
+		Expect(api.Patch(ctx, pod, client.MergeFrom(before))).To(Succeed())
+		calls++
+		expectCalls(g, "start", calls)
+
+		By("changing the spec")
+		g.launcher.Fail("start", nil)
+		g.settle()
+		Expect(g.read().Status.Phase).To(Equal(v1.Scheduled))
+		g.change(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.TerminationGracePeriodSeconds = new(int64) })
+		g.expectPhase(v1.Running)
+	})
+
+	It("repeats the change of a link in the same way, and changes another one meanwhile", func() {
+		g := makeGuest().schedule(launchers).assign()
+		g.expectPhase(v1.Running)
+		resume := a.stopClock()
+		defer resume()
+		g.launcher.Fail("interface", errors.New("the device is busy"))
+		calls := g.launcher.Calls("interface")
+		g.setLink(v1.InterfaceStateLinkDown)
+		expectCalls(g, "interface", calls+1)
+		a.advance(time.Second)
+		g.launcher.Notify()
+		expectCalls(g, "interface", calls+2)
+		g.launcher.Fail("interface", nil)
+		a.advance(2 * time.Second)
+		g.launcher.Notify()
+		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+	})
+})
