@@ -92,28 +92,19 @@ func (r *Reconciler) requestOfAttachment(ctx context.Context, obj client.Object)
 // read reads the VMI and its Pod on this node. It returns nil if there is nothing to do: there is no Pod, or it has finished,
 // which virt-controller reports.
 func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope, error) {
-	pods := &corev1.PodList{}
-	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name}); err != nil {
-		return nil, fmt.Errorf("list launcher Pods: %w", err)
-	}
-	if err := r.cleanup(ctx, key, pods.Items); err != nil {
-		return nil, err
-	}
-	vmi, err := r.readVMI(ctx, key)
+	pods, err := r.listPods(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	pod := LivePod(r.Node, vmi, pods.Items)
-	if pod == nil {
-		return nil, nil
+	if err := r.cleanup(ctx, key, pods); err != nil {
+		return nil, err
 	}
-	s := &scope{key: key, now: r.Clock.Now(), config: r.Config(), pod: pod, cache: r.podCacheOf(pod)}
-	switch {
-	case vmi != nil && vmi.UID == ownerVMI(pod).UID && vmi.Status.NodeName == r.Node:
-		s.before, s.vmi = vmi, vmi.DeepCopy()
-	case vmi != nil && vmi.UID == ownerVMI(pod).UID && isTarget(vmi, r.Node, pod.Name):
-		s.incoming = vmi
-	default:
+	s, err := r.readGuest(ctx, key, pods)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	s.cache = r.podCacheOf(s.pod)
+	if s.vmi == nil && s.incoming == nil {
 		// The VMI is not assigned yet, or deleted, or replaced by another one of the same name.
 		if err := r.readUnassigned(ctx, s); err != nil {
 			return nil, err
@@ -122,6 +113,35 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 	s.assigned = s.vmi != nil && s.vmi.Status.NodeName == r.Node &&
 		vmistatus.InCharge(&s.vmi.Status) == vmistatus.Handler && vmistatus.StageOf(s.vmi.Status.Phase) == vmistatus.Live
 	return s, nil
+}
+
+// readGuest reads the VMI and selects its Pod, without the podCache: that belongs to the reconciliation of the key.
+func (r *Reconciler) readGuest(ctx context.Context, key types.NamespacedName, pods []corev1.Pod) (*scope, error) {
+	vmi, err := r.readVMI(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	pod := LivePod(r.Node, vmi, pods)
+	if pod == nil {
+		return nil, nil
+	}
+	s := &scope{key: key, now: r.Clock.Now(), config: r.Config(), pod: pod}
+	switch {
+	case vmi != nil && vmi.UID == ownerVMI(pod).UID && vmi.Status.NodeName == r.Node:
+		s.before, s.vmi = vmi, vmi.DeepCopy()
+	case vmi != nil && vmi.UID == ownerVMI(pod).UID && isTarget(vmi, r.Node, pod.Name):
+		s.incoming = vmi
+	}
+	return s, nil
+}
+
+// listPods lists the launcher Pods of a VMI on this node.
+func (r *Reconciler) listPods(ctx context.Context, key types.NamespacedName) ([]corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name}); err != nil {
+		return nil, fmt.Errorf("list launcher Pods: %w", err)
+	}
+	return pods.Items, nil
 }
 
 // readVMI reads a VMI that is on the node or migrates to it. It returns nil if there is none.

@@ -235,10 +235,15 @@ func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, ph
 var errNotComplete = errors.New("the guest is not transferred completely")
 
 // RunReleased lets a guest that the source's agent has released run at once, and triggers a reconciliation for the rest.
-// It returns for how long the guest has run: in a post-copy, libvirt resumes it earlier.
+// It returns for how long the guest has run: in a post-copy, libvirt resumes it earlier. It is called while the VMI may be reconciled,
+// so it uses no podCache.
 func (r *Reconciler) RunReleased(ctx context.Context, key types.NamespacedName, uid types.UID) (time.Duration, error) {
 	defer r.Enqueue(key)
-	s, err := r.read(ctx, key)
+	pods, err := r.listPods(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	s, err := r.readGuest(ctx, key, pods)
 	if err != nil {
 		return 0, err
 	}
