@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -29,6 +30,22 @@ type growth struct {
 	bytes uint64
 	// retry is when to try again, or zero after a success.
 	retry time.Time
+}
+
+// mountID identifies a volume in a launcher Pod. Another claim can be plugged by the name of an earlier one, then with another
+// attachment Pod.
+type mountID struct {
+	volume     string
+	attachment types.UID
+}
+
+// mountOf identifies a volume of the spec as it is in the launcher Pod now.
+func (s *scope) mountOf(volume *v1.Volume) mountID {
+	id := mountID{volume: volume.Name}
+	if status := vmistatus.FindVolume(&s.vmi.Status, volume.Name); vmistatus.IsHotplugged(status) {
+		id.attachment = status.HotplugVolume.AttachPodUID
+	}
+	return id
 }
 
 // diskGrower grows disks of a running domain.
@@ -55,7 +72,8 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 		if want == 0 || want <= s.cache.sizes[target] {
 			continue
 		}
-		last, tried := s.cache.grown[volume.Name]
+		id := s.mountOf(volume)
+		last, tried := s.cache.grown[id]
 		switch {
 		case tried && last.bytes == want && last.retry.IsZero():
 			continue // The device has not grown with its claim.
@@ -70,9 +88,9 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 			s.requeueAfter(growRetry)
 		}
 		if s.cache.grown == nil {
-			s.cache.grown = map[string]growth{}
+			s.cache.grown = map[mountID]growth{}
 		}
-		s.cache.grown[volume.Name] = attempt
+		s.cache.grown[id] = attempt
 		grown = true
 	}
 	if grown {

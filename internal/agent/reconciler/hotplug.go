@@ -95,6 +95,14 @@ func (s *scope) plugging(volume string) *plugging {
 	return s.cache.plugged[volume]
 }
 
+// forgetPlugged forgets what is known about volumes that are not in the status any more: others may get their names.
+func (s *scope) forgetPlugged() {
+	maps.DeleteFunc(s.cache.plugged, func(volume string, _ *plugging) bool {
+		return vmistatus.FindVolume(&s.vmi.Status, volume) == nil
+	})
+	maps.DeleteFunc(s.cache.grown, func(id mountID, _ growth) bool { return vmistatus.FindVolume(&s.vmi.Status, id.volume) == nil })
+}
+
 // isHotplugged reports whether a volume of the spec is not in the launcher Pod from its start.
 func isHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, v *v1.Volume) bool {
 	if vmistatus.IsHotplugged(vmistatus.FindVolume(&vmi.Status, v.Name)) {
@@ -201,6 +209,7 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 		vmistatus.Migrating(&s.vmi.Status) || !s.hotplugs() {
 		return nil
 	}
+	s.forgetPlugged()
 	r.mountEarly(ctx, s)
 	mounting := r.mountVolumes(ctx, s)
 	invalid, err := r.changeDisks(ctx, s, guest)

@@ -757,6 +757,20 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Expect(g.has("cd")()).To(Equal("empty"))
 	})
 
+	It("grows a claim plugged by the name of an earlier one to a size that the earlier one had", func() {
+		g := started()
+		for _, attachment := range []types.UID{"uid-1", "uid-2"} {
+			g.launcher.SetDiskSizes(map[string]uint64{"sda": 256 << 20})
+			g.change(hotplug("data", onSCSI))
+			g.attached("data", attachment, asFile)
+			Eventually(g.volume("data")).Should(HavePrefix("Ready"))
+			Eventually(g.size).Should(BeEquivalentTo(1<<30), "attachment Pod %s", attachment)
+			g.change(unplug("data"))
+			Eventually(g.volume("data")).Should(HavePrefix("UnMountedFromPod"))
+			g.removed("data")
+		}
+	})
+
 	It("waits until the guest releases a disk", func() {
 		g := started()
 		g.change(hotplug("data", onSCSI))

@@ -114,8 +114,8 @@ type podCache struct {
 	unplugged map[string]time.Time
 	// attempts are the acts that have failed.
 	attempts attempts
-	// grown are the attempts to grow disks, by their volume.
-	grown map[string]growth
+	// grown are the attempts to grow disks, by their volume as it is mounted.
+	grown map[mountID]growth
 	// plugged is what is known about the hotplugged volumes, by their name.
 	plugged map[string]*plugging
 	// starting are the requests about attachment Pods that are being started, by the name of their volume. See mountEarly.
