@@ -81,10 +81,18 @@ func setReady(s *scope, now metav1.Time) {
 	case s.domainRead && s.inTransition() && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
 		s.domainRead && s.domain.State == hypervisor.StatePaused && !isTransient(s.domain):
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is paused"
+	case !s.domainRead && isNotReady(&s.vmi.Status):
+		// Whether the guest runs is unknown. The kubelet still reports the Pod of a guest that has just ended as ready.
+		return
 	default:
 		ready.Status, ready.Reason, ready.Message = podReady(s.pod)
 	}
 	vmistatus.SetCondition(&s.vmi.Status, ready, now)
+}
+
+func isNotReady(status *v1.VirtualMachineInstanceStatus) bool {
+	ready := vmistatus.FindCondition(status, v1.VirtualMachineInstanceReady)
+	return ready != nil && ready.Status == corev1.ConditionFalse
 }
 
 // podReady returns whether a Pod is ready, apart from the readiness gate of a paused guest. virt-controller derives that gate

@@ -64,6 +64,12 @@ func migrating(mode v1.MigrationMode) func(*scope) {
 
 func domainNotRead(s *scope) { s.domainRead, s.domain = false, nil }
 
+func notReady(s *scope) {
+	s.vmi.Status.Conditions = append(s.vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse, Reason: v1.GuestNotRunningReason,
+	})
+}
+
 func podDeleted(s *scope) { s.pod.DeletionTimestamp = &metav1.Time{Time: s.now} }
 
 func nodeLost(s *scope) {
@@ -118,6 +124,9 @@ func TestComputeStatus(t *testing.T) {
 		{"a hypervisor out of reach before the start", scopeOf(domainNotRead), lost, v1.Scheduled,
 			[]string{"Synchronized=False LibvirtUnreachable"}},
 		{"a lost connection", scopeOf(phaseOf(v1.Running), domainNotRead), &Wait{Reason: "x"}, v1.Running, []string{"Ready=True "}},
+		{"a connection lost after the guest has ended", scopeOf(phaseOf(v1.Running), domainNotRead, notReady), lost, v1.Running,
+			[]string{"Ready=False GuestNotRunning", "Synchronized=False LibvirtUnreachable"}},
+		{"a guest that is read again", scopeOf(phaseOf(v1.Running), notReady), nil, v1.Running, []string{"Ready=True "}},
 		{"a guest on a node that counts as lost", scopeOf(phaseOf(v1.Running), nodeLost), nil, v1.Running, nil},
 		{"a guest in an unknown phase", scopeOf(phaseOf(v1.Unknown)), nil, v1.Running, []string{"Ready=True "}},
 		{"a Pod that is not ready", scopeOf(noPodConditions, podCondition(corev1.ContainersReady, corev1.ConditionFalse, "ContainersNotReady")),
