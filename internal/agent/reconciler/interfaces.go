@@ -27,8 +27,8 @@ const (
 	fromSeparator = ", "
 )
 
-// setInterfaces sets status.interfaces: the interfaces in the order of the spec, then those that only the guest reports, in its
-// order and within maxGuestReport.
+// setInterfaces sets status.interfaces: the interface of the Pod's network, whose address kubectl shows, the others in the order of
+// the spec, then those that only the guest reports, in its order and within maxGuestReport.
 func setInterfaces(s *scope) {
 	info := s.report().info
 	if info == nil {
@@ -36,11 +36,10 @@ func setInterfaces(s *scope) {
 	}
 	left := reportSpace{bytes: maxGuestReport, omitted: info.Omitted}
 	left.take(osInfo(info))
+	reported := mergeByMAC(info.Interfaces)
 	guest := map[string]hypervisor.GuestInterface{}
-	for _, g := range info.Interfaces {
-		if _, twice := guest[g.MAC]; !twice && g.MAC != "" {
-			guest[g.MAC] = g
-		}
+	for _, g := range reported {
+		guest[g.MAC] = g
 	}
 	attached := attachedNetworks(s.pod)
 	var list []v1.VirtualMachineInstanceNetworkInterface
@@ -53,7 +52,7 @@ func setInterfaces(s *scope) {
 		}
 		network := networkOf(s.vmi, iface.Name)
 		setPodInterface(&entry, network, s.pod, attached)
-		if g, ok := guest[entry.MAC]; ok && left.take(guestOnly(g)) {
+		if g, ok := guest[entry.MAC]; ok && entry.MAC != "" && left.take(guestOnly(g)) {
 			mergeGuest(&entry, g, network != nil && network.IsPrimary())
 		}
 		if _, ok := attached[entry.PodInterfaceName]; ok && network != nil && network.Multus != nil {
@@ -62,13 +61,43 @@ func setInterfaces(s *scope) {
 		known[entry.MAC] = true
 		list = append(list, entry)
 	}
-	for _, g := range info.Interfaces {
+	if i := slices.IndexFunc(list, func(n v1.VirtualMachineInstanceNetworkInterface) bool { return onPodNetwork(s.vmi, n.Name) }); i > 0 {
+		list = slices.Insert(slices.Delete(slices.Clone(list), i, i+1), 0, list[i])
+	}
+	for _, g := range reported {
 		if entry := guestOnly(g); !known[g.MAC] && left.take(entry) {
 			list = append(list, entry)
 		}
 	}
 	s.vmi.Status.Interfaces, s.omitted = list, left.omitted
 }
+
+// mergeByMAC merges the interfaces of a guest that have one MAC address, as those of a bond, a bridge or a VLAN have. As in KubeVirt,
+// the last one gives the name, and the first one that has addresses of a family gives these.
+// Source: kubevirt/kubevirt pkg/network/setup/netstat.go
+func mergeByMAC(all []hypervisor.GuestInterface) []hypervisor.GuestInterface {
+	var merged []hypervisor.GuestInterface
+	for _, g := range all {
+		same := func(m hypervisor.GuestInterface) bool { return m.MAC == g.MAC && g.MAC != "" }
+		i := slices.IndexFunc(merged, same)
+		if i < 0 {
+			merged = append(merged, g)
+			continue
+		}
+		merged[i].Name = g.Name
+		merged[i].IPs = slices.Clone(merged[i].IPs)
+		for _, isFamily := range []func(string) bool{isIPv4, isIPv6} {
+			if !slices.ContainsFunc(merged[i].IPs, isFamily) {
+				merged[i].IPs = append(merged[i].IPs, slices.DeleteFunc(slices.Clone(g.IPs), func(ip string) bool { return !isFamily(ip) })...)
+			}
+		}
+	}
+	return merged
+}
+
+func isIPv6(ip string) bool { return strings.Contains(ip, ":") }
+
+func isIPv4(ip string) bool { return !isIPv6(ip) }
 
 // interfaceStatus returns the status of an interface of the spec according to the domain, and whether the domain has the
 // interface.
@@ -162,10 +191,8 @@ func podIPs(pod *corev1.Pod) []string {
 
 // first returns the first IPv4 address, or else the first address: most clients that read only one expect IPv4.
 func first(ips []string) string {
-	for _, ip := range ips {
-		if !strings.Contains(ip, ":") {
-			return ip
-		}
+	if i := slices.IndexFunc(ips, isIPv4); i >= 0 {
+		return ips[i]
 	}
 	if len(ips) > 0 {
 		return ips[0]

@@ -67,6 +67,42 @@ func TestInterfacesOfSeveralNetworks(t *testing.T) {
 	}
 }
 
+func TestInterfaceOfPodNetworkIsFirst(t *testing.T) {
+	s := connectedGuest(`[]`, multusNet("lan", false), multusNet("san", false), podNet("default"), multusNet("wan", false))
+	setInterfaces(s)
+	var names []string
+	for _, iface := range s.vmi.Status.Interfaces {
+		names = append(names, iface.Name)
+	}
+	if diff := cmp.Diff([]string{"default", "lan", "san", "wan"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestGuestInterfacesOfOneMAC(t *testing.T) {
+	const mac, other = "02:00:00:00:00:01", "02:00:00:00:0a:0a"
+	s := connectedGuest(`[]`, podNet("default"), multusNet("lan", false))
+	s.guest = &hypervisor.GuestInfo{Interfaces: []hypervisor.GuestInterface{
+		{Name: "eth1", MAC: mac},
+		{Name: "bond0", MAC: mac, IPs: []string{"192.168.7.5"}},
+		{Name: "docker0", MAC: other, IPs: []string{"172.17.0.1"}},
+		{Name: "bond0.5", MAC: mac, IPs: []string{"10.5.0.1", "fd05::1"}},
+		{Name: "sit0"}, {Name: "tun0", IPs: []string{"10.9.0.1"}},
+	}}
+	setInterfaces(s)
+	var got []string
+	for _, iface := range s.vmi.Status.Interfaces[1:] {
+		got = append(got, iface.InterfaceName+" "+iface.IP+" "+strings.Join(iface.IPs, ",")+" "+iface.InfoSource)
+	}
+	want := []string{
+		"bond0.5 192.168.7.5 192.168.7.5,fd05::1 domain, guest-agent", "docker0 172.17.0.1 172.17.0.1 guest-agent",
+		"sit0   guest-agent", "tun0 10.9.0.1 10.9.0.1 guest-agent",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestInterfaceOfMultusDefaultNetwork(t *testing.T) {
 	s := connectedGuest(`[{"name":"ns/flat","interface":"eth0","ips":["10.1.0.5"],"default":true}]`, multusNet("flat", true))
 	setInterfaces(s)
