@@ -45,6 +45,8 @@ type supervisor struct {
 	client    *libvirtwire.Client
 	events    <-chan libvirtwire.Event
 	connected chan connection
+	// reconnects reports whether an earlier connection was lost.
+	reconnects bool
 	// repeat, grace, startTimer and kill are nil until they are needed.
 	repeat, grace, startTimer, kill <-chan time.Time
 }
@@ -94,7 +96,7 @@ func (s *supervisor) follow(ctx context.Context) (launcherpod.Outcome, int) {
 				return s.guest.outcome(nil)
 			}
 		case <-s.startTimer:
-			if !s.guest.started {
+			if s.isUnstarted() {
 				return s.guest.outcome(nil)
 			}
 		case <-s.repeat:
@@ -152,23 +154,37 @@ func (s *supervisor) useConnection(ctx context.Context, result connection) {
 	log := logr.FromContextOrDiscard(ctx)
 	log.Info(launcherpod.LogConnected, "domain", s.domain, "defined", result.found, "state", result.state)
 	s.client, s.events = result.client, result.client.Events()
+	s.update(ctx, result)
+}
+
+// update updates the guest's state to the one at the time of connecting.
+func (s *supervisor) update(ctx context.Context, result connection) {
+	before := s.guest.started
 	if !result.found {
 		s.guest.notDefined()
 	} else {
-		before := s.guest.started
 		s.guest.setState(result.state, result.reason)
-		if s.guest.started && !before {
-			s.guestStarted(ctx)
-		}
+	}
+	switch {
+	case s.guest.started && !before:
+		s.guestStarted(ctx)
+	case !s.guest.started && s.guest.stopRequested:
+		s.awaitStart()
 	}
 }
+
+// awaitStart waits for a start that may be in progress. If it is, an event follows.
+func (s *supervisor) awaitStart() { s.startTimer = time.After(startWait) }
+
+// isUnstarted reports whether no guest was started until startTimer. Without a connection, that is unknown.
+func (s *supervisor) isUnstarted() bool { return s.client != nil && !s.guest.started }
 
 func (s *supervisor) observe(ctx context.Context, event libvirtwire.Event, open bool) {
 	log := logr.FromContextOrDiscard(ctx)
 	if !open {
 		// libvirtd closed the connection. If it has exited, its Done is closed; if not, connect and read the state again.
 		log.Info("The connection to libvirtd was closed, reconnecting")
-		s.client, s.events = nil, nil
+		s.client, s.events, s.startTimer, s.reconnects = nil, nil, nil, true
 		go s.connect(ctx)
 		return
 	}
@@ -207,11 +223,12 @@ func (s *supervisor) requestStop(ctx context.Context) bool {
 	case s.guest.started:
 		s.startShutdown(ctx)
 		return false
+	case s.client == nil && s.reconnects:
+		return false // The agent may have started a domain. Its state is read when there is a connection.
 	case s.client == nil:
 		return true // The agent cannot have started a domain yet.
 	default:
-		// A start may be in progress. If it is, an event follows.
-		s.startTimer = time.After(startWait)
+		s.awaitStart()
 		return false
 	}
 }
