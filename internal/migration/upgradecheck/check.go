@@ -57,6 +57,8 @@ const (
 	ReasonTaints = "Taints"
 	// ReasonCPU: no other node can run its CPU.
 	ReasonCPU = "CPUModel"
+	// ReasonDevices: no other node has the devices that its Pod requests.
+	ReasonDevices = "Devices"
 	// ReasonQuota: a quota of its namespace does not permit a second Pod.
 	ReasonQuota = "ResourceQuota"
 	// ReasonNoPod: no Pod can be rendered for it.

@@ -120,6 +120,12 @@ func TestCheck(t *testing.T) {
 		{"its node does not say which CPU it has", func(s *scene) { delete(s.w.Nodes[0].Labels, v1.HostModelCPULabel+"Skylake") },
 			[][2]string{{ReasonCPU, "node-1"}}, Stays, "waits"},
 
+		{"a node without vhost-net", func(s *scene) {
+			s.g.VMI.Spec.Domain.Devices.Interfaces = []v1.Interface{{Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}}
+			s.g.VMI.Spec.Networks = []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
+			s.w.Nodes[1].Status.Allocatable = corev1.ResourceList{"devices.kubevirt.io/kvm": resource.MustParse("1k"), "devices.kubevirt.io/tun": resource.MustParse("1k")}
+		}, [][2]string{{ReasonDevices, "for vhost-net, load the kernel module vhost_net on the node): node node-2"}}, Stays, "waits"},
+
 		{"quota", func(s *scene) { s.quota(memory("requests.memory", "2Gi"), memory("requests.memory", "1100Mi")) },
 			[][2]string{{ReasonQuota, "ResourceQuota small leaves 948Mi of requests.memory"}}, Stays, "waits"},
 		{"quota by the old name", func(s *scene) { s.quota(memory("memory", "2Gi"), memory("memory", "1100Mi")) }, [][2]string{{ReasonQuota, "of memory"}}, Stays, "waits"},

@@ -86,7 +86,54 @@ func filters(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) []filter {
 		}, message: func(nodes []string) string {
 			return fmt.Sprintf("no other node that it could be on runs its CPU (%s): %s", pairs(cpu), listNodes(nodes))
 		}},
+		{reason: ReasonDevices, passes: func(n *corev1.Node) bool { return len(missingDevices(pod, n)) == 0 }, message: func(nodes []string) string {
+			return fmt.Sprintf("no other node that it could be on has all its devices%s: %s", remedy(pod), listNodes(nodes))
+		}},
 	}
+}
+
+// LoadVhostNet is what to do on a node without the device vhost-net.
+const LoadVhostNet = "load the kernel module vhost_net on the node"
+
+// devicePrefix is that of the resources of virt-device-plugin.
+const devicePrefix = "devices.kubevirt.io/"
+
+// devices returns the devices that a Pod requests.
+func devices(pod *corev1.Pod) []corev1.ResourceName {
+	var names []corev1.ResourceName
+	for i := range pod.Spec.Containers {
+		for name := range pod.Spec.Containers[i].Resources.Requests {
+			if strings.HasPrefix(string(name), devicePrefix) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// missingDevices returns the devices that a Pod requests and a node does not have. They are unknown of a node that reports no resources.
+func missingDevices(pod *corev1.Pod, node *corev1.Node) []corev1.ResourceName {
+	if len(node.Status.Allocatable) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(devices(pod), func(name corev1.ResourceName) bool {
+		has := node.Status.Allocatable[name]
+		return !has.IsZero()
+	})
+}
+
+// remedy names the devices that a Pod requests, and what provides them.
+func remedy(pod *corev1.Pod) string {
+	names := make([]string, 0, len(pod.Spec.Containers))
+	for _, name := range devices(pod) {
+		names = append(names, strings.TrimPrefix(string(name), devicePrefix))
+	}
+	text := strings.Join(names, ", ")
+	if slices.Contains(names, "vhost-net") {
+		text += "; for vhost-net, " + LoadVhostNet
+	}
+	return " (" + text + ")"
 }
 
 // isCPU reports whether a label describes the CPUs that a node offers to guests.

@@ -134,6 +134,11 @@ func scenes() map[string]*world {
 			pod(unschedulable("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")),
 		"kvm": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
 			pod(unschedulable("0/1 nodes are available: 1 Insufficient devices.kubevirt.io/kvm.")),
+		"vhost-net": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
+			pod(unschedulable("0/1 nodes are available: 1 Insufficient devices.kubevirt.io/vhost-net.")),
+		"start failed": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).
+			vmi(demo().Phase(v1.Scheduled).Condition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+				"Synchronizing with the Domain failed.", "start the domain: failed to set MSR 0x345 to 0x2000")),
 		"image": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusImagePullBackOff, nil).vmi(pending()).
 			pod(onNode("n1", &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "example.com/no/such:tag"`})).
 			event(90*time.Second, "Pod", "virt-launcher-demo-abcde", "Failed", `Failed to pull image "example.com/no/such:tag": not found`),

@@ -131,6 +131,9 @@ func paragraph(b *strings.Builder, head, text string) {
 // short returns a message as one line, truncated to maxText bytes.
 func short(text string) string { return cut(strings.Join(strings.Fields(text), " "), maxText) }
 
+// sentence ends a text with one full stop. Some of KubeVirt's reasons have one.
+func sentence(text string) string { return strings.TrimRight(text, ".") + "." }
+
 // cut truncates a text to limit bytes.
 func cut(text string, limit int) string {
 	if len(text) > limit {

@@ -172,7 +172,7 @@ func paused(s *Snapshot) []Finding {
 	switch c.Reason {
 	case v1.PausedIOErrorReason:
 		return one(Finding{
-			What: "The guest is paused because its storage failed: " + short(c.Message) + ".",
+			What: "The guest is paused because its storage failed: " + sentence(short(c.Message)),
 			Do:   "Free space, or repair the storage. Then resume it:", Commands: unpause,
 		})
 	case v1.PausedAPIErrorReason:

@@ -116,7 +116,7 @@ func running(s *Snapshot) []Finding {
 	}
 	found := []Finding{f}
 	if ready := s.condition(v1.VirtualMachineInstanceReady); ready.Status == corev1.ConditionFalse && len(node(s)) == 0 {
-		found = append(found, Finding{What: "It is not ready: " + ready.Reason + ".", Why: []string{short(ready.Message)}, Do: "If it has a readinessProbe, check whether the guest responds to it."})
+		found = append(found, Finding{What: "It is not ready: " + sentence(ready.Reason), Why: []string{short(ready.Message)}, Do: "If it has a readinessProbe, check whether the guest responds to it."})
 	}
 	return append(found, restartRequired(s)...)
 }

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 )
 
 // remedies are the remedies for reasons of the condition Synchronized.
@@ -42,7 +43,7 @@ func failedSync(s *Snapshot) []Finding {
 	var found []Finding
 	if failure := s.vmCondition(v1.VirtualMachineFailure); failure.Status == corev1.ConditionTrue {
 		f := Finding{
-			What: "The VM's instance cannot be created or deleted: " + failure.Reason + ".", Why: []string{short(failure.Message)},
+			What: "The VM's instance cannot be created or deleted: " + sentence(failure.Reason), Why: []string{short(failure.Message)},
 			Do: "Fix what the message names. It is retried automatically.",
 		}
 		if what := missingReferences[failure.Reason]; what != "" {
@@ -56,7 +57,7 @@ func failedSync(s *Snapshot) []Finding {
 	if sync.Status != corev1.ConditionFalse || handledElsewhere[sync.Reason] {
 		return found
 	}
-	f := Finding{What: fmt.Sprintf("The VM cannot be run as its spec requires: %s.", sync.Reason), Why: []string{short(sync.Message)}, Do: remedies[sync.Reason]}
+	f := Finding{What: "The VM cannot be run as its spec requires: " + sentence(sync.Reason), Why: []string{short(sync.Message)}, Do: remedies[sync.Reason]}
 	if f.Do == "" {
 		f.Do = "Fix what the message names. It is retried automatically."
 	}
@@ -207,6 +208,10 @@ var causes = []struct {
 	{regexp.MustCompile(`^Insufficient memory$`), "too little free memory", "memory"},
 	{regexp.MustCompile(`^Insufficient cpu$`), "too little free CPU", "cpu"},
 	{regexp.MustCompile(`^Insufficient devices\.kubevirt\.io/kvm$`), "no KVM (for software emulation: developerConfiguration.useEmulation in the KubeVirt object)", ""},
+	{
+		regexp.MustCompile(`^Insufficient devices\.kubevirt\.io/vhost-net$`),
+		"no vhost-net, which virtio NICs need (" + upgradecheck.LoadVhostNet + ")", "",
+	},
 	{regexp.MustCompile(`^Insufficient (\S+)$`), "too little of $1", ""},
 	{regexp.MustCompile(`untolerated taint(?:\(s\))? \{([^}:]+)[^}]*\}`), "the taint $1, which the VM does not tolerate", ""},
 	{regexp.MustCompile(`didn't match Pod's node affinity/selector`), "without the labels that the VM requires (nodeSelector, affinity), or not ready for VMs (kubevirt.io/schedulable)", ""},
