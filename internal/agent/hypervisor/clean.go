@@ -4,6 +4,8 @@
 package hypervisor
 
 import (
+	"regexp"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/vireo-project/vireo/internal/component/printable"
@@ -30,4 +32,33 @@ func CleanLine(text string, limit int) string {
 		out = utf8.AppendRune(out, r)
 	}
 	return string(out)
+}
+
+// qemuLine is the beginning of a message in QEMU's log: the time, the name of the process, or both.
+var qemuLine = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z (?:qemu-(?:system-\w+|kvm): )?|qemu-(?:system-\w+|kvm): `)
+
+// assertion is a failed assertion of QEMU, with its place in QEMU's source.
+var assertion = regexp.MustCompile(`^\S+\.[ch]:\d+: \w+: (Assertion )`)
+
+// Failure returns libvirt's message about a failure without what differs between equal failures: if it contains messages of QEMU's
+// log, the last one about an error. A failed assertion says less than the error before it.
+func Failure(message string) string {
+	at := qemuLine.FindStringIndex(message)
+	if at == nil {
+		return message
+	}
+	failure := ""
+	for _, line := range qemuLine.Split(message[at[0]:], -1) {
+		// What follows in further lines belongs to the message.
+		line = strings.Join(strings.Fields(line), " ")
+		short := assertion.ReplaceAllString(line, "$1")
+		if line == "" || strings.Contains(line, "warning: ") || short != line && failure != "" {
+			continue
+		}
+		failure = strings.TrimPrefix(short, "error: ")
+	}
+	if failure == "" {
+		return strings.TrimRight(message[:at[0]], ": ")
+	}
+	return failure
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -193,7 +194,7 @@ func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.relay.cut(fmt.Errorf("%s: %w", what, context.Cause(ctx))) })
 	defer stop()
-	err := fn()
+	err := withMessage(fn())
 	switch {
 	case err == nil:
 		c.lastResponse.Store(time.Now().UnixNano())
@@ -209,6 +210,27 @@ func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn
 		return fmt.Errorf("%s: %w", what, err)
 	}
 }
+
+// failure is an error of libvirt with a text for users.
+type failure struct {
+	cause error
+	text  string
+}
+
+// withMessage replaces the fields of libvirt's error in a text by its message.
+func withMessage(err error) error {
+	var e libvirt.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return &failure{cause: err, text: strings.Replace(err.Error(), e.Error(), hypervisor.Failure(e.Message), 1)}
+}
+
+// Error returns the text.
+func (f *failure) Error() string { return f.text }
+
+// Unwrap returns libvirt's error.
+func (f *failure) Unwrap() error { return f.cause }
 
 // respondedAt returns when a call last got a response.
 func (c *Conn) respondedAt() time.Time { return time.Unix(0, c.lastResponse.Load()) }

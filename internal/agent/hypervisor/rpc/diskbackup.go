@@ -91,7 +91,7 @@ func jobResult(result *libvirt.DomainJobInfo) backup.Job {
 	case result.Type == libvirt.DOMAIN_JOB_CANCELLED: //nolint:misspell // libvirt's name
 		return backup.Job{State: backup.JobFailed, Problem: "the backup was aborted"}
 	default:
-		return backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(result.ErrorMessage, hypervisor.MaxBackupProblem)}
+		return backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(hypervisor.Failure(result.ErrorMessage), hypervisor.MaxBackupProblem)}
 	}
 }
 
