@@ -190,8 +190,7 @@ func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn
 	if c.options.MaxCall > 0 {
 		limit = min(limit, c.options.MaxCall)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSilent)
-	defer cancel()
+	defer c.relay.deadlines.start(limit, func() { c.relay.cut(fmt.Errorf("%s: %w", what, errSilent)) })()
 	stop := context.AfterFunc(ctx, func() { c.relay.cut(fmt.Errorf("%s: %w", what, context.Cause(ctx))) })
 	defer stop()
 	err := withMessage(fn())

@@ -63,7 +63,11 @@ func (l *largeResponse) admit(r *relay) error {
 	if reserve == nil {
 		return fmt.Errorf("%w: no call is waiting for a large response", errMessage)
 	}
-	if err := reserve(); err != nil {
+	// Responses wait behind this one.
+	resume := r.deadlines.pause()
+	err := reserve()
+	resume()
+	if err != nil {
 		return err
 	}
 	l.mu.Lock()

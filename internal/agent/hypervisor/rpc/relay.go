@@ -60,6 +60,8 @@ type relay struct {
 
 	// large admits one large response at a time.
 	large largeResponse
+	// deadlines are those of the calls in progress.
+	deadlines deadlines
 
 	// ctx ends when the relay is closed, with the reason as its cause.
 	ctx    context.Context
