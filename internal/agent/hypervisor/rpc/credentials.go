@@ -5,10 +5,12 @@ package rpc
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,10 +66,7 @@ func (c *Conn) setCredentials(ctx context.Context, domain string, wanted hypervi
 	var calls []func() error
 	for _, user := range slices.Sorted(maps.Keys(wanted.Keys)) {
 		calls = append(calls, func() error {
-			return credentialError("SSH keys", user, c.withAgent(ctx, domain, "set SSH keys", func(d *libvirt.Domain) error {
-				// Without flags the keys replace those that the user has.
-				return d.AuthorizedSSHKeysSet(user, wanted.Keys[user], 0)
-			}))
+			return credentialError("SSH keys", user, c.setKeys(ctx, domain, user, wanted.Keys[user]))
 		})
 	}
 	for _, user := range slices.Sorted(maps.Keys(wanted.Passwords)) {
@@ -105,3 +104,86 @@ func credentialError(what, user string, err error) error {
 		return fmt.Errorf("the guest does not take the %s of user %q: %w", what, user, err)
 	}
 }
+
+// setKeys replaces the SSH keys of a user. Guest agents before QEMU 5.2 have no command for that.
+func (c *Conn) setKeys(ctx context.Context, domain, user string, keys []string) error {
+	err := c.withAgent(ctx, domain, "set SSH keys", func(d *libvirt.Domain) error {
+		// Without flags the keys replace those that the user has.
+		return d.AuthorizedSSHKeysSet(user, keys, 0)
+	})
+	if err == nil || isCode(err, libvirt.ERR_AGENT_UNRESPONSIVE) || errors.Is(err, hypervisor.ErrUnreachable) {
+		return err
+	}
+	old := false
+	unsupported := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) error {
+		about := &hypervisor.GuestAgent{}
+		if err := g.about(ctx, about); err != nil {
+			return err
+		}
+		old = !slices.ContainsFunc(about.Commands, func(c hypervisor.GuestCommand) bool { return c.Name == "guest-ssh-add-authorized-keys" })
+		if !old {
+			return nil
+		}
+		return writeKeys(ctx, user, keys, func(ctx context.Context, command string, arguments map[string]any, into any) error {
+			response, err := g.executeWith(ctx, command, arguments, agentTimeout*time.Second)
+			if err != nil {
+				return err
+			}
+			return parseResponse(response, into)
+		})
+	})
+	if old {
+		return unsupported
+	}
+	return err
+}
+
+const (
+	// keysScript replaces the SSH keys of the user who runs it by those in its input. That user cannot make it write the files of others,
+	// as they could if root followed their links.
+	keysScript = `umask 077 && mkdir -p "$HOME/.ssh" && cat > "$HOME/.ssh/authorized_keys.new" && ` +
+		`mv -f "$HOME/.ssh/authorized_keys.new" "$HOME/.ssh/authorized_keys"`
+	// commandPause is the time between two reads of the state of a command in the guest. The guest agent has no event for its end.
+	commandPause = 200 * time.Millisecond
+)
+
+// writeKeys writes the SSH keys of a user with a command in the guest. Source of the arguments: QEMU qga/qapi-schema.json, guest-exec.
+func writeKeys(ctx context.Context, user string, keys []string, call func(context.Context, string, map[string]any, any) error) error {
+	if strings.HasPrefix(user, "-") {
+		return errors.New("no user has a name that begins with a dash")
+	}
+	var started struct {
+		PID int64 `json:"pid"`
+	}
+	input := base64.StdEncoding.EncodeToString([]byte(strings.Join(keys, "\n") + "\n"))
+	err := call(ctx, "guest-exec", map[string]any{
+		"path": "su", "arg": []string{"-s", "/bin/sh", "-c", keysScript, user}, "input-data": input, "capture-output": true,
+	}, &started)
+	if err != nil {
+		return err
+	}
+	for {
+		var status struct {
+			Exited bool   `json:"exited"`
+			Code   *int   `json:"exitcode"`
+			Err    []byte `json:"err-data"`
+		}
+		if err := call(ctx, "guest-exec-status", map[string]any{"pid": started.PID}, &status); err != nil {
+			return err
+		}
+		switch {
+		case status.Exited && status.Code != nil && *status.Code == 0:
+			return nil
+		case status.Exited:
+			return fmt.Errorf("the guest does not write the file .ssh/authorized_keys: %s", hypervisor.CleanLine(string(status.Err), maxCommandError))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the guest does not write the file .ssh/authorized_keys in time: %w", hypervisor.ErrGuestSilent)
+		case <-time.After(commandPause):
+		}
+	}
+}
+
+// maxCommandError is the limit for the text with which a command in the guest has failed, in bytes.
+const maxCommandError = 256

@@ -51,7 +51,19 @@ type guest struct {
 
 // execute sends a command to the agent and returns the response.
 func (g guest) execute(ctx context.Context, command string, wait time.Duration) ([]byte, error) {
-	response, err := g.client.AgentCommandLong(ctx, g.domain, `{"execute":"`+command+`"}`, wait)
+	return g.executeWith(ctx, command, nil, wait)
+}
+
+// executeWith sends a command with arguments, or nil for none.
+func (g guest) executeWith(ctx context.Context, command string, arguments map[string]any, wait time.Duration) ([]byte, error) {
+	text, err := json.Marshal(struct {
+		Execute   string         `json:"execute"`
+		Arguments map[string]any `json:"arguments,omitempty"`
+	}{command, arguments})
+	if err != nil {
+		return nil, fmt.Errorf("write the command %s: %w", command, err)
+	}
+	response, err := g.client.AgentCommandLong(ctx, g.domain, string(text), wait)
 	if err == nil {
 		return response, nil
 	}
