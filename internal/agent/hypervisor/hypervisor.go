@@ -66,7 +66,7 @@ const (
 	PausedWatchdog = "Watchdog"
 	// PausedCrashed: it crashed.
 	PausedCrashed = "Crashed"
-	// PausedPostcopyFailed: a post-copy failed, so that neither side has all of its memory.
+	// PausedPostcopyFailed: a post-copy failed, so that neither side has all of its memory. libvirt may report it as running.
 	PausedPostcopyFailed = "PostcopyFailed"
 	// PausedUnknown: any other reason, such as an internal error of QEMU or KVM. Nothing resumes it.
 	PausedUnknown = "Unknown"

@@ -233,6 +233,12 @@ func (c *Conn) Destroy(ctx context.Context, name string) error {
 // stateOf converts libvirt's state and its reason.
 func stateOf(state libvirt.DomainState, reason int) (hypervisor.State, string) {
 	switch state {
+	case libvirt.DOMAIN_RUNNING:
+		if libvirt.DomainRunningReason(reason) == libvirt.DOMAIN_RUNNING_POSTCOPY_FAILED {
+			// Its CPUs wait for memory that never arrives.
+			return hypervisor.StatePaused, hypervisor.PausedPostcopyFailed
+		}
+		return hypervisor.StateRunning, ""
 	case libvirt.DOMAIN_PAUSED:
 		return hypervisor.StatePaused, pausedReason(libvirt.DomainPausedReason(reason))
 	case libvirt.DOMAIN_SHUTOFF:

@@ -85,6 +85,14 @@ func TestPausedReason(t *testing.T) {
 			t.Errorf("reason %d: got %s %q, want %q", reason, state, got, want)
 		}
 	}
+	// The guest of the target of a failed post-copy, which libvirt reports as running.
+	if state, got := stateOf(libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_POSTCOPY_FAILED)); state != hypervisor.StatePaused ||
+		got != hypervisor.PausedPostcopyFailed {
+		t.Errorf("failed post-copy: got %s %q", state, got)
+	}
+	if state, got := stateOf(libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_POSTCOPY)); state != hypervisor.StateRunning || got != "" {
+		t.Errorf("post-copy: got %s %q", state, got)
+	}
 }
 
 func TestTransferFlags(t *testing.T) {
