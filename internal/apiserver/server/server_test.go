@@ -70,7 +70,7 @@ var _ = Describe("virt-api", func() {
 		Expect(err).To(MatchError(ContainSubstring(`dryRun[0]: "Some" is not supported, use All`)))
 	})
 
-	It("writes state change requests to the VM's status, and restores the grace period if that fails", func() {
+	It("writes state change requests to the VM's status, and the grace period to its VMI", func() {
 		vm := builder.MakeVM("manual").Namespace("default").Strategy(v1.RunStrategyManual).Obj()
 		Expect(k8s.Create(ctx, vm)).To(Succeed())
 		vmi := builder.MakeVMI("manual").Namespace("default").OwnedBy(vm).Obj()

@@ -52,7 +52,7 @@ func (m vmWithVMI) conflict(format string, args ...any) error {
 	return apierrors.NewConflict(vmResource, m.vm.Name, fmt.Errorf(format, args...))
 }
 
-// plan contains the changes that a verb makes: either the VM's run strategy or its state change requests, and the VMI's grace
+// plan contains the changes that a verb makes: either the VM's run strategy or its state change requests, then the VMI's grace
 // period.
 type plan struct {
 	// strategy is the new run strategy; empty keeps the current one.
@@ -123,37 +123,48 @@ type decisionError struct{ err error }
 func (e *decisionError) Error() string { return e.err.Error() }
 
 func (a *API) apply(ctx context.Context, m vmWithVMI, p plan, dry bool) error {
-	undo := func() error { return nil }
-	if p.grace != nil && m.isActive() {
+	changesGrace := p.grace != nil && m.isActive()
+	if changesGrace {
 		if err := m.checkOwner(); err != nil {
 			return &decisionError{err}
 		}
-		before := m.vmi.Spec.TerminationGracePeriodSeconds
-		if err := a.setGrace(ctx, m.vmi, p.grace, dry); err != nil {
-			return err
-		}
-		undo = func() error { return a.setGrace(context.WithoutCancel(ctx), m.vmi, before, dry) }
 	}
-	err := a.write(ctx, m.vm, p, dry)
-	if err != nil {
-		// A stop that failed must not change the grace period.
-		return errors.Join(err, undo())
+	if err := a.write(ctx, m.vm, p, dry); err != nil || !changesGrace {
+		return err
+	}
+	// After the stop, and also if the client is gone: a VMI that nothing stops must keep its grace period. The agent applies the new one
+	// to a guest that is shutting down already.
+	if err := a.setGrace(context.WithoutCancel(ctx), m.vmi, p.grace, dry); err != nil {
+		err = fmt.Errorf("the VM is being stopped, but within the grace period that it had: %w", err)
+		return &decisionError{apierrors.NewInternalError(err)}
 	}
 	return nil
 }
 
+// setGrace changes the grace period of a VMI, unless the VMI is gone. Status writes of the agent cause conflicts.
 func (a *API) setGrace(ctx context.Context, vmi *v1.VirtualMachineInstance, seconds *int64, dry bool) error {
-	changed := vmi.DeepCopy()
-	changed.Spec.TerminationGracePeriodSeconds = seconds
 	options := []client.PatchOption{}
 	if dry {
 		options = append(options, client.DryRunAll)
 	}
-	err := a.Client.Patch(ctx, changed, optimistic.MergeFrom(vmi), options...)
-	if err == nil && !dry {
-		*vmi = *changed
-	}
-	return err
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		changed := vmi.DeepCopy()
+		changed.Spec.TerminationGracePeriodSeconds = seconds
+		err := a.Client.Patch(ctx, changed, optimistic.MergeFrom(vmi), options...)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		fresh, readErr := a.vmi(ctx, client.ObjectKeyFromObject(vmi))
+		switch {
+		case readErr != nil:
+			return readErr
+		case fresh == nil || fresh.UID != vmi.UID:
+			return nil
+		}
+		vmi = fresh
+		return err
+	})
+	return client.IgnoreNotFound(err)
 }
 
 func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool) error {

@@ -6,6 +6,7 @@ package subresource
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -69,6 +70,70 @@ func TestGracePeriodOfAForeignVMI(t *testing.T) {
 		t.Errorf("got %v, %v", after.Spec.TerminationGracePeriodSeconds, err)
 	}
 	w.expect(http.MethodPut, vmPath+"vm/stop", "", 202, "")
+}
+
+// TestGracePeriodOfAStop: only a VMI that is being stopped gets another grace period, whatever fails in between.
+func TestGracePeriodOfAStop(t *testing.T) {
+	vm := builder.MakeVM("vm").Namespace("ns").UID("u").Strategy(v1.RunStrategyManual).Obj()
+	instance := running("vm").OwnedBy(vm).UID("vmi").Obj()
+	w := newWorld(t, vm, instance)
+	grace := func() *int64 {
+		t.Helper()
+		after := &v1.VirtualMachineInstance{}
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(instance), after); err != nil {
+			t.Fatal(err)
+		}
+		return after.Spec.TerminationGracePeriodSeconds
+	}
+	w.intercept(interceptor.Funcs{SubResourcePatch: func(
+		context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption,
+	) error {
+		return apierrors.NewServiceUnavailable("etcd")
+	}})
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 503, "etcd")
+	if got := grace(); got != nil {
+		t.Errorf("the stop failed, and the grace period is %d", *got)
+	}
+
+	conflicts := 2
+	w.intercept(interceptor.Funcs{Patch: func(
+		ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption,
+	) error {
+		if _, isVMI := o.(*v1.VirtualMachineInstance); isVMI && conflicts > 0 {
+			conflicts--
+			reported := &v1.VirtualMachineInstance{}
+			if err := c.Get(ctx, client.ObjectKeyFromObject(o), reported); err != nil {
+				return err
+			}
+			reported.Status.Reason = strconv.Itoa(conflicts)
+			if err := c.Status().Update(ctx, reported); err != nil {
+				return err
+			}
+		}
+		return c.Patch(ctx, o, patch, options...)
+	}})
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1,"dryRun":["All"]}`, 202, "")
+	if got := grace(); got != nil {
+		t.Errorf("after a dry run, the grace period is %d", *got)
+	}
+	conflicts = 2
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 202, "")
+	if got := grace(); got == nil || *got != 1 {
+		t.Errorf("got %v", got)
+	}
+
+	w.intercept(interceptor.Funcs{Patch: func(
+		_ context.Context, _ client.WithWatch, o client.Object, _ client.Patch, _ ...client.PatchOption,
+	) error {
+		return apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), o.GetName())
+	}})
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 202, "")
+	w.intercept(interceptor.Funcs{Patch: func(
+		context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption,
+	) error {
+		return apierrors.NewServiceUnavailable("etcd")
+	}})
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 500, "the VM is being stopped, but within the grace period that it had")
 }
 
 func TestMigrateWithoutTheKind(t *testing.T) {
