@@ -221,6 +221,7 @@ func TestPortForwardArguments(t *testing.T) {
 		"--stdio vm/demo 80 81":       "only one port supported",
 		"vm/demo 80 --address=a.b.c.": "--address",
 		"vm/demo udp/80 --vsock":      "leave out udp/",
+		"vm/demo 80 udp/80 --vsock":   "leave out udp/",
 	} {
 		t.Run(command, func(t *testing.T) {
 			expectFailure(t, s.Run(virtctl.Execute, append([]string{"port-forward"}, strings.Fields(command)...)...), want)

@@ -150,6 +150,36 @@ func TestVMExportCreate(t *testing.T) {
 	}
 }
 
+// TestVMExportAgain creates an export again before the garbage collector has removed the Secret of the one of the same name.
+func TestVMExportAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		owner *metav1.OwnerReference
+		kept  bool
+	}{
+		"an earlier export's": {&metav1.OwnerReference{APIVersion: "export.kubevirt.io/v1", Kind: "VirtualMachineExport", Name: "export", UID: "old",
+			Controller: ptr.To(true)}, false},
+		"the user's":     {nil, true},
+		"another tool's": {&metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "tool", UID: "tool", Controller: ptr.To(true)}, true},
+	} {
+		e := newExported(t)
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "secret-export", Labels: map[string]string{"was": "there"}},
+			Data:       map[string][]byte{"token": []byte("before")},
+		}
+		if tc.owner != nil {
+			secret.OwnerReferences = []metav1.OwnerReference{*tc.owner}
+		}
+		e.s.Add(secret)
+		if got := e.run("create export --pvc=data"); got.Code != 0 {
+			t.Fatalf("%s: %+v", name, got)
+		}
+		after := e.s.Get("secrets", virtctltest.Namespace, "secret-export")
+		if kept := after.GetLabels()["was"] == "there"; kept != tc.kept {
+			t.Errorf("%s: the Secret is %v", name, after)
+		}
+	}
+}
+
 func TestVMExportRefusesFlags(t *testing.T) {
 	e := newExported(t)
 	for arguments, want := range map[string]string{

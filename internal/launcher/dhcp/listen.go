@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -22,6 +23,9 @@ import (
 
 // packetSize is larger than an Ethernet frame of 1500 bytes; a longer request is truncated and invalid.
 const packetSize = 2048
+
+// failurePause is the pause after a failure to receive: a cause that lasts must not keep a CPU busy.
+const failurePause = 100 * time.Millisecond
 
 // serve4 serves DHCPv4 on a bridge until ctx is done.
 func (l Lease) serve4(ctx context.Context, bridge string, allowed func(net.HardwareAddr) bool) {
@@ -89,6 +93,10 @@ func serve(ctx context.Context, protocol string, listen func(context.Context) (n
 			log.V(1).Info("Cannot receive", "reason", err.Error())
 			if errors.Is(err, unix.ENODEV) {
 				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(failurePause):
 			}
 			continue
 		}

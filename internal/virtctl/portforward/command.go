@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -78,7 +79,7 @@ func (o *options) run(ctx context.Context, c *cli.CLI, args []string) error {
 		return err
 	}
 	dial := &Dialer{API: api, Target: target, VSOCK: o.vsock, PlainVSOCK: !o.vsockTLS}
-	if o.vsock && ports[0].protocol != tcp {
+	if o.vsock && slices.ContainsFunc(ports, func(p port) bool { return p.protocol != tcp }) {
 		return errors.New("--vsock supports no datagrams: leave out udp/")
 	}
 	if o.stdio {
@@ -91,6 +92,6 @@ func (o *options) run(ctx context.Context, c *cli.CLI, args []string) error {
 	if err != nil {
 		return fmt.Errorf("--address: %w", err)
 	}
-	f := &forwarder{dial: dial, address: address, out: c.Out, errOut: c.ErrOut}
+	f := &forwarder{dial: dial, address: address, out: c.Out, errOut: c.ErrOut, wait: pause}
 	return f.run(ctx, ports)
 }

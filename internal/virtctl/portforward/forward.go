@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
@@ -21,6 +22,19 @@ type forwarder struct {
 	// out receives the address of each port, errOut the errors of single connections.
 	out, errOut io.Writer
 	mu          sync.Mutex
+	// wait pauses after a failure to accept or to read.
+	wait func(context.Context)
+}
+
+// failurePause is the pause after a failure to accept a connection or to read a datagram. Its cause may last: for example, the process may
+// have no more file descriptors.
+const failurePause = 100 * time.Millisecond
+
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(failurePause):
+	}
 }
 
 // run forwards until the context ends, which is not an error: users stop the command this way.
@@ -87,6 +101,7 @@ func (f *forwarder) serveTCP(ctx context.Context, listener net.Listener, p port)
 		}
 		if err != nil {
 			f.report(p, err)
+			f.wait(ctx)
 			continue
 		}
 		connections.Go(func() { f.report(p, f.connect(ctx, local, p)) })

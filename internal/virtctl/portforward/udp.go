@@ -49,6 +49,7 @@ func (f *forwarder) serveUDP(ctx context.Context, listener net.PacketConn, p por
 		}
 		if err != nil {
 			f.report(p, err)
+			f.wait(ctx)
 			continue
 		}
 		if n > maxDatagram {

@@ -22,6 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
+const exportKind = "VirtualMachineExport"
+
 // errExists is the error for an export that exists already.
 var errExists = errors.New("already exists")
 
@@ -42,17 +44,43 @@ func (e *export) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	owner := metav1.NewControllerRef(vmExport, exportv1.GroupVersion.WithKind("VirtualMachineExport"))
+	owner := metav1.NewControllerRef(vmExport, exportv1.GroupVersion.WithKind(exportKind))
 	owner.BlockOwnerDeletion = ptr.To(false) // true requires a permission for exports in some clusters
 	token := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: secret, OwnerReferences: []metav1.OwnerReference{*owner}},
 		Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{content.TokenKey: []byte(rand.Text())},
 	}
-	if err := e.objects.Create(ctx, token); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := e.createToken(ctx, vmExport, token); err != nil {
 		return fmt.Errorf("the export was created, but not the Secret with its token: %w", err)
 	}
 	e.printf("VirtualMachineExport '%s' created succesfully", e.key) //nolint:misspell // KubeVirt's text
 	return nil
+}
+
+// createToken creates the Secret with an export's token. One that exists is the user's, and has the token, unless it belongs to an earlier
+// export of the name: that one is about to be removed by the garbage collector, and is replaced.
+func (e *export) createToken(ctx context.Context, vmExport *exportv1.VirtualMachineExport, token *corev1.Secret) error {
+	wanted := token.DeepCopy()
+	err := e.objects.Create(ctx, token)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	found := &corev1.Secret{}
+	switch err := e.objects.Get(ctx, client.ObjectKeyFromObject(wanted), found); {
+	case apierrors.IsNotFound(err):
+		return e.objects.Create(ctx, wanted)
+	case err != nil:
+		return err
+	}
+	owner := metav1.GetControllerOf(found)
+	if owner == nil || owner.Kind != exportKind || owner.UID == vmExport.UID {
+		return nil
+	}
+	err = e.objects.Delete(ctx, found, client.Preconditions{UID: ptr.To(found.UID)})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Secret %s of an earlier export: %w", client.ObjectKeyFromObject(found), err)
+	}
+	return e.objects.Create(ctx, wanted)
 }
 
 // remove deletes the export.

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package portforward
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// exhausted is a listener of a process without file descriptors. It fails some times, and then is closed.
+type exhausted struct {
+	net.Listener
+	net.PacketConn
+	failures int
+}
+
+func (e *exhausted) fail() error {
+	if e.failures--; e.failures < 0 {
+		return net.ErrClosed
+	}
+	return syscall.EMFILE
+}
+
+func (e *exhausted) Accept() (net.Conn, error) { return nil, e.fail() }
+
+func (e *exhausted) ReadFrom([]byte) (int, net.Addr, error) { return 0, nil, e.fail() }
+
+func (e *exhausted) Close() error { return nil }
+
+func (e *exhausted) Addr() net.Addr { return nil }
+
+// TestPauseAfterFailures: a failure that lasts must not keep a CPU busy.
+func TestPauseAfterFailures(t *testing.T) {
+	const failures = 3
+	for protocol, serve := range map[string]func(*forwarder){
+		tcp: func(f *forwarder) { f.serveTCP(t.Context(), &exhausted{failures: failures}, port{protocol: tcp}) },
+		udp: func(f *forwarder) { f.serveUDP(t.Context(), &exhausted{failures: failures}, port{protocol: udp}) },
+	} {
+		pauses, errOut := 0, &bytes.Buffer{}
+		serve(&forwarder{dial: &Dialer{}, errOut: errOut, wait: func(context.Context) { pauses++ }})
+		if pauses != failures || strings.Count(errOut.String(), "too many open files") != failures {
+			t.Errorf("%s: %d pauses after %d failures, and %q", protocol, pauses, failures, errOut)
+		}
+	}
+}
