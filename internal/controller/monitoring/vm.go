@@ -4,6 +4,7 @@
 package monitoring
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -168,11 +169,25 @@ func Labels(filter *metrics.LabelFilter) *metrics.LabelBudget {
 	return &metrics.LabelBudget{Filter: filter, Prefix: "label_", Bytes: maxLabelBytes}
 }
 
+// labelsOf returns the labels of a VM and of its template, whose values prevail, as in KubeVirt.
+func labelsOf(vm *v1.VirtualMachine) map[string]string {
+	if vm.Spec.Template == nil || len(vm.Spec.Template.ObjectMeta.Labels) == 0 {
+		return vm.Labels
+	}
+	labels := maps.Clone(vm.Spec.Template.ObjectMeta.Labels)
+	for key, value := range vm.Labels {
+		if _, set := labels[key]; !set {
+			labels[key] = value
+		}
+	}
+	return labels
+}
+
 // collectLabels sends the labels of each VM as one series.
 func collectLabels(budget *metrics.LabelBudget, vms []v1.VirtualMachine, to chan<- prometheus.Metric) {
 	objects := make([]metrics.Labeled, len(vms))
 	for i := range vms {
-		objects[i] = metrics.Labeled{UID: vms[i].UID, Namespace: vms[i].Namespace, Labels: vms[i].Labels, Series: 1}
+		objects[i] = metrics.Labeled{UID: vms[i].UID, Namespace: vms[i].Namespace, Labels: labelsOf(&vms[i]), Series: 1}
 	}
 	for i, taken := range budget.Of(objects) {
 		labels := budget.Filter.Select(budget.Prefix, taken)
@@ -180,6 +195,6 @@ func collectLabels(budget *metrics.LabelBudget, vms []v1.VirtualMachine, to chan
 			continue
 		}
 		labels["name"], labels["namespace"] = vms[i].Name, vms[i].Namespace
-		to <- metrics.Gauge(prometheus.NewDesc("kubevirt_vm_labels", "1 for each VM, with its labels.", nil, labels), 1)
+		to <- metrics.Gauge(prometheus.NewDesc("kubevirt_vm_labels", "1 for each VM, with its labels and those of its template.", nil, labels), 1)
 	}
 }

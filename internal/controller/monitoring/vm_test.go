@@ -195,9 +195,14 @@ func TestInstancetype(t *testing.T) {
 func TestLabels(t *testing.T) {
 	reader := &cached{vms: []v1.VirtualMachine{
 		runningVM(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{"app": "web", "team.io/a": "b"} }),
+		runningVM(builder.MakeVMI("").Label("app", "template").Label("tier", "1"), func(vm *v1.VirtualMachine) {
+			vm.Name, vm.UID, vm.Labels = "both", "both", map[string]string{"app": "vm", "own": "x"}
+		}),
+		runningVM(builder.MakeVMI("").Label("app", "only"), func(vm *v1.VirtualMachine) { vm.Name, vm.UID = "template", "template" }),
 		*builder.MakeVM("bare").Namespace("ns").Obj(),
 	}}
-	expectSamples(t, reader, []string{"vm_labels"}, `vm_labels{label_app="web",label_team_io_a="b"} 1`)
+	expectSamples(t, reader, []string{"vm_labels"}, `vm_labels{label_app="only",name="template"} 1`,
+		`vm_labels{label_app="web",label_team_io_a="b"} 1`, `vm_labels{label_app="template",label_own="x",label_tier="1",name="both"} 1`)
 }
 
 // A fleet of 10,000 VMs with usual labels has them in the metrics. That of a user who wants to fill the memory has fewer, and does not
