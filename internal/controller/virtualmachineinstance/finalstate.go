@@ -65,7 +65,10 @@ func (s *scope) decideFinalState(_ context.Context) error {
 				"failureThreshold allows, so that the kubelet stopped the guest: " + end.message}
 		}
 		if disruption := disruptionOf(s.pod); disruption != "" {
-			end.message = strings.TrimSpace(end.message + " " + disruption)
+			end.message = asSentence(end.message) + " " + disruption
+			if !s.deleting() {
+				end.phase = v1.Failed // Nobody requested that the VM stops.
+			}
 		}
 		s.final = &end
 	case s.pod != nil:
@@ -113,6 +116,9 @@ func disruptionOf(pod *corev1.Pod) string {
 		return fmt.Sprintf("The launcher Pod was removed from node %s: %s (%s).", pod.Spec.NodeName, cleanMessage(c.Message), cleanReason(c.Reason))
 	}
 }
+
+// asSentence adds the full stop to a message that has none.
+func asSentence(message string) string { return strings.TrimRight(message, ". ") + "." }
 
 // outcomeOf returns the outcome that the launcher wrote, or false if it wrote none, or the message is not a launcher's: the
 // launcher was killed, or taken over by its guest.

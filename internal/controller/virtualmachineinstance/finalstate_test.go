@@ -98,37 +98,49 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 	}
 }
 
-func TestEndNamesDrain(t *testing.T) {
+func TestEndByDisruption(t *testing.T) {
+	disrupted := func(reason, message string) corev1.PodCondition {
+		return corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+	}
 	for name, tc := range map[string]struct {
 		condition corev1.PodCondition
-		// want are parts of what is added to the message.
-		want []string
+		deleted   bool
+		outcome   string
+		want      v1.VirtualMachineInstancePhase
+		// message is what follows the launcher's.
+		message string
 	}{
-		"a drain": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"},
-			[]string{"evicted from node n1"}},
-		"the scheduler": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler",
-			Message: "vireo-scheduler: preempting\nto accommodate"}, []string{"node n1", "vireo-scheduler: preempting to accommodate", "PreemptionByScheduler"}},
-		"a disruption that is over": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "EvictionByEvictionAPI"}, nil},
-		"no disruption":             {corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, nil},
+		"a drain": {disrupted("EvictionByEvictionAPI", ""), false, "The guest shut down.", v1.Failed,
+			" The launcher Pod was evicted from node n1, as a drain does."},
+		"a drain that killed the guest": {disrupted("EvictionByEvictionAPI", ""), false, "destroyed after 20s", v1.Failed,
+			". The launcher Pod was evicted from node n1, as a drain does."},
+		"a drain of a VM that is stopped": {disrupted("EvictionByEvictionAPI", ""), true, "The guest shut down.", v1.Succeeded,
+			" The launcher Pod was evicted from node n1, as a drain does."},
+		"the scheduler": {disrupted("PreemptionByScheduler", "vireo-scheduler: preempting\nto accommodate"), false, "The guest shut down.", v1.Failed,
+			" The launcher Pod was removed from node n1: vireo-scheduler: preempting to accommodate (PreemptionByScheduler)."},
+		"a taint": {disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"), false, "The guest shut down.", v1.Failed,
+			" The launcher Pod was removed from node n1: Taint manager: deleting due to NoExecute taint (DeletionByTaintManager)."},
+		"the kubelet": {disrupted("TerminationByKubelet", "The node was low on resource: memory"), false, "The guest shut down.", v1.Failed,
+			" The launcher Pod was removed from node n1: The node was low on resource: memory (TerminationByKubelet)."},
+		"a disruption that is over": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "EvictionByEvictionAPI"},
+			false, "The guest shut down.", v1.Succeeded, ""},
+		"no disruption": {corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, false, "The guest shut down.", v1.Succeeded, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{
 				Spec:   corev1.PodSpec{NodeName: "n1"},
-				Status: builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest shut down."}`).Obj(),
+				Status: builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"`+tc.outcome+`"}`).Obj(),
 			}}}
 			s.vmi.Status.Phase = v1.Running
+			if tc.deleted {
+				s.vmi.DeletionTimestamp = &metav1.Time{}
+			}
 			s.pod.Status.Conditions = []corev1.PodCondition{tc.condition}
 			if err := s.decideFinalState(context.Background()); err != nil || s.final == nil {
 				t.Fatalf("no end, %v", err)
 			}
-			added, found := strings.CutPrefix(s.final.message, "The guest shut down.")
-			if s.final.phase != v1.Succeeded || s.final.reason != launcherpod.OutcomeShutdown || !found || (added == "") != (tc.want == nil) {
-				t.Errorf("got %+v, want %q", s.final, tc.want)
-			}
-			for _, part := range tc.want {
-				if !strings.Contains(added, part) {
-					t.Errorf("%q is not in %q", part, added)
-				}
+			if want := (finalState{tc.want, launcherpod.OutcomeShutdown, tc.outcome + tc.message}); *s.final != want {
+				t.Errorf("got %+v, want %+v", s.final, want)
 			}
 		})
 	}
