@@ -57,8 +57,8 @@ func (s *scope) readClaims(ctx context.Context) error {
 			s.importing = true // The importer will create the claim.
 			return nil
 		case claim == nil:
-			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it%s",
-				s.vmi.Namespace, podspec.ClaimName(volume), volume.Name, s.hint(volume))
+			// KubeVirt's text.
+			s.missingClaim("PVC %s/%s does not exist, waiting for it to appear%s", s.vmi.Namespace, podspec.ClaimName(volume), s.hint(volume))
 			return nil
 		case claim.Status.Phase == corev1.ClaimLost:
 			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",

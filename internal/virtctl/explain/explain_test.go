@@ -143,7 +143,7 @@ func scenes() map[string]*world {
 			pod(onNode("n1", &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "example.com/no/such:tag"`})).
 			event(90*time.Second, "Pod", "virt-launcher-demo-abcde", "Failed", `Failed to pull image "example.com/no/such:tag": not found`),
 		"claim missing": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPvcNotFound, demo().PVC("data", "missing")).
-			vmi(demo().PVC("data", "missing").Phase(v1.Pending).Condition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound", "PersistentVolumeClaim tenant/missing of volume data does not exist, waiting for it")).
+			vmi(demo().PVC("data", "missing").Phase(v1.Pending).Condition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound", "PVC tenant/missing does not exist, waiting for it to appear")).
 			with(func(s *Snapshot) { s.Claims["missing"] = nil }),
 		"claim of no class": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, demo().PVC("data", "disk")).vmi(demo().PVC("data", "disk").Phase(v1.Pending)).
 			with(func(s *Snapshot) {
