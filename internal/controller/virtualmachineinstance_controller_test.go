@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -209,18 +211,19 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("reports why the Pod cannot be created, and retries", func() {
+	DescribeTable("reports why the Pod cannot be created, and retries", func(refusal error, message string) {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.writes.Fail = func(request string) error {
 			if request == "create Pod" {
-				return apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("exceeded quota"))
+				return refusal
 			}
 			return nil
 		}
 		_, err := w.reconcile(vmi)
-		Expect(err).To(MatchError(ContainSubstring("exceeded quota")))
+		Expect(err).To(MatchError(ContainSubstring(message)))
+		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)), "nothing else triggers a retry")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-			"FailedCreate", "exceeded quota"))
+			"FailedCreate", message))
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
 		w.writes.Take()
 		_, err = w.reconcile(vmi)
@@ -231,7 +234,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.writes.Fail = nil
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-	})
+	},
+		Entry("because of a quota", apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("exceeded quota")), "exceeded quota"),
+		Entry("because of a LimitRange", apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "x", field.ErrorList{
+			field.Invalid(field.NewPath("spec", "containers"), "16Mi", "must be less than or equal to memory limit of 8Mi"),
+		}), "must be less than or equal to memory limit"),
+	)
 
 	It("does not create a second Pod with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))

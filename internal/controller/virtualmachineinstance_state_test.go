@@ -16,9 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -186,27 +188,53 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
 	})
 
-	It("reports why the claim cannot be created, and retries", func() {
+	DescribeTable("reports why the claim cannot be created, and retries", func(refusal error, message string) {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		_, vmi := w.ofVM()
-		quota := apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x",
-			errors.New("exceeded quota: compute, requested: persistentvolumeclaims=1"))
 		w.writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
-				return quota
+				return refusal
 			}
 			return nil
 		}
 		_, err := w.reconcile(vmi)
-		Expect(err).To(MatchError(ContainSubstring("exceeded quota")), "an error, so that it is retried")
+		Expect(err).To(MatchError(ContainSubstring(message)), "an error, so that it is retried")
+		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)))
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-			"FailedBackendStorageCreate", "exceeded quota"))
+			"FailedBackendStorageCreate", message))
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
 		ExpectGone(podOf(vmi))
 
 		w.writes.Take()
 		w.writes.Fail = nil
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
+	},
+		Entry("because of a quota", apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x",
+			errors.New("exceeded quota: compute, requested: persistentvolumeclaims=1")), "exceeded quota"),
+		Entry("because it is invalid", apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind(), "x",
+			field.ErrorList{field.Forbidden(field.NewPath("spec"), "a webhook")}), "a webhook"),
+	)
+
+	It("is for VMs with names that are longer than a label", func() {
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		name := strings.Repeat("long-", 20) + "name"
+		vm := builder.MakeVM(name).Namespace(w.ns).Template(persistent()).Obj()
+		ExpectCreated(vm)
+		named := func() *builder.VMI {
+			return persistent().With(func(vmi *v1.VirtualMachineInstance) { vmi.Name = name }).OwnedBy(ExpectExists(vm))
+		}
+		vmi := w.create(named())
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		claims := &corev1.PersistentVolumeClaimList{}
+		Expect(k8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
+		Expect(claims.Items).To(HaveLen(1))
+		Expect(stateOf(ExpectExists(podOf(vmi)))).To(Equal(claims.Items[0].Name))
+		Expect(w.UsersOfClaim(ctx, &claims.Items[0])).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+
+		w.removeVMI(vmi)
+		vmi = w.create(named())
+		w.expectReconciled(vmi, "create Pod")
+		Expect(stateOf(ExpectExists(podOf(vmi)))).To(Equal(claims.Items[0].Name), "the next start finds the claim")
 	})
 
 	It("creates no claim for a VMI that cannot start, or without persistent state", func() {

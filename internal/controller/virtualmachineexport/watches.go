@@ -25,6 +25,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
@@ -128,7 +129,7 @@ func (r *Reconciler) exportsOfClaim(ctx context.Context, claim client.Object) []
 		return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: claim.GetNamespace(), Name: owner.Name}}}
 	}
 	requests := r.exportsOfClaims(ctx, claim.GetNamespace(), claim.GetName())
-	if vm := claim.GetLabels()[v1.PersistentStateLabel]; vm != "" {
+	if vm := virtualmachineinstance.UserOfState(claim); vm != "" {
 		requests = append(requests, r.exportsByIndex(ctx, claim.GetNamespace(), kindVM+"/"+vm)...)
 	}
 	return requests

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -64,7 +65,7 @@ func StateSettled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMach
 
 // hasState reports whether the VM's next start uses the claim.
 func hasState(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInstance) bool {
-	return claim.Labels[v1.PersistentStateLabel] == vmi.Name
+	return claim.Labels[v1.PersistentStateLabel] == podspec.LabelValue(vmi.Name)
 }
 
 // ownsState reports whether the claim belongs to the VM, or to the VMI if it has no VM.
@@ -79,7 +80,7 @@ func (s *scope) labelStateClaim(ctx context.Context, claim *corev1.PersistentVol
 		return nil
 	}
 	return s.patchStateLabels(ctx, claim, func(labels map[string]string) {
-		labels[v1.PersistentStateLabel] = s.vmi.Name
+		labels[v1.PersistentStateLabel] = podspec.LabelValue(s.vmi.Name)
 		delete(labels, v1.MigrationNameLabel)
 	})
 }

@@ -106,10 +106,7 @@ func (s *scope) createPod(ctx context.Context) error {
 	if err != nil {
 		err = fmt.Errorf("create launcher Pod %s: %w", pod.Name, err)
 		s.failCreate(err)
-		if apierrors.IsInvalid(err) {
-			return reconcile.TerminalError(err)
-		}
-		return err
+		return err // Also if it is invalid: that may depend on a LimitRange or a webhook, whose changes trigger nothing.
 	}
 	s.pod = pod
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created virtual machine pod %s", pod.Name)

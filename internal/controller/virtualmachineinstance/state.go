@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -68,9 +67,6 @@ func (s *scope) ensureStateClaim(ctx context.Context) error {
 	}
 	if err != nil {
 		s.problem = &problem{reason: ReasonStateCreateFailed, message: err.Error()}
-		if apierrors.IsInvalid(err) {
-			return reconcile.TerminalError(err)
-		}
 		return err
 	}
 	if claim == nil {
@@ -97,7 +93,7 @@ func (s *scope) readStateClaimOfPod(ctx context.Context) error {
 func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
 	err := s.apiReader.List(ctx, list, client.InNamespace(s.vmi.Namespace),
-		client.MatchingLabels{v1.PersistentStateLabel: s.vmi.Name})
+		client.MatchingLabels{v1.PersistentStateLabel: podspec.LabelValue(s.vmi.Name)})
 	if err != nil {
 		return nil, fmt.Errorf("list the claims with the guest's persistent state: %w", err)
 	}
@@ -159,7 +155,7 @@ func (s *scope) createStateClaim(ctx context.Context) (*corev1.PersistentVolumeC
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.vmi.Namespace, Name: StateName(s.vmi, owner.UID),
-			Labels:          map[string]string{v1.PersistentStateLabel: s.vmi.Name, applyStorageProfile: "true"},
+			Labels:          map[string]string{v1.PersistentStateLabel: podspec.LabelValue(s.vmi.Name), applyStorageProfile: "true"},
 			OwnerReferences: []metav1.OwnerReference{owner},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{

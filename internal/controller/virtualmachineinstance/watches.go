@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -72,10 +73,20 @@ func otherNode(vmi *v1.VirtualMachineInstance) []string {
 
 // UsersOfClaim returns the VMIs that may wait for a claim.
 func (r *Reconciler) UsersOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
-	if vmi, state := claim.GetLabels()[v1.PersistentStateLabel]; state {
+	if vmi := UserOfState(claim); vmi != "" {
 		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: claim.GetNamespace(), Name: vmi}}}
 	}
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
+}
+
+// UserOfState returns the name of the VM and the VMI whose persistent state is in a claim, or "" if the claim is another one. The label
+// has only a part of a long name, which the owner has; a restored claim may have no owner.
+func UserOfState(claim client.Object) string {
+	label := claim.GetLabels()[v1.PersistentStateLabel]
+	if owner := metav1.GetControllerOf(claim); owner != nil && label == podspec.LabelValue(owner.Name) {
+		return owner.Name
+	}
+	return label
 }
 
 // usersOfDataVolume returns the VMIs that may wait for a DataVolume, and all with DataVolumes if the kind was installed or

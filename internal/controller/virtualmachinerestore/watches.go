@@ -17,6 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -53,7 +54,7 @@ func indexUnderway(field string, values func(*v1beta1.VirtualMachineRestore) []s
 func awaited(vmRestore *v1beta1.VirtualMachineRestore) []string {
 	target := vmRestore.Spec.Target.Name
 	values := []string{
-		awaitedSnapshot + vmRestore.Spec.VirtualMachineSnapshotName, awaitedState + target, awaitedObsolete + capture.StateVolume(target),
+		awaitedSnapshot + vmRestore.Spec.VirtualMachineSnapshotName, awaitedState + podspec.LabelValue(target), awaitedObsolete + capture.StateVolume(target),
 	}
 	if vmRestore.Status == nil {
 		return values

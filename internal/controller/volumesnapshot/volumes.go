@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -122,7 +123,7 @@ func read(ctx context.Context, cached client.Reader, snapshots Reader) (storage 
 // StateClaim returns the claim with a VM's persistent state, or nil: the VM's own, or else one without an owner, as after a restore.
 func StateClaim(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine) (*corev1.PersistentVolumeClaim, error) {
 	claims := &corev1.PersistentVolumeClaimList{}
-	err := cached.List(ctx, claims, client.InNamespace(vm.Namespace), client.MatchingLabels{v1.PersistentStateLabel: vm.Name})
+	err := cached.List(ctx, claims, client.InNamespace(vm.Namespace), client.MatchingLabels{v1.PersistentStateLabel: podspec.LabelValue(vm.Name)})
 	if err != nil {
 		return nil, fmt.Errorf("list the claims with the persistent state of VirtualMachine %s/%s: %w", vm.Namespace, vm.Name, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // RevisionName returns the name of the ControllerRevision with the version of an object that a VM uses. The format is KubeVirt's.
@@ -56,7 +57,7 @@ func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.Controlle
 			Labels: map[string]string{
 				instancetype.ControllerRevisionObjectGenerationLabel: strconv.FormatInt(object.GetGeneration(), 10),
 				instancetype.ControllerRevisionObjectKindLabel:       kind.Name,
-				instancetype.ControllerRevisionObjectNameLabel:       object.GetName(),
+				instancetype.ControllerRevisionObjectNameLabel:       podspec.LabelValue(object.GetName()),
 				instancetype.ControllerRevisionObjectUIDLabel:        string(object.GetUID()),
 				instancetype.ControllerRevisionObjectVersionLabel:    instancetype.LatestVersion,
 				// KubeVirt's revisions do not have this label, which selects the revisions that are in the cache.

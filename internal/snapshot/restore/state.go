@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -23,7 +24,7 @@ func restoreState(s *scope) (bool, error) {
 	if i < 0 {
 		return true, nil
 	}
-	target, done := s.Restore.Spec.Target.Name, true
+	target, done := podspec.LabelValue(s.Restore.Spec.Target.Name), true
 	for _, live := range s.sortedClaims() {
 		restored := live.Name == s.volumes[i].claim
 		if restored == (live.Labels[v1.PersistentStateLabel] == target) || !restored && s.isForeign(live) {
@@ -34,7 +35,7 @@ func restoreState(s *scope) (bool, error) {
 			metav1.SetMetaDataLabel(&changed.ObjectMeta, v1.PersistentStateLabel, target)
 		} else {
 			delete(changed.Labels, v1.PersistentStateLabel)
-			metav1.SetMetaDataLabel(&changed.ObjectMeta, snapshot.RestoreCleanupStateLabel, capture.StateVolume(target))
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, snapshot.RestoreCleanupStateLabel, capture.StateVolume(s.Restore.Spec.Target.Name))
 		}
 		s.step.Update, done = append(s.step.Update, changed), false
 	}

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -58,8 +59,8 @@ func (r *Reconciler) migrationsOfPod(ctx context.Context, pod client.Object) []c
 // OfState returns the migrations of the VMI whose persistent state is in a claim. The next one starts once the claims of the previous one
 // are cleaned up.
 func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Request {
-	vmi, ok := claim.GetLabels()[v1.PersistentStateLabel]
-	if !ok {
+	vmi := virtualmachineinstance.UserOfState(claim)
+	if vmi == "" {
 		return nil
 	}
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{VMIIndex: vmi})
