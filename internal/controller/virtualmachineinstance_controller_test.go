@@ -310,7 +310,9 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			By("ending without it")
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 			w.writes.Take()
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.advance(shownFor)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			Expect(ExpectExists(pod).DeletionTimestamp).To(BeNil(), name)
 		}
 	})
@@ -354,6 +356,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectExists(vmi)
 
 		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+		w.advance(shownFor)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 	})

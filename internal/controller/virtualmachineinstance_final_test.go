@@ -4,6 +4,9 @@
 package controller
 
 import (
+	"fmt"
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -98,11 +101,13 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		}
 
-		It("is removed at once before it has a Pod", func() {
+		It("is removed before it has a Pod", func() {
 			vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			remove(vmi)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.advance(shownFor)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
 		})
 
@@ -114,7 +119,9 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			w.expectReconciled(vmi, "delete Pod") // never scheduled, so it is gone at once
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
 			// The finalizer is removed last: clients can read until then how the VMI ended.
-			w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.advance(shownFor)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
 		})
 
@@ -133,6 +140,7 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			w.events.take()
 			w.expectQuiet(vmi)
 			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+			w.advance(shownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM's finalizer stays")
 			w.expectQuiet(vmi)
@@ -154,8 +162,43 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			w.events.take()
 			w.expectReconciled(vmi, "delete Pod") // it has ended, so it is gone at once
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			w.advance(shownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
+		})
+
+		It("shows its final phase for one and a half seconds, and not longer", func() {
+			w.clock.SetTime(w.clock.Now().Truncate(time.Second).Add(900 * time.Millisecond)) // The timestamp of the phase is in seconds.
+			vmi := w.assigned(builder.MakeVMI("vm"))
+			agent(vmi, running)
+			remove(vmi)
+			w.expectReconciled(vmi, "delete Pod")
+			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+			Expect(w.expectReconciled(vmi, "patch VirtualMachineInstance/status").RequeueAfter).To(Equal(shownFor))
+			w.advance(shownFor - time.Millisecond)
+			Expect(w.expectReconciled(vmi).RequeueAfter).To(Equal(time.Millisecond))
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+			w.advance(time.Millisecond)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("is not kept if its final phase was shown before the deletion, also by another process", func() {
+			for _, another := range []bool{false, true} {
+				vmi := w.assigned(builder.MakeVMI(fmt.Sprintf("vm-%t", another)))
+				agent(vmi, running)
+				Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+				w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+				w.advance(shownFor)
+				if another {
+					w.Reconciler = newWorld().Reconciler
+					w.Client, w.Clock = w.writes, w.clock
+					w.advance(time.Second)
+				}
+				remove(vmi)
+				w.expectReconciled(vmi, "patch VirtualMachineInstance")
+				ExpectGone(vmi)
+			}
 		})
 
 		It("is not removed as long as it controls a Pod", func() {
@@ -173,6 +216,7 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			ExpectExists(stray).Finalizers = nil
 			Expect(k8sClient.Update(ctx, stray)).To(Succeed())
 			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, stray, client.GracePeriodSeconds(0)))).To(Succeed())
+			w.advance(shownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
 		})

@@ -118,9 +118,9 @@ var _ = Describe("A lost node", func() {
 		declareOutOfService(host)
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		ExpectGone(podOf(vmi))
-		w.writes.Take()
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.expectReconciled(vmi, patchStatus)
+		w.advance(shownFor)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 	})
 

@@ -152,6 +152,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		for range 2 {
 			_, err := w.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
+			w.advance(shownFor)
 		}
 		ExpectGone(podOf(vmi))
 		ExpectGone(vmi)

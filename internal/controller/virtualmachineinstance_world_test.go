@@ -142,6 +142,9 @@ func (w *world) createPodEvent(vmi *v1.VirtualMachineInstance, reason, message s
 // advance advances the clock.
 func (w *world) advance(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
+// shownFor is how long the final phase of a deleted VMI is shown.
+const shownFor = 1500 * time.Millisecond
+
 func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
 }

@@ -47,6 +47,8 @@ type Reconciler struct {
 
 	// syncs counts the reconciliations.
 	syncs metrics.Syncs
+	// endings has when VMIs ended.
+	endings endings
 }
 
 // Metrics returns the metrics of the reconciler.
@@ -98,13 +100,16 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := r.Client.Get(ctx, request.NamespacedName, vmi); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.endings.forget(request.NamespacedName)
+		}
 		return reconciler.Result(client.IgnoreNotFound(err), 0)
 	}
 	config := r.Config.Current()
 	s := &scope{
 		inputs: inputs{
 			client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
-			config: config, namespace: r.Namespace,
+			config: config, namespace: r.Namespace, clock: r.Clock, endings: &r.endings,
 		},
 		observed: observed{
 			now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods(), migratesWorkloads: config.MigratesWorkloads,

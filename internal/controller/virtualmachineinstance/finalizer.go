@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // addFinalizer adds the finalizer to a VMI that was created without the webhook.
@@ -41,12 +45,65 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 	if gone, err := s.deletePods(ctx); err != nil || !gone {
 		return err
 	}
+	if wait := s.untilShown(); wait > 0 {
+		s.requeueIn(wait)
+		return nil
+	}
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
 		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
 			return f == v1.VirtualMachineInstanceFinalizer || f == v1.DeprecatedVirtualMachineInstanceFinalizer
 		})
 	})
 	return client.IgnoreNotFound(err)
+}
+
+// shownFor is how long the final phase of a deleted VMI can be read at least: clients that poll do so every second.
+const shownFor = 1500 * time.Millisecond
+
+// endings has when this process first observed that a VMI had ended, by its key. The timestamps of a status have no fractions of a second.
+type endings struct {
+	mu    sync.Mutex
+	times map[types.NamespacedName]ending
+}
+
+// ending is when a VMI ended.
+type ending struct {
+	vmi  types.UID
+	time time.Time
+}
+
+// of returns when this process first observed the end of a VMI, which may be now.
+func (e *endings) of(vmi *v1.VirtualMachineInstance, now time.Time) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := client.ObjectKeyFromObject(vmi)
+	if known, found := e.times[key]; found && known.vmi == vmi.UID {
+		return known.time
+	}
+	if e.times == nil {
+		e.times = map[types.NamespacedName]ending{}
+	}
+	e.times[key] = ending{vmi.UID, now}
+	return now
+}
+
+// forget removes a VMI that no longer exists.
+func (e *endings) forget(vmi types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.times, vmi)
+}
+
+// untilShown returns how long the final phase has to be shown before the VMI may be removed, or 0. After a restart of virt-controller,
+// which is when it has no time of its own, the timestamp of the phase prevents that a VMI that ended long ago is kept.
+func (s *scope) untilShown() time.Duration {
+	if s.stage() != vmistatus.Ended {
+		return 0
+	}
+	now := reconciler.Now(s.clock)
+	observed := s.endings.of(s.vmi, now).Add(shownFor)
+	stamped := s.enteredAt(s.vmi.Status.Phase).Add(shownFor + time.Second)
+	return max(0, min(observed.Sub(now), stamped.Sub(now)))
 }
 
 // deletePods deletes the VMI's remaining Pods and reports whether there was none. A Pod without an owner is adopted first:

@@ -106,9 +106,12 @@ func refusal(pod *corev1.Pod) *problem {
 }
 
 // firstPod is when the VMI's first Pod was created, or zero if the status does not have it.
-func (o *observed) firstPod() time.Time {
+func (o *observed) firstPod() time.Time { return o.enteredAt(v1.Scheduling) }
+
+// enteredAt is when the VMI entered a phase, or zero if the status does not have it.
+func (o *observed) enteredAt(phase v1.VirtualMachineInstancePhase) time.Time {
 	for _, stamp := range o.vmi.Status.PhaseTransitionTimestamps {
-		if stamp.Phase == v1.Scheduling {
+		if stamp.Phase == phase {
 			return stamp.PhaseTransitionTimestamp.Time
 		}
 	}

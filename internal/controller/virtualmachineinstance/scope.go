@@ -17,12 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -49,6 +51,10 @@ type inputs struct {
 	// importer reads DataVolumes.
 	importer datavolume.Reader
 	config   clusterconfig.Config
+	// clock is the time after a write. Phases use now.
+	clock clock.PassiveClock
+	// endings is shared by all reconciliations.
+	endings *endings
 	// namespace is the install namespace.
 	namespace string
 }
@@ -139,6 +145,9 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if s.stage() == vmistatus.Ended {
+		s.endings.of(s.vmi, reconciler.Now(s.clock))
 	}
 	// After the status: it names the claim to keep.
 	if err := s.settleStateClaims(ctx); err != nil {
