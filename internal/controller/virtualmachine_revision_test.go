@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,6 +87,34 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(found).To(HaveLen(1))
 		Expect(found[0].Revision).To(Equal(int64(2)))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+	})
+
+	It("records quantities as the VM has them, which clients compare", func() {
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
+		raw := client.RawPatch(types.MergePatchType, []byte(
+			`{"spec":{"runStrategy":"Always","template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
+		Expect(k8sClient.Patch(ctx, vm, raw)).To(Succeed())
+		m.expectReconciled(vm, firstStart...)
+		stored := &unstructured.Unstructured{}
+		stored.SetGroupVersionKind(v1.VirtualMachineGroupVersionKind)
+		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), stored)).To(Succeed())
+		want, err := json.Marshal(map[string]any{"spec": stored.Object["spec"]})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(m.revisions(vm)[0].Data.Raw).To(MatchJSON(want))
+		Expect(string(want)).To(ContainSubstring(`"guest":"131072Ki"`))
+	})
+
+	It("does not start from a spec that has changed since it was read", func() {
+		vm := m.create(builder.MakeVM("vm"))
+		m.writes.Stale = vm.DeepCopy()
+		changeTemplate(vm, more)
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(m.writes.Take()).NotTo(ContainElement(HavePrefix("create ")))
+		m.writes.Stale = nil
+		m.expectReconciled(vm, firstStart...)
+		Expect(m.revisions(vm)).To(HaveLen(1))
+		Expect(instance(vm).Spec.Domain.CPU.Cores).To(BeEquivalentTo(3))
 	})
 
 	It("keeps the firmware's UUID and serial across starts, also for a revision without the recorded identity", func() {

@@ -156,7 +156,10 @@ func createVMI(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return s.failReference(err)
 	}
-	if err := recordRevision(ctx, s); err != nil {
+	switch err := recordRevision(ctx, s); {
+	case apierrors.IsConflict(err):
+		return err // The VM is started from the spec that it has now.
+	case err != nil:
 		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 		return err
 	}

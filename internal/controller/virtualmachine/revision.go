@@ -6,6 +6,7 @@ package virtualmachine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,17 +43,23 @@ func recordRevision(ctx context.Context, s *Scope) error {
 			return nil
 		}
 	}
-	data, annotations := revisionData{Spec: *s.VM.Spec.DeepCopy()}, map[string]string{
+	spec, err := s.storedSpec(ctx)
+	if err != nil {
+		return err
+	}
+	annotations := map[string]string{
 		firmware.IdentityAnnotation: string(identityOf(s.VM, revisions)), dataFormAnnotation: dataFormSorted,
 	}
 	for _, class := range reference.Classes {
-		matcher, ref := class.MatcherOf(&data.Spec), class.RefOf(&s.Status)
+		matcher, ref := class.MatcherOf(&s.VM.Spec), class.RefOf(&s.Status)
 		if matcher != nil && ref != nil && ref.ControllerRevisionRef != nil {
+			matcher = matcher.DeepCopy()
 			matcher.Name, matcher.Kind, matcher.RevisionName = ref.Name, ref.Kind, ref.ControllerRevisionRef.Name
+			spec[class.Field] = matcher
 			annotations[referenceAnnotation(class)] = matcher.RevisionName
 		}
 	}
-	raw, err := json.Marshal(data)
+	raw, err := json.Marshal(map[string]any{"spec": spec})
 	if err == nil {
 		raw, err = reference.SortKeys(raw)
 	}
@@ -75,6 +83,25 @@ func recordRevision(ctx context.Context, s *Scope) error {
 		return fmt.Errorf("create ControllerRevision %s: %w", name, err)
 	}
 	return nil
+}
+
+// storedSpec returns the VM's spec as the API server has it. The decoded spec has quantities in their canonical form, and clients compare
+// those of the revision with those of the VM.
+func (s *Scope) storedSpec(ctx context.Context) (map[string]any, error) {
+	key, stored := client.ObjectKeyFromObject(s.VM), &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(v1.VirtualMachineGroupVersionKind)
+	if err := s.APIReader.Get(ctx, key, stored); err != nil {
+		return nil, fmt.Errorf("get VirtualMachine %s: %w", key, err)
+	}
+	if stored.GetUID() != s.VM.UID || stored.GetGeneration() != s.VM.Generation {
+		return nil, apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), s.VM.Name,
+			errors.New("its spec changed meanwhile"))
+	}
+	spec, _, err := unstructured.NestedMap(stored.Object, "spec")
+	if err != nil {
+		return nil, fmt.Errorf("read the spec of VirtualMachine %s: %w", key, err)
+	}
+	return spec, nil
 }
 
 // deleteOldRevisions deletes the revisions of earlier starts. It runs after the instance was created: nothing refers to them any
