@@ -4,9 +4,12 @@
 package controller
 
 import (
+	"errors"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -111,6 +114,30 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Expect(vm.Status.VolumeUpdateState).To(BeNil())
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
+	})
+
+	It("removes the migrated volumes from its status even if the write after the VMI's fails", func() {
+		vm, vmi := moving()
+		setStatus(vmi, v1.Running, migrating)
+		Expect(vmistatus.TakeOwnership(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
+		m.writes.Fail = func(request string) error {
+			if request == "patch VirtualMachine/status" {
+				return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("changed"))
+			}
+			return nil
+		}
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		m.writes.Fail = nil
+		m.writes.Take()
+		Expect(ExpectExists(vm).Status.VolumeUpdateState).NotTo(BeNil())
+		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "2"))
+		settle(vm)
+		Expect(ExpectExists(vm).Status.VolumeUpdateState).To(BeNil())
+
+		setStatus(vmi, v1.Succeeded)
+		settle(vm)
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineManualRecoveryRequired))
 	})
 
 	It("reverts the VMI's volumes and status when the change is reverted before a migration", func() {

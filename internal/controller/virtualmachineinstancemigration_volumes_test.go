@@ -83,6 +83,30 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
 	})
 
+	It("fails when the VMI gets an interface after the target's Pod was created", func() {
+		vmi := m.world.assignedTo(m.node("a"), builder.MakeVMI("vm").Masquerade())
+		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			running(s)
+			condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")(s)
+		})
+		m.host("a")
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.reconcileAll(vmim)
+		target := ExpectExists(m.target(vmi, vmim))
+		withBlue(&ExpectExists(vmi).Spec)
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("got another interface or network")))
+		Expect(deleted(target)).To(BeTrue())
+
+		again := m.request(builder.MakeMigration("again", "vm"))
+		m.reconcileAll(again)
+		m.setPodStatus(ExpectExists(m.target(vmi, again)), "b", builder.MakePodStatus().Running())
+		m.reconcileAll(again)
+		Expect(ExpectExists(again).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
+	})
+
 	It("fails when the volumes change after the target's Pod was created", func() {
 		vmi := runs()
 		recordVolumes(vmi)

@@ -72,6 +72,17 @@ func PendingNetworks(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) NetworkCha
 	return changes
 }
 
+// HasNetworks reports whether a Pod was made with the networks of all interfaces of the VMI that can be plugged.
+func HasNetworks(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) bool {
+	for _, network := range Connected(vmi) {
+		on, requested := networkOn(pod.Annotations[networksAnnotation], PodInterface(&network))
+		if plugs(vmi, &network) && (!requested || on != AttachmentDefinition(vmi.Namespace, network.Multus)) {
+			return false
+		}
+	}
+	return true
+}
+
 // plugs reports whether the interface of a network can be plugged into a running guest.
 func plugs(vmi *v1.VirtualMachineInstance, network *v1.Network) bool {
 	return network.IsPluggable() && slices.ContainsFunc(vmi.Spec.Domain.Devices.Interfaces, func(i v1.Interface) bool {

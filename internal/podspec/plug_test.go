@@ -109,6 +109,37 @@ func TestPendingNetworks(t *testing.T) {
 }
 
 // TestMalformedNetworkStatus checks that an annotation that cannot be read lists no network.
+func TestHasNetworks(t *testing.T) {
+	made := builder.MakeVMI("vm").Namespace("default").UID("uid").Masquerade().Multus("blue", "blue").Obj()
+	for name, tc := range map[string]struct {
+		change func(*v1.VirtualMachineInstance)
+		want   bool
+	}{
+		"the same":           {func(*v1.VirtualMachineInstance) {}, true},
+		"with its namespace": {func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "default/blue" }, true},
+		"another network":    {func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, false},
+		"one that is absent": {func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent
+		}, true},
+		"another one": {func(vmi *v1.VirtualMachineInstance) {
+			*vmi = *builder.MakeVMI("vm").Namespace("default").Masquerade().Multus("red", "red").Obj()
+		}, false},
+		"the Pod network only": {func(vmi *v1.VirtualMachineInstance) {
+			*vmi = *builder.MakeVMI("vm").Namespace("default").Masquerade().Obj()
+		}, true},
+	} {
+		pod, err := Build(made, Config{LauncherImage: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		vmi := made.DeepCopy()
+		tc.change(vmi)
+		if got := HasNetworks(pod, vmi); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
 func TestMalformedNetworkStatus(t *testing.T) {
 	for _, text := range []string{"", "{", `{"interface":"a"}`, "[" + strings.Repeat(" ", maxNetworkStatus) + "]"} {
 		pod := &corev1.Pod{}

@@ -49,6 +49,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/finalizers,verbs=update
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=list;watch
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;watch;create;patch;delete
@@ -75,6 +76,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.VirtualMachine{}).
 		// A VMI has its VM's name. By name, not by owner: one without an owner may be adopted.
 		Watches(&v1.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(vmOfMigration), builder.WithPredicates(migrationEnded)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).

@@ -27,7 +27,7 @@ func (s *Scope) plugVolumes(desired *v1.VirtualMachineInstance, template *v1.Vir
 		return
 	}
 	follower := desired
-	waits := desired.Status.Phase != v1.Running || migrating(desired)
+	waits := desired.Status.Phase != v1.Running || s.migrates
 	if waits {
 		follower = desired.DeepCopy()
 	}

@@ -28,7 +28,7 @@ const (
 	ReasonTolerationsChange = "TolerationsChangeError"
 )
 
-// errMigrating is returned for changes of the scheduling while the target node of a migration is being chosen.
+// errMigrating is returned for changes of the scheduling from the time at which the target of a migration is to be scheduled.
 var errMigrating = errors.New("should not be changed during VMI migration")
 
 // templateDiff is how an instance differs from its VM's template.
@@ -62,7 +62,12 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	}
 	if madeFrom(s.VMI) == s.VM.Generation {
 		s.diff = templateDiff{known: true}
+		// No volumes move. The reconciliation that wrote the annotation may not have written the status.
+		s.Status.VolumeUpdateState = nil
 		return nil
+	}
+	if err := s.readMigrations(ctx); err != nil {
+		return err
 	}
 	base, template, err := s.templates(ctx)
 	if err != nil {
@@ -96,7 +101,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 		}
 	}
 	if s.LiveUpdate && len(s.diff.changed) == 0 {
-		if s.Failure = setScheduling(desired, &template.Spec); s.Failure != nil {
+		if s.Failure = s.setScheduling(desired, &template.Spec); s.Failure != nil {
 			s.diff = templateDiff{}
 			return s.replaceVMI(ctx, desired)
 		}
@@ -128,15 +133,15 @@ func compare(
 }
 
 // setScheduling copies the fields that the scheduling of a migration target uses.
-func setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstanceSpec) *Failure {
+func (s *Scope) setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstanceSpec) *Failure {
 	affinity := !equality.Semantic.DeepEqual(vmi.Spec.Affinity, spec.Affinity) ||
 		!equality.Semantic.DeepEqual(vmi.Spec.NodeSelector, spec.NodeSelector)
 	tolerations := !equality.Semantic.DeepEqual(vmi.Spec.Tolerations, spec.Tolerations)
-	if migrating(vmi) && affinity {
+	if s.migrates && affinity {
 		return &Failure{Reason: ReasonAffinityChange, Message: fmt.Sprintf(
 			"Error encountered while handling node affinity change request: Node affinity %v", errMigrating)}
 	}
-	if migrating(vmi) && tolerations {
+	if s.migrates && tolerations {
 		return &Failure{Reason: ReasonTolerationsChange, Message: fmt.Sprintf(
 			"Error encountered while handling tolerations change request: tolerations %v", errMigrating)}
 	}

@@ -28,12 +28,11 @@ func keepsInterfaces(changed string) bool {
 
 // followInterfaces copies to the instance the interfaces of the template that can be plugged into a running guest, the state absent of those
 // that can be unplugged, and the networks of the others. An interface that the template does not have is removed from the instance once the
-// guest has released it. Unlike in KubeVirt, the VM's spec does not change. During a migration nothing changes: the target Pod was made for
-// the spec of its start.
+// guest has released it. Unlike in KubeVirt, the VM's spec does not change. During a migration nothing changes.
 //
 // started is the template of the start: the guest had its interfaces before its agent reported any.
 func (s *Scope) followInterfaces(ctx context.Context, desired *v1.VirtualMachineInstance, started, template *v1.VirtualMachineInstanceSpec) error {
-	if migrating(desired) || desired.Status.Phase != v1.Running {
+	if s.migrates || desired.Status.Phase != v1.Running {
 		s.diff.resizing = s.diff.resizing || !liveupdate.SameInterfaces(&desired.Spec, template)
 		return nil
 	}

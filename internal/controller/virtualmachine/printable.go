@@ -32,7 +32,7 @@ var printables = []printable{
 	{v1.VirtualMachineStatusStopping, func(s *Scope) bool {
 		return alive(s) && (s.VMI.DeletionTimestamp != nil || stopRequested(s))
 	}},
-	{v1.VirtualMachineStatusMigrating, func(s *Scope) bool { return alive(s) && migrating(s.VMI) }},
+	{v1.VirtualMachineStatusMigrating, func(s *Scope) bool { return alive(s) && transfers(s.VMI) }},
 	{v1.VirtualMachineStatusPaused, func(s *Scope) bool {
 		return alive(s) && vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstancePaused)
 	}},
@@ -74,7 +74,8 @@ func printableStatus(s *Scope) v1.VirtualMachinePrintableStatus {
 // alive reports whether there is an instance that has not ended.
 func alive(s *Scope) bool { return s.VMI != nil && !s.VMI.IsFinal() }
 
-func migrating(vmi *v1.VirtualMachineInstance) bool {
+// transfers reports whether a migration of the guest has started and not ended.
+func transfers(vmi *v1.VirtualMachineInstance) bool {
 	state := vmi.Status.MigrationState
 	return state != nil && state.StartTimestamp != nil && !state.Completed && !state.Failed
 }

@@ -90,7 +90,7 @@ func (s *Scope) resizeCPUs(desired *v1.VirtualMachineInstance, template *v1.Virt
 		return resizeResult{restart: tooManySockets}
 	case !known || desired.Status.Phase != v1.Running:
 		return resizeResult{pending: true}
-	case migrating(desired):
+	case s.migrates:
 		return resizeResult{failure: &Failure{
 			Reason: ReasonHotPlugCPU, Message: fmt.Sprintf("Error encountered while handling CPU change request: %v", errCPUsWhileMigrating),
 		}}
@@ -130,7 +130,7 @@ func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.Vi
 	if want.Cmp(*has.GuestAtBoot) < 0 {
 		return resizeResult{restart: lessThanAtBoot}
 	}
-	if migrating(desired) {
+	if s.migrates {
 		return resizeResult{failure: &Failure{
 			Reason: ReasonHotPlugMemory, Message: fmt.Sprintf("error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
 		}}

@@ -81,6 +81,8 @@ type Scope struct {
 	starting bool
 	// claims are those of the VM's volumes, by name, read while they decide about the printable status.
 	claims map[string]*corev1.PersistentVolumeClaim
+	// migrates reports whether a target exists for a migration of the instance, see readMigrations.
+	migrates bool
 	// diff is how the instance relates to the template.
 	diff templateDiff
 	// references are the instance type and the preference of the VM, as far as they were read.

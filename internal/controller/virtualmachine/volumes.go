@@ -180,8 +180,8 @@ func (s *Scope) checkMigration() error {
 
 // startVolumeMigration records sources and destinations of the volumes.
 func (s *Scope) startVolumeMigration(ctx context.Context) (pending bool, restart string, err error) {
-	if s.VMI.Status.Phase != v1.Running || vmistatus.Migrating(&s.VMI.Status) {
-		return true, "", nil // A change of the instance triggers the next reconciliation.
+	if s.VMI.Status.Phase != v1.Running || s.migrates {
+		return true, "", nil // A change of the instance, or the end of the migration, triggers the next reconciliation.
 	}
 	moves, err := s.describeMoves(ctx)
 	if err != nil {

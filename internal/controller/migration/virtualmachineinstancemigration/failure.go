@@ -36,6 +36,8 @@ const (
 	failedOutgrown = "Migration failed because the guest got more CPUs or memory than its target pod was created for. Migrate it again."
 	// failedVolumes is not KubeVirt's: KubeVirt would continue, with claims that the VMI does not have any more.
 	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"
+	// failedNetworks is not KubeVirt's: the transfer would fail, because the target lacks an interface of the guest.
+	failedNetworks = "Migration failed because the VMI got another interface or network after the target pod was created. Migrate it again."
 	// failedUtility is not KubeVirt's, which has no advice.
 	failedUtility = "Migration failed because the guest's utility volumes were not detached in time: wait for its backup or memory dump, or delete it."
 	failedSource  = "source node reported migration failed"
@@ -114,6 +116,8 @@ func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
 		return failedPodGone, nil
 	case s.Target != nil && !sameClaims(s.VMI, s.Target):
 		return failedVolumes, nil
+	case s.Target != nil && !podspec.HasNetworks(s.Target, s.VMI):
+		return failedNetworks, nil
 	case s.Target != nil && s.Own != nil && resize.Outgrown(s.VMI, s.Own, s.Target):
 		return failedOutgrown, nil
 	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && isPreceded(s.Migration, s.Siblings):
