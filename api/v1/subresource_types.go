@@ -20,12 +20,14 @@ type StartOptions struct {
 	DryRun []string `json:"dryRun,omitempty"`
 }
 
-// Keys and values of the data of a state change request that requests a start (status.stateChangeRequests[].data).
+// Keys and values of the data of a state change request (status.stateChangeRequests[].data).
 const (
 	// StartRequestDataPausedKey defines whether the guest starts paused.
 	StartRequestDataPausedKey = "paused"
 	// StartRequestDataPausedTrue is the value for a paused start.
 	StartRequestDataPausedTrue = "true"
+	// RequestDataRunStrategyKey is the run strategy of the VM when the request was made. It is not KubeVirt's.
+	RequestDataRunStrategyKey = "runStrategy"
 )
 
 // StopOptions is the body of stop.

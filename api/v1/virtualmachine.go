@@ -6,6 +6,7 @@ package v1
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -34,6 +35,31 @@ func (vm *VirtualMachine) SetRunStrategy(strategy VirtualMachineRunStrategy) {
 	}
 	always := strategy == RunStrategyAlways
 	vm.Spec.Running = &always
+}
+
+// MadeUnder returns a request that records the run strategy of the VM.
+func (r VirtualMachineStateChangeRequest) MadeUnder(strategy VirtualMachineRunStrategy) VirtualMachineStateChangeRequest {
+	data := map[string]string{}
+	maps.Copy(data, r.Data)
+	data[RequestDataRunStrategyKey] = string(strategy)
+	r.Data = data
+	return r
+}
+
+// AppliesTo reports whether a request is still to be carried out when the VM has a run strategy. A change of the strategy replaces the
+// requests that were made before it. A start with options that was made under Halted sets the strategy Always, and is carried out under it.
+func (r VirtualMachineStateChangeRequest) AppliesTo(strategy VirtualMachineRunStrategy) bool {
+	start := r.Action == StartRequest
+	switch made := VirtualMachineRunStrategy(r.Data[RequestDataRunStrategyKey]); made {
+	case strategy:
+		return true
+	case RunStrategyHalted:
+		return start && strategy == RunStrategyAlways
+	case "": // Another client made it. Under Halted, KubeVirt makes no request for a start without options: it changes the strategy.
+		return strategy != RunStrategyHalted || !start || len(r.Data) > 0
+	default:
+		return false
+	}
 }
 
 // StartRevisionName is the name of the ControllerRevision with the spec that a VM was started with. KubeVirt's.

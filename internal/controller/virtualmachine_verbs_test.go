@@ -4,12 +4,14 @@
 package controller
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -141,6 +143,119 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		Entry(nil, v1.RunStrategyAlways),
 		Entry(nil, v1.RunStrategyManual),
 		Entry(nil, v1.RunStrategyRerunOnFailure),
+	)
+
+	// runs starts a VM of a run strategy.
+	runs := func(strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
+		GinkgoHelper()
+		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
+		m.settle(vm)
+		if strategy == v1.RunStrategyManual {
+			Expect(callVerb(vm, "start", "{}")).To(Succeed())
+			m.settle(vm)
+		}
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+		return vm
+	}
+	setStrategy := func(vm *v1.VirtualMachine, strategy v1.VirtualMachineRunStrategy) {
+		GinkgoHelper()
+		ExpectExists(vm).Spec.RunStrategy = &strategy
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	}
+	expectStopped := func(vm *v1.VirtualMachine, strategy v1.VirtualMachineRunStrategy) {
+		GinkgoHelper()
+		m.settle(vm)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
+		Expect(vm.RunStrategy()).To(Equal(strategy))
+		ExpectGone(instanceKey(vm))
+	}
+
+	DescribeTable("stays off if it is stopped during a restart", func(strategy, after v1.VirtualMachineRunStrategy) {
+		By("before the VMI is deleted")
+		vm := runs(strategy)
+		Expect(callVerb(vm, "restart", "{}")).To(Succeed())
+		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
+		expectStopped(vm, after)
+
+		By("when the VMI is gone")
+		Expect(callVerb(vm, "start", "{}")).To(Succeed())
+		m.settle(vm)
+		Expect(callVerb(vm, "restart", "{}")).To(Succeed())
+		for range 2 {
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			m.guest(vm)
+		}
+		ExpectGone(instanceKey(vm))
+		Expect(ExpectExists(vm).Status.StateChangeRequests).NotTo(BeEmpty(), "the start is yet to come")
+		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
+		expectStopped(vm, after)
+
+		By("starting it again during the stop")
+		Expect(callVerb(vm, "start", "{}")).To(Succeed())
+		m.settle(vm)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+	},
+		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyHalted),
+		Entry(nil, v1.RunStrategyManual, v1.RunStrategyManual),
+		Entry(nil, v1.RunStrategyRerunOnFailure, v1.RunStrategyRerunOnFailure),
+	)
+
+	DescribeTable("carries out no request that was made under another run strategy", func(before, after v1.VirtualMachineRunStrategy, keeps bool) {
+		vm := runs(before)
+		vmi := instance(vm)
+		Expect(callVerb(vm, "restart", "{}")).To(Succeed())
+		setStrategy(vm, after)
+		if !keeps {
+			expectStopped(vm, after)
+			return
+		}
+		m.settle(vm)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+		Expect(instance(vm).UID).To(Equal(vmi.UID))
+	},
+		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyHalted, false),
+		Entry(nil, v1.RunStrategyManual, v1.RunStrategyHalted, false),
+		Entry(nil, v1.RunStrategyRerunOnFailure, v1.RunStrategyHalted, false),
+		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyManual, true),
+		Entry(nil, v1.RunStrategyManual, v1.RunStrategyAlways, true),
+		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyRerunOnFailure, true),
+	)
+
+	It("starts a VM on a request under a new run strategy that virt-controller has not observed", func() {
+		vm := runs(v1.RunStrategyAlways)
+		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
+		m.settle(vm)
+		setStrategy(vm, v1.RunStrategyManual)
+		Expect(callVerb(vm, "start", "{}")).To(Succeed())
+		m.settle(vm)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+	})
+
+	DescribeTable("stays off if a paused start is stopped", func(strategy v1.VirtualMachineRunStrategy) {
+		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
+		m.settle(vm)
+		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
+		By("before virt-controller observes it")
+		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
+		expectStopped(vm, strategy)
+
+		By("while the VMI cannot be created")
+		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
+		m.writes.Fail = func(request string) error {
+			if request == "create VirtualMachineInstance" {
+				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))
+			}
+			return nil
+		}
+		_, err := m.reconcile(vm)
+		Expect(err).To(MatchError(ContainSubstring("denied")))
+		m.writes.Fail = nil
+		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
+		expectStopped(vm, strategy)
+	},
+		Entry(nil, v1.RunStrategyHalted),
+		Entry(nil, v1.RunStrategyManual),
 	)
 
 	DescribeTable("starts paused", func(b *builder.VM) {

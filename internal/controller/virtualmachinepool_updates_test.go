@@ -94,7 +94,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.expectReconciled(pool, createRevision, patchVM, "patch VirtualMachine/status", patchPoolStatus)
 			uid := r.vmi("web-0").UID
 			Expect(r.vm("web-0").Status.StateChangeRequests).To(Equal([]v1.VirtualMachineStateChangeRequest{
-				{Action: v1.StopRequest, UID: &uid}, {Action: v1.StartRequest},
+				{Action: v1.StopRequest, UID: &uid, Data: map[string]string{"runStrategy": "Manual"}},
+				{Action: v1.StartRequest, Data: map[string]string{"runStrategy": "Manual"}},
 			}))
 			r.expectReconciled(pool)
 		})

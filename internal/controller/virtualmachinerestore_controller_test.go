@@ -276,7 +276,8 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 		r.expectQuiet(of)
 		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(after)))
 		if write == patchVMStatus {
-			Expect(r.vm.Status.StateChangeRequests).To(HaveExactElements(v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &vmi.UID}))
+			Expect(r.vm.Status.StateChangeRequests).To(HaveExactElements(
+				v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &vmi.UID}.MadeUnder(strategy)))
 		}
 		halt()
 		r.finish(of)

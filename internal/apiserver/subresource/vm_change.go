@@ -190,11 +190,27 @@ func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool
 
 // request returns a plan that replaces the VM's state change requests. Only a stop may replace requests that are underway.
 func (m vmWithVMI) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
+	strategy, err := m.vm.RunStrategy()
+	if err != nil {
+		return plan{}, err
+	}
 	onlyStop := len(requests) == 1 && requests[0].Action == v1.StopRequest
-	if slices.ContainsFunc(m.vm.Status.StateChangeRequests, m.underway) && !onlyStop {
-		return plan{}, m.conflict("unable to complete request: stop/start already underway")
+	for _, r := range m.vm.Status.StateChangeRequests {
+		if !onlyStop && r.AppliesTo(strategy) && m.underway(r) {
+			return plan{}, m.conflict("unable to complete request: stop/start already underway")
+		}
+	}
+	for i := range requests {
+		requests[i] = requests[i].MadeUnder(strategy)
 	}
 	return plan{requests: requests}, nil
+}
+
+// startPending reports whether a start was requested and not carried out yet.
+func (m vmWithVMI) startPending(strategy v1.VirtualMachineRunStrategy) bool {
+	return slices.ContainsFunc(m.vm.Status.StateChangeRequests, func(r v1.VirtualMachineStateChangeRequest) bool {
+		return r.Action == v1.StartRequest && r.AppliesTo(strategy)
+	})
 }
 
 // underway reports whether a request has not been carried out yet. virt-controller removes a stop request shortly after it has deleted

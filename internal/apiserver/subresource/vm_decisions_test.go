@@ -54,6 +54,9 @@ func expectDecision(t *testing.T, d decision, got plan, err error) {
 		}
 		return
 	}
+	for i := range d.want.requests {
+		d.want.requests[i] = d.want.requests[i].MadeUnder(d.strategy)
+	}
 	if diff := cmp.Diff(d.want, got, cmp.AllowUnexported(plan{})); err != nil || diff != "" {
 		t.Errorf("%s with instance %s: %v %s", d.strategy, d.phase, err, diff)
 	}
@@ -136,14 +139,14 @@ func TestDecideRestart(t *testing.T) {
 		expectDecision(t, d, got, err)
 	}
 	got, err := decideRestart(newVMWithVMI(v1.RunStrategyAlways, v1.Running), true)
-	expectDecision(t, decision{want: plan{requests: planOf(stopRequest, startRequest).requests, grace: ptr.To[int64](1)}}, got, err)
+	expectDecision(t, decision{strategy: v1.RunStrategyAlways, want: plan{requests: planOf(stopRequest, startRequest).requests, grace: ptr.To[int64](1)}}, got, err)
 }
 
 func TestOnlyAStopReplacesRequests(t *testing.T) {
 	m := newVMWithVMI(v1.RunStrategyManual, v1.Running)
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{startRequest}
 	got, err := decideStop(m, nil)
-	expectDecision(t, decision{want: planOf(stopRequest)}, got, err)
+	expectDecision(t, decision{strategy: v1.RunStrategyManual, want: planOf(stopRequest)}, got, err)
 	got, err = decideRestart(m, false)
 	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
 }
@@ -152,7 +155,7 @@ func TestStopOfADeletedVMIIsNotUnderway(t *testing.T) {
 	m := newVMWithVMI(v1.RunStrategyRerunOnFailure, none)
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stopRequest}
 	got, err := decideStart(m, false)
-	expectDecision(t, decision{want: planOf(startRequest)}, got, err)
+	expectDecision(t, decision{strategy: v1.RunStrategyRerunOnFailure, want: planOf(startRequest)}, got, err)
 
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stopRequest, startRequest}
 	got, err = decideStart(m, false)
@@ -162,6 +165,31 @@ func TestStopOfADeletedVMIIsNotUnderway(t *testing.T) {
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stopRequest}
 	got, err = decideStart(m, false)
 	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
+}
+
+func TestAStopCancelsAStart(t *testing.T) {
+	for _, d := range []decision{
+		{v1.RunStrategyAlways, none, plan{strategy: v1.RunStrategyHalted}, ""},
+		{v1.RunStrategyHalted, none, plan{}, ""},
+		{v1.RunStrategyManual, none, plan{}, ""},
+		{v1.RunStrategyRerunOnFailure, none, plan{}, ""},
+		// Otherwise the VM would be started again, because its VMI failed.
+		{v1.RunStrategyRerunOnFailure, v1.Failed, planOf(stopRequest), ""},
+	} {
+		m := newVMWithVMI(d.strategy, d.phase)
+		m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{startRequest.MadeUnder(d.strategy)}
+		got, err := decideStop(m, nil)
+		expectDecision(t, d, got, err)
+	}
+}
+
+func TestRequestsUnderAnotherStrategyAreNotUnderway(t *testing.T) {
+	m := newVMWithVMI(v1.RunStrategyManual, none)
+	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{startRequest.MadeUnder(v1.RunStrategyAlways)}
+	got, err := decideStart(m, false)
+	expectDecision(t, decision{strategy: v1.RunStrategyManual, want: planOf(startRequest)}, got, err)
+	got, err = decideStop(m, nil)
+	expectDecision(t, decision{conflict: "VM is not running"}, got, err)
 }
 
 func TestManualRecoveryComesFirst(t *testing.T) {

@@ -33,6 +33,9 @@ func decideStop(m vmWithVMI, grace *int64) (plan, error) {
 	}
 	switch strategy {
 	case v1.RunStrategyHalted:
+		if !m.isActive() && m.startPending(strategy) {
+			return m.cancelStart()
+		}
 		if !m.isActive() {
 			return plan{}, m.conflict(notRunning)
 		}
@@ -41,6 +44,9 @@ func decideStop(m vmWithVMI, grace *int64) (plan, error) {
 			return plan{}, m.conflict("%v only supports manual stop requests with a shorter graceperiod", strategy)
 		}
 	case v1.RunStrategyManual, v1.RunStrategyRerunOnFailure:
+		if !m.isActive() && m.startPending(strategy) {
+			return m.cancelStart()
+		}
 		if !m.isActive() {
 			return plan{}, m.conflict(notRunning)
 		}
@@ -50,4 +56,13 @@ func decideStop(m vmWithVMI, grace *int64) (plan, error) {
 	p, err := m.request(m.stopRequest())
 	p.grace = grace
 	return p, err
+}
+
+// cancelStart returns a plan that removes the requests of a VM that is about to start. KubeVirt refuses this stop, and the VM starts. A VMI that has ended is removed, or the strategy
+// RerunOnFailure would request another start.
+func (m vmWithVMI) cancelStart() (plan, error) {
+	if m.vmi == nil {
+		return plan{}, nil
+	}
+	return m.request(m.stopRequest())
 }

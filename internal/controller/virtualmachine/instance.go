@@ -117,6 +117,7 @@ func startHalted(ctx context.Context, s *Scope) error {
 		return err
 	}
 	s.Strategy = v1.RunStrategyAlways
+	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.Strategy, s.VMI)
 	return nil
 }
 
@@ -180,7 +181,7 @@ func createVMI(ctx context.Context, s *Scope) error {
 	s.VMI = vmi
 	s.Recorder.Eventf(s.VM, vmi, corev1.EventTypeNormal, ReasonSuccessfulCreate, actionStart,
 		"Started the virtual machine by creating the new virtual machine instance %s", vmi.Name)
-	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, vmi)
+	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.Strategy, vmi)
 	if err := deleteOldRevisions(ctx, s); err != nil {
 		// The VM has started. The next start retries, and the garbage collector deletes them with the VM.
 		log.FromContext(ctx).Error(err, "Cannot remove the revisions of earlier starts")

@@ -158,8 +158,8 @@ func act(ctx context.Context, s *Scope) error {
 	if err := adoptVMI(ctx, s); err != nil {
 		return err
 	}
-	// 3. A request must not be executed twice.
-	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.VMI)
+	// 3. A request must not be executed twice, nor after the user has changed the strategy.
+	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.Strategy, s.VMI)
 	// 4. A failed start is counted while the failed instance still exists.
 	s.Status.StartFailure = countStartFailure(s)
 	// 5. A volume migration that an ended instance did not finish may forbid a start.

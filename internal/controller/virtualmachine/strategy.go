@@ -38,7 +38,8 @@ func decide(s *Scope) action {
 		case s.VMI != nil:
 			next = remove
 		case startRequested(s):
-			// A start with options, such as paused, is a request. Its options must be kept when the strategy changes.
+			// A start with options, such as paused, is a request. Its options must be kept when the strategy changes. Any other start of
+			// the list was made under another strategy, and trimRequests has removed it.
 			next = unhalt
 		}
 	case v1.RunStrategyManual:
@@ -121,7 +122,7 @@ func decideRerun(s *Scope) action {
 	case s.VMI.Status.Phase == v1.Failed && !startRequested(s) && s.VMI.DeletionTimestamp == nil:
 		// The request is written first. The write triggers the reconciliation that deletes the instance.
 		s.Status.StateChangeRequests = append(s.Status.StateChangeRequests,
-			v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest})
+			v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest}.MadeUnder(s.Strategy))
 		return noAction
 	case s.VMI.IsFinal():
 		return remove
@@ -141,13 +142,19 @@ func stopRequested(s *Scope) bool {
 		requests[0].UID != nil && *requests[0].UID == s.VMI.UID
 }
 
-// trimRequests removes the requests at the head that are done: the stop of an instance that no longer exists, and a start when an
-// instance runs.
+// trimRequests removes the requests that a change of the run strategy replaces, and those at the head that are done: the stop of an
+// instance that no longer exists, and a start when an instance runs.
 func trimRequests(
-	requests []v1.VirtualMachineStateChangeRequest, vmi *v1.VirtualMachineInstance,
+	requests []v1.VirtualMachineStateChangeRequest, strategy v1.VirtualMachineRunStrategy, vmi *v1.VirtualMachineInstance,
 ) []v1.VirtualMachineStateChangeRequest {
+	requests = slices.DeleteFunc(slices.Clone(requests), func(r v1.VirtualMachineStateChangeRequest) bool { return !r.AppliesTo(strategy) })
+	for i := range requests {
+		if requests[i].Data[v1.RequestDataRunStrategyKey] == string(v1.RunStrategyHalted) {
+			requests[i] = requests[i].MadeUnder(strategy) // It has set the strategy Always. If that becomes Halted again, the VM was stopped.
+		}
+	}
 	for len(requests) > 0 && isDone(requests[0], vmi) {
-		requests = slices.Clone(requests[1:])
+		requests = requests[1:]
 	}
 	return requests
 }

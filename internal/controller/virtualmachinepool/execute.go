@@ -200,7 +200,8 @@ func restart(ctx context.Context, s *Scope, m *member) error {
 	case v1.RunStrategyManual, v1.RunStrategyRerunOnFailure:
 		changed := m.vm.DeepCopy()
 		changed.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{
-			{Action: v1.StopRequest, UID: ptr.To(m.vmi.UID)}, {Action: v1.StartRequest},
+			v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: ptr.To(m.vmi.UID)}.MadeUnder(strategy),
+			v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest}.MadeUnder(strategy),
 		}
 		err = s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(m.vm))
 	default:

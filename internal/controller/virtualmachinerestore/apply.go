@@ -191,7 +191,8 @@ func stop(ctx context.Context, s *Scope) error {
 			return nil
 		}
 		return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) {
-			status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest, UID: ptr.To(s.vmi.UID)}}
+			stop := v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: ptr.To(s.vmi.UID)}
+			status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stop.MadeUnder(strategy)}
 		})
 	default:
 		_, err := optimistic.Patch(ctx, s.Client, s.target, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
