@@ -214,7 +214,7 @@ func everyDevice() *guest {
 		domainSpec(func(d *v1.DomainSpec) {
 			d.CPU = &v1.CPU{Sockets: 1, Cores: 2, Threads: 1}
 			d.Firmware.Bootloader = &v1.Bootloader{BIOS: &v1.BIOS{UseSerial: ptr.To(true)}}
-			d.Firmware.Serial = "serial-1"
+			d.Firmware.Serial = "VMware-42 1f 2b, <&>"
 			d.Chassis = &v1.Chassis{Manufacturer: "Maker", Version: "1", Serial: "2", Asset: "3", Sku: "4"}
 		})
 }

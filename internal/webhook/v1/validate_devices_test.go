@@ -61,7 +61,9 @@ func TestDiskRules(t *testing.T) {
 		{name: "io", spec: diskWith(func(d *v1.Disk) { d.IO = "default" }), want: []string{disk + ".io: Supported modes are: native, threads"}},
 		{name: "error policy", spec: diskWith(func(d *v1.Disk) { d.ErrorPolicy = ptr.To(v1.DiskErrorPolicy("cry")) }),
 			want: []string{disk + ".errorPolicy: invalid value"}},
-		{name: "serial", spec: diskWith(func(d *v1.Disk) { d.Serial = "a b" }), want: []string{disk + ".serial: [A-Za-z0-9_.+-]"}},
+		{name: "serial", spec: diskWith(func(d *v1.Disk) { d.Serial = "a b" + strings.Repeat("x", 256) }), want: []string{
+			disk + ".serial: less than or equal to 256", disk + ".serial: [A-Za-z0-9_.+-]",
+		}},
 		{name: "block size", spec: diskWith(block(v1.CustomBlockSize{Logical: 512, Physical: 4096, DiscardGranularity: ptr.To(uint(4096))}))},
 		{name: "small blocks", spec: diskWith(block(v1.CustomBlockSize{Logical: 256, Physical: 4 << 20})), want: []string{
 			disk + ".blockSize.custom.logical: less than the supported minimum", disk + ".blockSize.custom.physical: greater than the supported maximum",

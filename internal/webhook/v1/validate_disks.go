@@ -19,6 +19,9 @@ const (
 	maxBlockSize = 2 << 20
 )
 
+// maxDiskSerial is KubeVirt's limit for the serial number of a disk.
+const maxDiskSerial = 256
+
 var (
 	diskBuses     = []v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSCSI, v1.DiskBusSATA, v1.DiskBusUSB}
 	diskCaches    = []v1.DriverCache{"", v1.CacheNone, v1.CacheWriteThrough, v1.CacheWriteBack}
@@ -26,7 +29,9 @@ var (
 	errorPolicies = []v1.DiskErrorPolicy{
 		v1.DiskErrorPolicyStop, v1.DiskErrorPolicyIgnore, v1.DiskErrorPolicyReport, v1.DiskErrorPolicyEnospace,
 	}
-	pciAddress = regexp.MustCompile(`^[\da-fA-F]{4}:[\da-fA-F]{2}:[0-1][\da-fA-F]\.[0-7]$`)
+	// diskSerialPattern matches the serial numbers of disks that libvirt accepts.
+	diskSerialPattern = regexp.MustCompile(`^[A-Za-z0-9_.+-]+$`)
+	pciAddress        = regexp.MustCompile(`^[\da-fA-F]{4}:[\da-fA-F]{2}:[0-1][\da-fA-F]\.[0-7]$`)
 )
 
 func checkDisks(c *check) {
@@ -151,7 +156,7 @@ func (c *check) diskBus(at *field.Path, disk *v1.Disk, kind string, bus v1.DiskB
 }
 
 func (c *check) diskDriver(at *field.Path, disk *v1.Disk) {
-	c.serial(at.Child("serial"), at, disk.Serial)
+	c.diskSerial(at, disk.Serial)
 	if !slices.Contains(diskCaches, disk.Cache) {
 		c.invalid(at.Child("cache"), disk.Cache, "%s has invalid value %s. Use none, writethrough or writeback.",
 			at.Child("cache"), disk.Cache)
@@ -161,6 +166,21 @@ func (c *check) diskDriver(at *field.Path, disk *v1.Disk) {
 	}
 	if disk.ErrorPolicy != nil && !slices.Contains(errorPolicies, *disk.ErrorPolicy) {
 		c.invalid(at.Child("errorPolicy"), *disk.ErrorPolicy, "%s has invalid value %q", at.Child("errorPolicy"), *disk.ErrorPolicy)
+	}
+}
+
+// diskSerial rejects the serial number of a disk that libvirt does not accept. That of the machine may be any text, as in KubeVirt:
+// vSphere's have spaces.
+func (c *check) diskSerial(at *field.Path, serial string) {
+	if serial == "" {
+		return
+	}
+	p := at.Child("serial")
+	if len([]rune(serial)) > maxDiskSerial {
+		c.invalid(p, serial, "%s must be less than or equal to %d in length, if specified", at, maxDiskSerial)
+	}
+	if !diskSerialPattern.MatchString(serial) {
+		c.invalid(p, serial, "%s must be made up of the following characters [A-Za-z0-9_.+-], if specified", at)
 	}
 }
 

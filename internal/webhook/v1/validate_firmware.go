@@ -6,19 +6,12 @@ package v1
 import (
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
-
-// maxSerialLength is KubeVirt's limit for the serial numbers of the machine and of disks.
-const maxSerialLength = 256
-
-// serialPattern matches the serial numbers that libvirt accepts.
-var serialPattern = regexp.MustCompile(`^[A-Za-z0-9_.+-]+$`)
 
 func checkMachine(c *check) {
 	machine := c.spec.Domain.Machine
@@ -42,7 +35,6 @@ func checkFirmware(c *check) {
 		return
 	}
 	p := c.at("domain", "firmware")
-	c.serial(p.Child("serial"), p.Child("serial"), fw.Serial)
 	if fw.ACPI != nil {
 		c.acpi(p.Child("acpi"), fw.ACPI)
 	}
@@ -87,19 +79,6 @@ func (c *check) smm() bool {
 
 // enabled returns the value of a flag whose default is true.
 func enabled(flag *bool) bool { return flag == nil || *flag }
-
-// serial rejects a serial number that libvirt does not accept. owner is the path in the message.
-func (c *check) serial(p, owner *field.Path, serial string) {
-	if serial == "" {
-		return
-	}
-	if len([]rune(serial)) > maxSerialLength {
-		c.invalid(p, serial, "%s must be less than or equal to %d in length, if specified", owner, maxSerialLength)
-	}
-	if !serialPattern.MatchString(serial) {
-		c.invalid(p, serial, "%s must be made up of the following characters [A-Za-z0-9_.+-], if specified", owner)
-	}
-}
 
 func checkKernelBoot(c *check) {
 	if c.spec.Domain.Firmware == nil || c.spec.Domain.Firmware.KernelBoot == nil {
