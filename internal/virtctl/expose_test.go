@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/virtctl"
@@ -28,10 +29,15 @@ const (
 
 func exposeCluster(t *testing.T) *virtctltest.Server {
 	s := virtctltest.NewServer(t)
-	web := builder.MakeVMI("web").Namespace(virtctltest.Namespace).Masquerade(v1.Port{Name: "http", Port: 80}, v1.Port{Port: 53, Protocol: "UDP"})
+	web := builder.MakeVMI("web").Namespace(virtctltest.Namespace).Masquerade(v1.Port{Name: "http", Port: 80}, v1.Port{Port: 53, Protocol: "UDP"}).
+		Multus("lan", "lan")
+	// No Service reaches this one.
+	web.Obj().Spec.Domain.Devices.Interfaces[1].Ports = []v1.Port{{Port: 80}, {Port: 81}}
+	isolated := builder.MakeVMI("isolated").Namespace(virtctltest.Namespace).Multus("lan", "lan")
+	isolated.Obj().Spec.Domain.Devices.Interfaces[0].Ports = []v1.Port{{Port: 80}}
 	long := builder.MakeVMI(longName).Namespace(virtctltest.Namespace)
 	s.Add(builder.MakeVM(longName).Namespace(virtctltest.Namespace).Template(long).Obj(), long.Obj())
-	s.Add(builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj(), builder.MakeVM("web").Namespace(virtctltest.Namespace).Template(web).Obj(), web.Obj())
+	s.Add(builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj(), builder.MakeVM("web").Namespace(virtctltest.Namespace).Template(web).Obj(), web.Obj(), isolated.Obj())
 	set := func(name string, selector *metav1.LabelSelector) *v1.VirtualMachineInstanceReplicaSet {
 		return &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: name}, Spec: v1.VirtualMachineInstanceReplicaSetSpec{Selector: selector}}
 	}
@@ -50,7 +56,7 @@ func TestExpose(t *testing.T) {
 		"vm demo --port=22":              {Type: corev1.ServiceTypeClusterIP, Selector: byID("demo"), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
 		"vm " + longName + " --port=22":  {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
 		"vmi " + longName + " --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
-		"VirtualMachines demo --port=5555 --target-port=22 --node-port=30001 --type=NodePort --port-name=ssh": {
+		"VirtualMachines demo --port=5555 --target-port=22 --node-port=30001 --type=nodeport --port-name=ssh": {
 			Type: corev1.ServiceTypeNodePort, Selector: byID("demo"),
 			Ports: []corev1.ServicePort{{Name: "ssh", Protocol: corev1.ProtocolTCP, Port: 5555, TargetPort: intstr.FromInt32(22), NodePort: 30001}},
 		},
@@ -81,6 +87,14 @@ func TestExpose(t *testing.T) {
 			if diff := cmp.Diff(want, made.Spec); diff != "" {
 				t.Errorf("service (-want +got):\n%s", diff)
 			}
+			kind := map[string]string{"vm": "VirtualMachine", "VirtualMachines": "VirtualMachine", "vmi": "VirtualMachineInstance", "vmirs": "VirtualMachineInstanceReplicaSet"}[words[0]]
+			owner := s.Get(strings.ToLower(kind)+"s", virtctltest.Namespace, words[1])
+			wantOwner := []metav1.OwnerReference{{
+				APIVersion: "kubevirt.io/v1", Kind: kind, Name: words[1], UID: owner.GetUID(), BlockOwnerDeletion: ptr.To(false),
+			}}
+			if diff := cmp.Diff(wantOwner, made.OwnerReferences); diff != "" {
+				t.Errorf("owner (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
@@ -90,6 +104,7 @@ func TestExposeRefuses(t *testing.T) {
 	for command, want := range map[string]string{
 		"vm demo --port=22":                                 `required flag(s) "name" not set`,
 		"vm demo --name=a":                                  "--port is needed",
+		"vmi isolated --name=a":                             "--port is needed",
 		"vm demo --name=a --port=1 --protocol=ICMP":         "unknown protocol: ICMP",
 		"vm demo --name=a --port=1 --type=ExternalName":     "unknown service type",
 		"vm demo --name=a --port=1 --ip-family=ipx":         "unknown IPFamily/s",

@@ -13,7 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -39,7 +42,8 @@ func Command(c *cli.CLI) *cobra.Command {
 		Use:   "expose (vm|vmi|vmirs) (NAME)",
 		Short: "Expose a virtual machine instance, virtual machine, or virtual machine instance replica set as a new service.",
 		Long: "Create a Service for the guest of a virtual machine, or for those of a replica set. It selects the launcher Pods by the\n" +
-			"name of the VM; without --port its ports are those that the VM's interfaces list.",
+			"name of the VM; without --port its ports are those that the VM's interface on the Pod network lists. It is deleted\n" +
+			"with the object that it exposes.",
 		Example: c.Examples(`
 # Expose SSH of 'myvm' at port 5555 of a new service, and at port 30001 of each node:
 virtctl expose vm myvm --port=5555 --node-port=30001 --target-port=22 --name=myvm-ssh --type=NodePort
@@ -59,7 +63,7 @@ virtctl expose vmirs web --port=80 --name=web`),
 	flags.StringVar(&o.protocol, "protocol", "TCP", "TCP or UDP.")
 	flags.StringVar(&o.targetPort, "target-port", "", "The guest's port, as a number or a name. By default that of the service.")
 	flags.Int32Var(&o.nodePort, "node-port", 0, "The port on each node, for --type=NodePort. By default the cluster chooses.")
-	flags.StringVar(&o.kind, "type", "ClusterIP", "ClusterIP, NodePort or LoadBalancer.")
+	flags.StringVar(&o.kind, "type", "ClusterIP", "ClusterIP, NodePort or LoadBalancer, in upper or lower case.")
 	flags.StringVar(&o.portName, "port-name", "", "The port's name.")
 	flags.StringVar(&o.ipFamily, "ip-family", "", "IPv4, IPv6, or both with the preferred first: IPv4,IPv6.")
 	flags.StringVar(&o.ipFamilyPolicy, "ip-family-policy", "", "SingleStack, PreferDualStack or RequireDualStack.")
@@ -116,13 +120,13 @@ func (o *options) service() (*corev1.Service, error) {
 		return nil, fmt.Errorf("unknown protocol: %s; it is TCP or UDP", o.protocol)
 	}
 	kinds := []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer}
-	kind := corev1.ServiceType(o.kind)
-	if !slices.Contains(kinds, kind) {
+	at := slices.IndexFunc(kinds, func(k corev1.ServiceType) bool { return strings.EqualFold(string(k), o.kind) })
+	if at < 0 {
 		return nil, fmt.Errorf("unknown service type: %s; it is ClusterIP, NodePort or LoadBalancer", o.kind)
 	}
 	service := &corev1.Service{}
 	service.Name, service.Labels = o.name, o.labels
-	service.Spec = corev1.ServiceSpec{Type: kind, ClusterIP: o.clusterIP, LoadBalancerIP: o.loadBalancerIP}
+	service.Spec = corev1.ServiceSpec{Type: kinds[at], ClusterIP: o.clusterIP, LoadBalancerIP: o.loadBalancerIP}
 	if o.externalIP != "" {
 		service.Spec.ExternalIPs = []string{o.externalIP}
 	}
@@ -160,7 +164,8 @@ func (o *options) families(service *corev1.Service) error {
 	return nil
 }
 
-// selectPods sets the service's selector to the object's launcher Pods, and returns the ports that their interfaces list.
+// selectPods sets the service's selector to the object's launcher Pods and its owner to the object. It returns the ports that their
+// interface on the Pod network lists.
 func (o *options) selectPods(ctx context.Context, objects client.Client, service *corev1.Service, kind, name string) ([]corev1.ServicePort, error) {
 	key := client.ObjectKey{Namespace: service.Namespace, Name: name}
 	switch kind {
@@ -173,6 +178,7 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 			return nil, errors.New("cannot expose VirtualMachineInstance ReplicaSet with match expressions: the selector of a Service has only labels")
 		}
 		service.Spec.Selector = set.Spec.Selector.MatchLabels
+		own(service, set, v1.VirtualMachineInstanceReplicaSetGroupVersionKind)
 		if set.Spec.Template == nil {
 			return nil, nil
 		}
@@ -188,6 +194,7 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 			return nil, fmt.Errorf("error fetching VirtualMachine: %w", err)
 		}
 		service.Spec.Selector = byName(name)
+		own(service, vm, v1.VirtualMachineGroupVersionKind)
 		if vm.Spec.Template == nil {
 			return nil, nil
 		}
@@ -198,7 +205,16 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 		return nil, fmt.Errorf("error fetching VirtualMachineInstance: %w", err)
 	}
 	service.Spec.Selector = byName(name)
+	own(service, vmi, v1.VirtualMachineInstanceGroupVersionKind)
 	return ports(&vmi.Spec), nil
+}
+
+// own makes the cluster delete the service with the object. As in KubeVirt, the reference does not block the deletion of the object, for
+// which a user would need the right to update its finalizers.
+func own(service *corev1.Service, owner metav1.Object, kind schema.GroupVersionKind) {
+	service.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(), BlockOwnerDeletion: ptr.To(false),
+	}}
 }
 
 // byName returns a selector of the launcher Pods of one instance.
@@ -206,14 +222,22 @@ func byName(name string) map[string]string {
 	return map[string]string{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(name)}
 }
 
-// ports returns the ports that the interfaces list. They have names, because a Service with several ports requires them.
+// ports returns the ports that the interface on the Pod network lists, which is the only one that a Service reaches. They have names,
+// because a Service with several ports requires them.
 func ports(spec *v1.VirtualMachineInstanceSpec) []corev1.ServicePort {
+	network := slices.IndexFunc(spec.Networks, func(n v1.Network) bool { return n.Pod != nil })
+	if network < 0 {
+		return nil
+	}
 	var found []corev1.ServicePort
 	for _, i := range spec.Domain.Devices.Interfaces {
-		for n, p := range i.Ports {
+		if i.Name != spec.Networks[network].Name {
+			continue
+		}
+		for _, p := range i.Ports {
 			name := p.Name
 			if name == "" {
-				name = fmt.Sprintf("port-%d", n+1)
+				name = fmt.Sprintf("port-%d", len(found)+1)
 			}
 			protocol := corev1.Protocol(p.Protocol)
 			if protocol == "" {
