@@ -343,7 +343,7 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 		Profiles: profiler.New(store).Handler(),
 
 		TLS: certificate.AgentServer(own, trust), Ready: own.Issued(),
-		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
+		Address: o.consoleAddress(), Node: o.Node,
 		Client: mgr.GetClient(), Connections: Served{connections}, Responses: responses,
 	})
 	if err != nil {

@@ -7,8 +7,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -85,7 +83,7 @@ func (m *migrations) serve(
 ) error {
 	served, err := peer.NewServer(peer.ServerOptions{
 		TLS: certificate.MigrationServer(m.own, m.trust), PeerNode: certificate.PeerNode,
-		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.MigrationPort)), Node: o.Node,
+		Address: o.migrationAddress(), Node: o.Node,
 		Incoming: m.incoming, Targets: m.targets,
 		Open:     func(pod hypervisor.PodRef) (peer.Launcher, error) { return connections.Conn(pod) },
 		Tunnel:   connections.Tunnel,

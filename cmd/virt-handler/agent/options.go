@@ -27,7 +27,10 @@ const (
 type Options struct {
 	// Node is the node's name.
 	Node string
-	// PodIP is the IP address on which the metrics are served; empty means all addresses.
+	// Listen is the IP address on which the metrics and the server for virt-api listen. Empty means all addresses, as in KubeVirt: a port
+	// that kubectl forwards is connected to localhost of the Pod.
+	Listen string
+	// PodIP is the address at which other agents connect to this one.
 	PodIP string
 	// Port is the port of the metrics, HealthPort that of the probes.
 	Port, HealthPort int
@@ -54,7 +57,8 @@ type Options struct {
 // BindFlags adds the options to a flag set.
 func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv), "name of the node; the default is the environment variable "+nodeEnv)
-	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "IP address on which the metrics are served, all addresses if empty; the default is the environment variable "+podIPEnv)
+	fs.StringVar(&o.Listen, "listen", "", "IP address on which the ports for the metrics and for virt-api listen, all addresses if empty")
+	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "IP address at which the virt-handlers of other nodes connect to this one; the default is the environment variable "+podIPEnv)
 	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
 	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false, "serve the metrics only to clients that may get the URL /metrics")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
@@ -83,7 +87,16 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (o *Options) metricsAddress() string { return net.JoinHostPort(o.PodIP, strconv.Itoa(o.Port)) }
+func (o *Options) metricsAddress() string { return net.JoinHostPort(o.Listen, strconv.Itoa(o.Port)) }
+
+func (o *Options) consoleAddress() string {
+	return net.JoinHostPort(o.Listen, strconv.Itoa(o.ConsoleServerPort))
+}
+
+// migrationAddress is only for other agents, which know the Pod's address.
+func (o *Options) migrationAddress() string {
+	return net.JoinHostPort(o.PodIP, strconv.Itoa(o.MigrationPort))
+}
 
 func envOr(name, otherwise string) string {
 	if value := os.Getenv(name); value != "" {

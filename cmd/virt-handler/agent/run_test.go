@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 	account, _, err := rights.Handler.OnNode(t.Context(), config, api, "blue")
 	g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
-		Node: "blue", PodIP: "127.0.0.1", Namespace: rights.Namespace, TrustDir: t.TempDir(),
+		Node: "blue", Listen: "127.0.0.1", PodIP: "127.0.0.1", Namespace: rights.Namespace, TrustDir: t.TempDir(),
 		Port: freePort(t), HealthPort: freePort(t), ConsoleServerPort: freePort(t), MigrationPort: freePort(t),
 		KubeletRoot: t.TempDir(), PrivateDir: t.TempDir(), CapabilitiesDir: t.TempDir(),
 		MetricsAuthorization: true,
