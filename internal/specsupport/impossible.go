@@ -5,6 +5,8 @@ package specsupport
 
 import (
 	"fmt"
+	"net"
+	"regexp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -22,7 +24,16 @@ const (
 	maxPort = 65535
 	// maxACPIIndex is the largest index of a device that the firmware can report to the guest (QEMU: acpi-index).
 	maxACPIIndex = 16*1024 - 1
+	// multicast is the bit of a MAC address's first byte that marks a group of stations.
+	multicast = 1
 )
+
+// maxSerial are QEMU's limits for the serial numbers of disks by bus. Of a USB disk, it is also the ID of the SCSI disk in it. On other
+// buses, a longer one is cut. Source: qemu hw/scsi/scsi-disk.c.
+var maxSerial = map[v1.DiskBus]int{v1.DiskBusSCSI: 36, v1.DiskBusUSB: 20}
+
+// uuidPattern matches the UUIDs that libvirt accepts (virUUIDParse).
+var uuidPattern = regexp.MustCompile(`^ *(?:[0-9a-fA-F]{2}[- ]*){16}$`)
 
 // watchdogActions are the actions of libvirt that the API has.
 var watchdogActions = []v1.WatchdogAction{"", v1.WatchdogActionPoweroff, v1.WatchdogActionReset, v1.WatchdogActionShutdown}
@@ -50,7 +61,7 @@ func ImpossibleInVMI(path *field.Path, spec *v1.VirtualMachineInstanceSpec) fiel
 		s.network(path.Child("networks").Index(i), spec.Networks[i].Pod)
 	}
 	s.watchdog(devices.Child("watchdog"))
-	s.kernelBoot(path.Child("domain", "firmware", "kernelBoot"))
+	s.firmware(path.Child("domain", "firmware"))
 	return s.errs
 }
 
@@ -83,8 +94,19 @@ func (s *impossibilities) volume(at *field.Path, volume *v1.Volume) {
 }
 
 func (s *impossibilities) disk(at *field.Path, disk *v1.Disk) {
-	if disk.LUN != nil && disk.LUN.Reservation && disk.LUN.Bus != v1.DiskBusSCSI && disk.LUN.Bus != "" {
-		s.invalid(at.Child("lun", "bus"), disk.LUN.Bus, "persistent reservations are commands of SCSI: use scsi")
+	var bus v1.DiskBus
+	switch {
+	case disk.Disk != nil:
+		bus = disk.Disk.Bus
+	case disk.CDRom != nil:
+		bus = disk.CDRom.Bus
+	case disk.LUN != nil:
+		if bus = disk.LUN.Bus; bus != v1.DiskBusSCSI && bus != "" {
+			s.invalid(at.Child("lun", "bus"), bus, "a LUN and persistent reservations take commands of SCSI: use scsi")
+		}
+	}
+	if most, limited := maxSerial[bus]; limited && len(disk.Serial) > most {
+		s.invalid(at.Child("serial"), disk.Serial, "has %d characters and may have %d on the bus %s", len(disk.Serial), most, bus)
 	}
 }
 
@@ -94,6 +116,9 @@ func (s *impossibilities) interfaces(p *field.Path) {
 		iface, at := &s.spec.Domain.Devices.Interfaces[i], p.Index(i)
 		if n := bindings(&iface.InterfaceBindingMethod); n > 1 {
 			s.invalid(at, iface.Name, "has %d bindings and can have one: keep one of them", n)
+		}
+		if mac, err := net.ParseMAC(iface.MacAddress); err == nil && mac[0]&multicast != 0 {
+			s.invalid(at.Child("macAddress"), iface.MacAddress, "is the address of a group: the first byte must be even")
 		}
 		for j, port := range iface.Ports {
 			if port.Port > maxPort {
@@ -151,13 +176,28 @@ func (s *impossibilities) watchdog(p *field.Path) {
 	}
 }
 
-func (s *impossibilities) kernelBoot(p *field.Path) {
+func (s *impossibilities) firmware(p *field.Path) {
 	fw := s.spec.Domain.Firmware
-	if fw == nil || fw.KernelBoot == nil || fw.KernelBoot.Container == nil {
+	if fw == nil {
 		return
 	}
-	boot := fw.KernelBoot
-	if boot.Container.KernelPath == "" && boot.KernelArgs != "" {
-		s.invalid(p.Child("kernelArgs"), boot.KernelArgs, "need a kernel: set container.kernelPath as well")
+	if fw.UUID != "" && !uuidPattern.MatchString(string(fw.UUID)) {
+		s.invalid(p.Child("uuid"), fw.UUID, "must be a UUID, such as 5d307ca9-b3ef-428c-8861-06e72d69f223")
+	}
+	if fw.Bootloader != nil {
+		s.bootloader(p.Child("bootloader"), fw.Bootloader)
+	}
+	if boot := fw.KernelBoot; boot != nil && boot.Container != nil && boot.Container.KernelPath == "" && boot.KernelArgs != "" {
+		s.invalid(p.Child("kernelBoot", "kernelArgs"), boot.KernelArgs, "need a kernel: set container.kernelPath as well")
+	}
+}
+
+func (s *impossibilities) bootloader(p *field.Path, loader *v1.Bootloader) {
+	isFalse := func(flag *bool) bool { return flag != nil && !*flag }
+	if features := s.spec.Domain.Features; loader.EFI != nil && features != nil && isFalse(features.ACPI.Enabled) {
+		s.invalid(p.Child("efi"), "{}", "UEFI needs ACPI: leave domain.features.acpi.enabled out, or boot with bios")
+	}
+	if loader.BIOS != nil && loader.BIOS.UseSerial != nil && *loader.BIOS.UseSerial && isFalse(s.spec.Domain.Devices.AutoattachSerialConsole) {
+		s.invalid(p.Child("bios", "useSerial"), true, "needs a serial console: leave domain.devices.autoattachSerialConsole out")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -30,6 +31,16 @@ func nic(change func(*v1.Interface)) option {
 	}
 }
 
+func disk(serial string, device v1.DiskDevice) option {
+	return func(s *v1.VirtualMachineInstanceSpec) {
+		s.Domain.Devices.Disks = []v1.Disk{{Name: "d", Serial: serial, DiskDevice: device}}
+	}
+}
+
+func firmware(f v1.Firmware) option {
+	return func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Firmware = &f }
+}
+
 func dog(d v1.WatchdogDevice) option {
 	return func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Watchdog = &v1.Watchdog{WatchdogDevice: d} }
 }
@@ -45,6 +56,7 @@ func TestImpossibleInVMI(t *testing.T) {
 		return &v1.PersistentVolumeClaimVolumeSource{
 			PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
 	}
+	const serial = "1234567890123456789012345678901234567"
 	reference := &corev1.LocalObjectReference{Name: "r"}
 	index := func(i int) option { return nic(func(n *v1.Interface) { n.ACPIIndex = i }) }
 	for _, tc := range []struct {
@@ -73,6 +85,28 @@ func TestImpossibleInVMI(t *testing.T) {
 		{"reservation on sata", []option{func(s *v1.VirtualMachineInstanceSpec) {
 			s.Domain.Devices.Disks = []v1.Disk{{Name: "d", DiskDevice: v1.DiskDevice{LUN: &v1.LunTarget{Bus: "sata", Reservation: true}}}}
 		}}, []string{"spec.domain.devices.disks[0].lun.bus"}},
+		{"LUN on virtio", []option{disk("", v1.DiskDevice{LUN: &v1.LunTarget{Bus: "virtio"}})}, []string{"spec.domain.devices.disks[0].lun.bus"}},
+		{"LUN", []option{disk("s", v1.DiskDevice{LUN: &v1.LunTarget{}})}, nil},
+		{"longest serial", []option{disk(serial[:36], v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "scsi"}})}, nil},
+		{"serial too long for scsi", []option{disk(serial, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "scsi"}})},
+			[]string{"spec.domain.devices.disks[0].serial"}},
+		{"serial too long for usb", []option{disk(serial[:21], v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: "usb"}})},
+			[]string{"spec.domain.devices.disks[0].serial"}},
+		{"longest serial for usb", []option{disk(serial[:20], v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "usb"}})}, nil},
+		{"serial that virtio cuts", []option{disk(serial, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "virtio"}})}, nil},
+		{"MAC address", []option{nic(func(n *v1.Interface) { n.MacAddress = "02:00:5e:00:00:01" })}, nil},
+		{"MAC address of a group", []option{nic(func(n *v1.Interface) { n.MacAddress = "01:00:5e:00:00:01" })},
+			[]string{"spec.domain.devices.interfaces[0].macAddress"}},
+		{"UUID", []option{firmware(v1.Firmware{UUID: "5D307ca9-b3ef-428c-8861-06e72d69f223"})}, nil},
+		{"UUID without hyphens", []option{firmware(v1.Firmware{UUID: "5d307ca9b3ef428c886106e72d69f223"})}, nil},
+		{"name for a UUID", []option{firmware(v1.Firmware{UUID: "my-guest"})}, []string{"spec.domain.firmware.uuid"}},
+		{"UUID in braces", []option{firmware(v1.Firmware{UUID: "{5d307ca9-b3ef-428c-8861-06e72d69f223}"})}, []string{"spec.domain.firmware.uuid"}},
+		{"UEFI without ACPI", []option{firmware(v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{}}}), func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Features = &v1.Features{ACPI: v1.FeatureState{Enabled: new(bool)}}
+		}}, []string{"spec.domain.firmware.bootloader.efi"}},
+		{"BIOS to no console", []option{firmware(v1.Firmware{Bootloader: &v1.Bootloader{BIOS: &v1.BIOS{UseSerial: ptr.To(true)}}}),
+			func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachSerialConsole = new(bool) }},
+			[]string{"spec.domain.firmware.bootloader.bios.useSerial"}},
 		{"two bindings", []option{nic(func(n *v1.Interface) {
 			n.Bridge, n.Masquerade = &v1.InterfaceBridge{}, &v1.InterfaceMasquerade{}
 		})}, []string{"spec.domain.devices.interfaces[0]"}},

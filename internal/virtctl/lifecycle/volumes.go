@@ -71,7 +71,7 @@ virtctl addvolume myvm --volume-name=data --disk-type=lun`),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&p.volume, "volume-name", "", "Name of the DataVolume or PersistentVolumeClaim. It is also the name of the disk.")
-	flags.StringVar(&p.serial, "serial", "", "Serial number of the disk. Default: the name of the volume.")
+	flags.StringVar(&p.serial, "serial", "", "Serial number of the disk. Default: the name of the volume, of which at most 36 characters fit on a SCSI disk.")
 	flags.StringVar(&p.cache, "cache", "", "Cache mode of the disk: none, writethrough or writeback.")
 	flags.StringVar(&p.kind, "disk-type", typeDisk, "Type of the disk: disk or lun.")
 	flags.StringVar(&p.bus, "bus", string(v1.DiskBusSCSI), "Bus of the disk: scsi or virtio. That of a lun is scsi.")
@@ -129,10 +129,13 @@ func (p *plugged) check() error {
 	}
 }
 
+// maxSerial is QEMU's limit for the serial number of a SCSI disk. KubeVirt's virtctl exceeds it, and then the disk is never plugged.
+const maxSerial = 36
+
 func (p *plugged) disk() *v1.Disk {
 	disk := &v1.Disk{Name: p.volume, Serial: p.serial, Cache: v1.DriverCache(p.cache)}
 	if disk.Serial == "" {
-		disk.Serial = p.volume
+		disk.Serial = p.volume[:min(len(p.volume), maxSerial)]
 	}
 	if p.kind == typeLUN {
 		disk.LUN = &v1.LunTarget{Bus: v1.DiskBus(p.bus)}

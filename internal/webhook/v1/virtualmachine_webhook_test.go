@@ -53,6 +53,11 @@ func TestErrorsOfInstance(t *testing.T) {
 		{"sound", withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{}}}, containerDisk()), nil, ""},
 		{"a read-only disk becomes a SATA disk", readOnly, nil,
 			"spec.template.spec.domain.devices.disks[0].disk.bus keeps the VM from starting: sata hard-disks do not support read-only"},
+		{"a multicast address", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces = []v1.Interface{{Name: "default", MacAddress: "01:00:5e:00:00:01"}}
+			s.Networks = []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
+		}, nil, "spec.template.spec.domain.devices.interfaces[0].macAddress keeps the VM from starting: Invalid value: " +
+			`"01:00:5e:00:00:01": is the address of a group: the first byte must be even`},
 		{"a preference that does not exist may set the bus", readOnly, func(vm *v1.VirtualMachine) {
 			vm.Spec.Preference = &v1.PreferenceMatcher{Name: "missing"}
 		}, ""},

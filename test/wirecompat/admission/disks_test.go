@@ -86,6 +86,9 @@ func TestDisks(t *testing.T) {
 			says: "must be made up of the following characters [A-Za-z0-9_.+-], if specified"},
 		{name: "serial number that is too long", object: vmi(serial(strings.Repeat("1", 257))), fields: []string{first + ".serial"},
 			says: "must be less than or equal to 256 in length, if specified"},
+		{name: "serial number that is too long for scsi", object: vmi(hardDisk(func(d *v1.Disk) {
+			d.Serial, d.Disk = strings.Repeat("1", 37), &v1.DiskTarget{Bus: v1.DiskBusSCSI}
+		})), says: "keeps the VM from starting"},
 		{name: "longest serial number", object: vmi(serial(strings.Repeat("1", 256)))},
 		{name: "cache", object: vmi(hardDisk(func(d *v1.Disk) { d.Cache = v1.CacheWriteBack }))},
 		{name: "unknown cache", object: vmi(hardDisk(func(d *v1.Disk) { d.Cache = "unsafe" })), fields: []string{first + ".cache"}, says: "has invalid value unsafe"},
