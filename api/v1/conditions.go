@@ -90,6 +90,12 @@ const (
 	VirtualMachineInstanceReasonEvictionRequested = "EvictionRequested"
 )
 
+// Reason of the VMI condition MachineTypeReplaced.
+const (
+	// VirtualMachineInstanceReasonMachineTypeOfOtherBuild: only another build of QEMU has the machine type of the spec.
+	VirtualMachineInstanceReasonMachineTypeOfOtherBuild = "MachineTypeOfOtherBuild"
+)
+
 // Reasons of the VMI condition NodeUnresponsive.
 const (
 	// VirtualMachineInstanceReasonAgentSilent: the node's kubelet responds, so the guest most likely runs.

@@ -201,6 +201,9 @@ const (
 	// VirtualMachineInstanceNodeUnresponsive: the agent of the guest's node does not respond. The message explains what is known
 	// about the guest, what the VMI waits for and how it is released.
 	VirtualMachineInstanceNodeUnresponsive VirtualMachineInstanceConditionType = "NodeUnresponsive"
+	// VirtualMachineInstanceMachineTypeReplaced: the guest started with another machine type than its spec has, because only another
+	// build of QEMU has that one.
+	VirtualMachineInstanceMachineTypeReplaced VirtualMachineInstanceConditionType = "MachineTypeReplaced"
 	// VirtualMachineInstanceSoftwareEmulation: the guest runs without KVM.
 	VirtualMachineInstanceSoftwareEmulation VirtualMachineInstanceConditionType = "SoftwareEmulation"
 )

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/machinetype"
 )
 
 const (
@@ -30,7 +31,7 @@ func configureOS(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml
 	}
 	machine := defaultMachine
 	if m := vmi.Spec.Domain.Machine; m != nil && m.Type != "" {
-		machine = m.Type
+		machine = machinetype.ForStart(m.Type)
 	}
 	domain.OS = &libvirtxml.DomainOS{Type: &libvirtxml.DomainOSType{Arch: "x86_64", Machine: machine, Type: "hvm"}}
 	if err := configureBootloader(vmi, domain.OS); err != nil {

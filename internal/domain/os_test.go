@@ -42,7 +42,10 @@ func TestOS(t *testing.T) {
 		change func(*v1.DomainSpec)
 		want   *libvirtxml.DomainOS
 	}{
-		"default":     {func(*v1.DomainSpec) {}, osOf("q35", nil)},
+		"default": {func(*v1.DomainSpec) {}, osOf("q35", nil)},
+		"machine of another QEMU": {
+			func(d *v1.DomainSpec) { d.Machine = &v1.Machine{Type: "pc-q35-rhel9.2.0"} }, osOf("pc-q35-7.2", nil),
+		},
 		"machine":     {func(d *v1.DomainSpec) { d.Machine = &v1.Machine{Type: "pc-q35-9.2"} }, osOf("pc-q35-9.2", nil)},
 		"no firmware": {func(d *v1.DomainSpec) { d.Firmware = nil }, osOf("q35", nil)},
 		"bios":        {bootloader(v1.Bootloader{BIOS: &v1.BIOS{}}), osOf("q35", nil)},

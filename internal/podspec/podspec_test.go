@@ -81,8 +81,10 @@ func TestGoldenPods(t *testing.T) {
 		"containerdisk-cloudinit-masquerade": {makeVMI().Label("app", "web").Annotation("note", "x").
 			ContainerDisk("root", "registry.example/debian:13").CloudInit("init", "#cloud-config").
 			EmptyDisk("scratch", "1Gi").Masquerade(v1.Port{Name: "http", Port: 80}), config()},
-		"emulated": {makeVMI().ContainerDisk("root", "registry.example/debian:13").Masquerade(), emulated},
-		"bridge":   {makeVMI().Bridge(), config()},
+		"emulated": {makeVMI().ContainerDisk("root", "registry.example/debian:13").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Machine = &v1.Machine{Type: "pc-q35-rhel9.2.0"}
+		}), emulated},
+		"bridge": {makeVMI().Bridge(), config()},
 		"dhcp-options": {dhcpOptions(v1.DHCPOptions{
 			BootFileName: "pxelinux.0", TFTPServerName: "tftp.example", NTPServers: []string{"192.0.2.1", "192.0.2.2"},
 			PrivateOptions: []v1.DHCPPrivateOptions{{Option: 240, Value: "a text"}},

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/machinetype"
 )
 
 // Policies of a CPU feature that restrict the choice of the node.
@@ -57,11 +58,11 @@ func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string 
 	if cpu := vmi.Spec.Domain.CPU; cpu != nil && cpu.Realtime != nil {
 		out[v1.RealtimeLabel] = yes
 	}
+	if machine := vmi.Spec.Domain.Machine; machine != nil && machine.Type != "" {
+		out[machineLabel(machine)] = yes
+	}
 	if cfg.UseEmulation {
 		return out // The CPU is emulated: the node's does not matter.
-	}
-	if machine := vmi.Spec.Domain.Machine; machine != nil && machine.Type != "" {
-		out[v1.SupportedMachineTypeLabel+machine.Type] = yes
 	}
 	cpu := vmi.Spec.Domain.CPU
 	if cpu == nil {
@@ -76,6 +77,11 @@ func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string 
 		}
 	}
 	return out
+}
+
+// machineLabel returns the label of nodes on which a guest with the machine type of its spec can start.
+func machineLabel(machine *v1.Machine) string {
+	return v1.SupportedMachineTypeLabel + machinetype.ForStart(machine.Type)
 }
 
 // affinity returns the user's affinity, extended by labels that a node must not have, which a node selector cannot express.

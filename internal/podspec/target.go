@@ -107,14 +107,14 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 // kubevirt/kubevirt pkg/virt-controller/services, the node selector of status.machine.
 func keepMachine(selector map[string]string, vmi *v1.VirtualMachineInstance) {
 	machine, spec := vmi.Status.Machine, vmi.Spec.Domain.Machine
-	if machine == nil || spec == nil || selector[v1.SupportedMachineTypeLabel+spec.Type] != yes {
+	if machine == nil || spec == nil || selector[machineLabel(spec)] != yes {
 		return
 	}
 	label := v1.SupportedMachineTypeLabel + machine.Type
 	if machine.Type == "" || len(validation.IsQualifiedName(label)) > 0 {
 		return
 	}
-	delete(selector, v1.SupportedMachineTypeLabel+spec.Type)
+	delete(selector, machineLabel(spec))
 	selector[label] = yes
 }
 

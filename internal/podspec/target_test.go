@@ -233,8 +233,20 @@ func TestTargetHasTheMachineThatTheGuestRunsOn(t *testing.T) {
 	emulated := config()
 	emulated.UseEmulation = true
 	pod, err := podspec.BuildTarget(vmi, emulated, podspec.Target{Name: "go", UID: migrationUID})
-	if err != nil || pod.Spec.NodeSelector[version] != "" {
+	if err != nil || pod.Spec.NodeSelector[version] != "true" {
 		t.Errorf("emulated: %v, %v", pod, err)
+	}
+	// A guest that came from KubeVirt keeps the machine type that its QEMU has. One that started here has another one than its spec.
+	const redHat = "pc-q35-rhel9.2.0"
+	for running, replaced := range map[string]bool{redHat: false, "pc-q35-7.2": true} {
+		vmi := vmi.DeepCopy()
+		vmi.Spec.Domain.Machine.Type, vmi.Status.Machine.Type = redHat, running
+		selector = buildTarget(t, vmi, podspec.Target{}).Spec.NodeSelector
+		_, own := selector[v1.SupportedMachineTypeLabel+redHat]
+		_, started := selector[v1.SupportedMachineTypeLabel+"pc-q35-7.2"]
+		if own == replaced || started != replaced {
+			t.Errorf("%s runs: %v", running, selector)
+		}
 	}
 	// Invalid label names are not in the selector.
 	vmi.Status.Machine = &v1.Machine{Type: "no such/machine"}

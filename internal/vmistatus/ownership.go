@@ -181,5 +181,6 @@ var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{
 	v1.VirtualMachineInstanceUnsupportedAgent:              byHandler,
 	v1.VirtualMachineInstanceAccessCredentialsSynchronized: byHandler,
 	v1.VirtualMachineInstancePaused:                        byHandler,
+	v1.VirtualMachineInstanceMachineTypeReplaced:           byHandler,
 	v1.VirtualMachineInstanceSoftwareEmulation:             byHandler,
 }

@@ -63,7 +63,7 @@ func TestEveryConditionTypeHasAnOwner(t *testing.T) {
 		v1.VirtualMachineInstanceVolumesChange, v1.VirtualMachineInstanceDataVolumesReady,
 		v1.VirtualMachineInstanceIsStorageLiveMigratable, v1.VirtualMachineInstanceDecentralizedLiveMigrationFailure,
 		v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceEvictionRequested,
-		v1.VirtualMachineInstanceSoftwareEmulation, v1.VirtualMachineInstancePodScheduled,
+		v1.VirtualMachineInstanceMachineTypeReplaced, v1.VirtualMachineInstanceSoftwareEmulation, v1.VirtualMachineInstancePodScheduled,
 	} {
 		if _, ok := conditionOwners[kind]; !ok {
 			t.Errorf("condition %s has no writer: add it to conditionOwners", kind)

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/machinetype"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -35,7 +36,7 @@ func computeStatus(s *scope, phaseErr error) {
 		setDiskBackup(s)
 	}
 	if s.domain.Active() {
-		setMachine(status, s.domain.XML)
+		setMachine(s.vmi, s.domain.XML, now)
 		setTopology(status, s.domain.XML)
 		setMemory(status, s.vmi, s.domain, s.report())
 		s.setMemoryOverhead()
@@ -169,11 +170,26 @@ func setSynchronized(s *scope, phaseErr error, now metav1.Time) {
 // maxMessage is the limit for a condition's message in bytes, which may contain text from a launcher.
 const maxMessage = 1024
 
-func setMachine(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
+// setMachine sets the guest's machine type, and whether it started with another one than its spec has. A guest that migrated from another
+// build of QEMU has the one of its spec.
+func setMachine(vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain, now metav1.Time) {
 	if d.OS == nil || d.OS.Type == nil || d.OS.Type.Machine == "" {
 		return
 	}
+	status := &vmi.Status
 	status.Machine = &v1.Machine{Type: hypervisor.Clean(d.OS.Type.Machine)}
+	replaced := ""
+	if spec := vmi.Spec.Domain.Machine; spec != nil && spec.Type != status.Machine.Type {
+		replaced = machinetype.Replaced(spec.Type)
+	}
+	if replaced == "" {
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceMachineTypeReplaced)
+		return
+	}
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceMachineTypeReplaced, Status: corev1.ConditionTrue,
+		Reason: v1.VirtualMachineInstanceReasonMachineTypeOfOtherBuild, Message: "spec.domain.machine.type: " + replaced,
+	}, now)
 }
 
 func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {

@@ -170,6 +170,34 @@ func TestComputeStatus(t *testing.T) {
 	}
 }
 
+// A guest of a machine type that QEMU here lacks is never started with another one without a report.
+func TestMachineTypeReplaced(t *testing.T) {
+	const redHat = "pc-q35-rhel9.2.0"
+	for _, tc := range []struct{ spec, running, want string }{
+		{"q35", "pc-q35-10.0", ""},
+		{"pc-q35-7.2", "pc-q35-7.2", ""},
+		{redHat, "pc-q35-7.2", "True MachineTypeOfOtherBuild spec.domain.machine.type: QEMU has the machine type pc-q35-rhel9.2.0 in Red Hat's " +
+			"distributions only: a guest that starts gets pc-q35-7.2, the nearest to it"},
+		{redHat, redHat, ""}, // It came by a migration.
+	} {
+		s := scopeOf(func(s *scope) {
+			s.vmi.Spec.Domain.Machine = &v1.Machine{Type: tc.spec}
+			s.domain.XML.OS = &libvirtxml.DomainOS{Type: &libvirtxml.DomainOSType{Machine: tc.running}}
+		})
+		computeStatus(s, nil)
+		got := ""
+		if c := vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceMachineTypeReplaced); c != nil {
+			got = fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+		}
+		if got != tc.want {
+			t.Errorf("%s runs as %s: %q, want %q", tc.spec, tc.running, got, tc.want)
+		}
+		if _, err := vmistatus.Check(vmistatus.Handler, &s.before.Status, &s.vmi.Status); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestStopRequested(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(d)} }

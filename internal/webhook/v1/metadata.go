@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/machinetype"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
@@ -63,11 +64,16 @@ func changedReservedLabels(before, after map[string]string) []string {
 	})
 }
 
-// instanceWarnings returns warnings about settings in a VMI's spec and annotations that have no effect, because they are not implemented or
-// no guest can have them.
+// instanceWarnings returns warnings about settings in a VMI's spec and annotations that have no effect or another one, because they are not
+// implemented, no guest can have them, or only another build of QEMU has them.
 func instanceWarnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
 	warnings := specsupport.Warnings(specsupport.UnimplementedInVMI(spec, vmi))
 	warnings = append(warnings, specsupport.Warnings(specsupport.UnimplementedInAnnotations(metadata, annotations))...)
+	if machine := vmi.Domain.Machine; machine != nil {
+		if replaced := machinetype.Replaced(machine.Type); replaced != "" {
+			warnings = append(warnings, spec.Child("domain", "machine", "type").String()+": "+replaced)
+		}
+	}
 	for _, err := range specsupport.LimitErrors(specsupport.ImpossibleInVMI(spec, vmi)) {
 		warnings = append(warnings, err.Field+" keeps the VM from starting: "+err.ErrorBody())
 	}

@@ -53,6 +53,10 @@ func TestErrorsOfInstance(t *testing.T) {
 		{"sound", withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{}}}, containerDisk()), nil, ""},
 		{"a read-only disk becomes a SATA disk", readOnly, nil,
 			"spec.template.spec.domain.devices.disks[0].disk.bus keeps the VM from starting: sata hard-disks do not support read-only"},
+		{"a machine type that only Red Hat's QEMU has", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Machine = &v1.Machine{Type: "pc-q35-rhel9.4.0"}
+		}, nil, "spec.template.spec.domain.machine.type: QEMU has the machine type pc-q35-rhel9.4.0 in Red Hat's distributions only: " +
+			"a guest that starts gets pc-q35-8.2, the nearest to it"},
 		{"a multicast address", func(s *v1.VirtualMachineInstanceSpec) {
 			s.Domain.Devices.Interfaces = []v1.Interface{{Name: "default", MacAddress: "01:00:5e:00:00:01"}}
 			s.Networks = []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}

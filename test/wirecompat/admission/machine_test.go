@@ -37,6 +37,7 @@ func TestFirmware(t *testing.T) {
 		{name: "machine's serial number of vSphere", object: vmi(firmware(v1.Firmware{Serial: "VMware-42 1f 2b 7c b0 9d 86 4e-1a 5f 0d 6c 9e 3b 77 21"}))},
 		{name: "machine's serial number of any characters and length", object: vmi(firmware(v1.Firmware{Serial: "$/" + strings.Repeat("1", 257)}))},
 		{name: "UUID that is none", object: vmi(firmware(v1.Firmware{UUID: "my-guest"})), says: "keeps the VM from starting"},
+		{name: "machine of Red Hat's QEMU", object: vmi(machine("pc-q35-rhel9.2.0")), says: "a guest that starts gets pc-q35-7.2"},
 		{name: "kernel", object: vmi(kernel(v1.KernelBoot{KernelArgs: "quiet", Container: &v1.KernelBootContainer{Image: "i", KernelPath: "/boot/vmlinuz"}}))},
 		{name: "arguments without a container", object: vmi(kernel(v1.KernelBoot{KernelArgs: "quiet"})), fields: []string{fw + "kernelBoot.kernelArgs"},
 			says: "kernel arguments cannot be provided without an external kernel"},
