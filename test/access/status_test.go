@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +26,8 @@ import (
 // timeout is how long a new policy may take to be effective.
 const timeout = 30 * time.Second
 
-// TestOnlyComponentsWriteStatus checks the policy for status, as users whom RBAC allows everything.
+// TestOnlyComponentsWriteStatus checks the policy for status, as users whom RBAC allows everything, in the cluster or in the namespaces of
+// the objects.
 func TestOnlyComponentsWriteStatus(t *testing.T) {
 	ctx := t.Context()
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
@@ -63,18 +65,37 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	if err := create(ctx, filepath.Join("admission", "status.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	write := func(user string, object client.Object) error {
-		return as(t, user, "system:masters").Status().Patch(ctx, object.DeepCopyObject().(client.Object),
+	for _, in := range []string{namespace, "kubevirt"} {
+		owners := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "owners", Namespace: in},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "owners"}},
+		}
+		if err := cluster.Create(ctx, owners); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(user, group string, object client.Object) error {
+		return as(t, user, group).Status().Patch(ctx, object.DeepCopyObject().(client.Object),
 			client.RawPatch("application/merge-patch+json", []byte(`{"status":{"observedGeneration":1,"reason":"r"}}`)))
 	}
-	for deadline := time.Now().Add(timeout); write("root", objects[0]) == nil; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); write("owner", "owners", objects[0]) == nil; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the policy is not effective")
 		}
 	}
 	for _, object := range objects {
+		// An administrator may repair what is only reported.
+		repairs := false
+		switch object.(type) {
+		case *v1.VirtualMachine, *v1.KubeVirt, *v1.VirtualMachineInstanceReplicaSet, *v1.VirtualMachineInstanceMigration:
+			repairs = true
+		}
+		if err := write("root", "system:masters", object); (err == nil) != repairs {
+			t.Errorf("%T: an administrator: %v", object, err)
+		}
 		for user, allowed := range map[string]bool{
-			"root": false, "system:serviceaccount:team:default": false, "kubevirt-controller": false,
+			"owner": false, "system:serviceaccount:team:default": false, "kubevirt-controller": false,
 			// A tenant's service account may have the name of a component's.
 			"system:serviceaccount:team:kubevirt-controller": false, "system:serviceaccount:team:kubevirt-handler": false,
 			"system:serviceaccount:team:kubevirt-apiserver":       false,
@@ -83,7 +104,7 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 			"system:serviceaccount:kubevirt:kubevirt-handler":     true,
 			"system:serviceaccount:kubevirt:kubevirt-apiserver":   true,
 		} {
-			err := write(user, object)
+			err := write(user, "owners", object)
 			denied := err != nil && strings.Contains(err.Error(), "change the spec instead")
 			// virt-api's writes may be denied by the policy kubevirt-apiserver-writes, which other tests install.
 			if allowed && err != nil && (denied || !strings.Contains(err.Error(), "kubevirt-apiserver-writes")) {
