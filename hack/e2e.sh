@@ -27,6 +27,9 @@ case $(labels) in
 '' | *extended-1) STORAGE=1 IMPORTER=1 ;;
 esac
 
+# The image of virtctl guestfs, a complete Debian of about 1 GB, is for slow specs.
+[ -z "${ALL:-}" ] || export GUESTFS=1
+
 # build_prometheus: builds it if its spec runs, which is extended(3) and needs a local cluster.
 build_prometheus() {
 	case $(labels) in
@@ -57,7 +60,7 @@ finish() {
 
 watched "Prometheus (the first time, about 6 minutes)" build_prometheus
 watched "KubeVirt's virtctl (the first time, about 7 minutes)" build_kubevirt_virtctl
-bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
+bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools ${GUESTFS:+libguestfs-tools}
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
 step "removing the cluster, and checking for leftovers" finish
