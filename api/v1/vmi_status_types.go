@@ -28,7 +28,9 @@ type VirtualMachineInstanceStatus struct {
 	PhaseTransitionTimestamps []VirtualMachineInstancePhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
 	// interfaces are the guest's network interfaces. Set by the agent.
 	Interfaces []VirtualMachineInstanceNetworkInterface `json:"interfaces,omitempty"`
-	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent.
+	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent. Like KubeVirt's encoder, the schema
+	// always writes it: clients read its fields at once.
+	// +kubebuilder:default={}
 	GuestOSInfo VirtualMachineInstanceGuestOSInfo `json:"guestOSInfo,omitempty"`
 	// migrationState is the migration that is running or was the last.
 	MigrationState *VirtualMachineInstanceMigrationState `json:"migrationState,omitempty"`
@@ -80,7 +82,8 @@ type VirtualMachineInstanceStatus struct {
 	// virtualMachineRevisionName names the ControllerRevision with the VM's spec at the start.
 	// +optional
 	VirtualMachineRevisionName string `json:"virtualMachineRevisionName,omitempty"`
-	// runtimeUser is the user ID of the launcher, 107.
+	// runtimeUser is the user ID of the launcher, 107. It is always written, too.
+	// +kubebuilder:default=0
 	// +optional
 	RuntimeUser uint64 `json:"runtimeUser"`
 	// VSOCKCID is the guest's address on VSOCK.

@@ -77,6 +77,9 @@ func (a *accepted) checkUsed(t *testing.T) {
 // durationWhy is the reason for the pattern of durations.
 const durationWhy = "KubeVirt fails to decode an invalid duration, without naming the field"
 
+// alwaysWrittenWhy is why a field has a default.
+const alwaysWrittenWhy = "KubeVirt's encoder always writes it, and Vireo's components write only what they change"
+
 // schemaDifferences are the intended differences of the schemas.
 var schemaDifferences = []onPurpose{
 	{"VirtualMachine.spec", schemaRule, "KubeVirt's webhook rejects both or none of running and runStrategy"},
@@ -106,4 +109,6 @@ var schemaDifferences = []onPurpose{
 	{"MigrationPolicy.spec.completionTimeoutPerGiB", schemaRule, "KubeVirt's webhook rejects a negative value"},
 	{"dataVolumeTemplates[]", schemaNullable, "KubeVirt's webhook rejects an element without a name, and null has none"},
 	{"VirtualMachineInstance.status", schemaDefault, "a new VMI has the phase Pending without a write"},
+	{"VirtualMachineInstance.status.guestOSInfo", schemaDefault, alwaysWrittenWhy},
+	{"VirtualMachineInstance.status.runtimeUser", schemaDefault, alwaysWrittenWhy},
 }

@@ -156,9 +156,25 @@ func (o *objects) next() map[string]any {
 	for _, name := range []string{"spec", "status"} {
 		if part, found := o.schema.Properties[name]; found {
 			content[name] = o.generator.value(o.crd.Spec.Names.Kind+"."+name, &part)
+			complete(content[name], o.crd.Spec.Names.Kind+"."+name)
 		}
 	}
 	return content
+}
+
+// alwaysWritten are the fields that KubeVirt's encoder writes even if they are empty, other than those that are required.
+var alwaysWritten = map[string]map[string]any{
+	"VirtualMachineInstance.status": {"guestOSInfo": map[string]any{}, "runtimeUser": int64(0)},
+}
+
+// complete adds what is always written to a part of an object.
+func complete(part any, path string) {
+	fields, isObject := part.(map[string]any)
+	for name, value := range alwaysWritten[path] {
+		if _, has := fields[name]; isObject && !has {
+			fields[name] = value
+		}
+	}
 }
 
 // object returns an object with a content in one of the two groups.
