@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -188,6 +189,44 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+	})
+
+	It("keeps volumes that were plugged into the instance only, as long as the deprecated gate is on", func() {
+		gated := clusterconfig.Default()
+		gated.HotplugVolumes = true
+		gated.FeatureGates = clusterconfig.NewFeatureGates([]string{"HotplugVolumes"}, nil)
+		m.Config = fixedConfig{gated}
+		vm, vmi := runs()
+		change := vmi.DeepCopy()
+		plug := builder.MakeVMI("x").Hotpluggable("only", "only-claim").Obj()
+		hotplug.Add(&change.Spec, &plug.Spec.Volumes[0], &plug.Spec.Domain.Devices.Disks[0])
+		hotplug.SetEphemeral(change, []string{"only"})
+		Expect(k8sClient.Patch(ctx, change, client.MergeFrom(vmi))).To(Succeed())
+		setStatus(change, v1.Running, plugged("data", "only"))
+		m.expectQuiet(vm)
+
+		insert(vm, "more", "more-claim")
+		follows(vm, "root", "data=data-claim", "only=only-claim", "more=more-claim")
+		Expect(instance(vm).Annotations).To(HaveKeyWithValue(hotplug.EphemeralAnnotation, `["only"]`))
+
+		// The template gets it too: then the VM has it.
+		insert(vm, "only", "only-claim")
+		follows(vm, "root", "data=data-claim", "only=only-claim", "more=more-claim")
+		Expect(instance(vm).Annotations).NotTo(HaveKey(hotplug.EphemeralAnnotation))
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "only") })
+		follows(vm, "root", "data=data-claim", "more=more-claim")
+	})
+
+	It("unplugs volumes of the instance only when the deprecated gate is off", func() {
+		vm, vmi := runs()
+		change := vmi.DeepCopy()
+		plug := builder.MakeVMI("x").Hotpluggable("only", "only-claim").Obj()
+		hotplug.Add(&change.Spec, &plug.Spec.Volumes[0], &plug.Spec.Domain.Devices.Disks[0])
+		hotplug.SetEphemeral(change, []string{"only"})
+		Expect(k8sClient.Patch(ctx, change, client.MergeFrom(vmi))).To(Succeed())
+		setStatus(change, v1.Running, plugged("data", "only"))
+		insert(vm, "more", "more-claim")
+		follows(vm, "root", "data=data-claim", "more=more-claim")
 	})
 
 	It("requires a restart as long as hotplug is off", func() {

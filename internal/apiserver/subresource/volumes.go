@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -36,6 +37,7 @@ const (
 	hotplugIsOff    = "Enable DeclarativeHotplugVolumes or HotplugVolumes feature gate to use this API."
 	nameExpected    = "Request with no body, a new name is expected as the request body"
 	isOwned         = "VMI %s/%s is owned by a VM"
+	isOfTemplate    = isOwned + ", whose template has the volume [%s]: remove it from the VM"
 	volumeExists    = "Unable to add volume [%s] because volume with that name already exists"
 	sourceExists    = "Unable to add volume source [%s] because it already exists"
 	volumeIsMissing = "Unable to remove volume [%s] because it does not exist"
@@ -186,14 +188,15 @@ func (a *API) changeVM(ctx context.Context, key types.NamespacedName, change vol
 	return a.patchVolumes(ctx, vm, operations, change.dry)
 }
 
-// changeVMI changes the spec of a VMI that no VM owns: a VM would undo the change.
+// changeVMI changes the spec of a VMI. A VM would undo the change of its VMI, unless the deprecated feature gate allows volumes of the VMI
+// only: then an annotation lists them.
 func (a *API) changeVMI(ctx context.Context, key types.NamespacedName, change volumeChange) error {
 	vmi, err := a.requireVMI(ctx, key)
 	if err != nil {
 		return err
 	}
 	switch {
-	case vmistatus.VMOf(vmi) != nil:
+	case vmistatus.VMOf(vmi) != nil && !a.Config().IsEnabled(clusterconfig.GateHotplug):
 		return &decisionError{apierrors.NewBadRequest(fmt.Sprintf(isOwned, vmi.Namespace, vmi.Name))}
 	case !vmi.IsRunning():
 		return &decisionError{vmiConflict(vmi, vmiNotRunning)}
@@ -209,7 +212,34 @@ func (a *API) changeVMI(ctx context.Context, key types.NamespacedName, change vo
 	if err != nil {
 		return &decisionError{err}
 	}
+	if vmistatus.VMOf(vmi) != nil {
+		listed, err := change.list(vmi)
+		if err != nil {
+			return &decisionError{err}
+		}
+		operations = append(operations, listed)
+	}
 	return a.patchVolumes(ctx, vmi, operations, change.dry)
+}
+
+// list returns the JSON patch of the annotation that lists the volumes of a VM's VMI which its template does not have.
+func (c volumeChange) list(vmi *v1.VirtualMachineInstance) (jsonpatch.Operation, error) {
+	names := hotplug.Ephemeral(vmi)
+	if c.volume != nil {
+		if !slices.Contains(names, c.volume.Name) {
+			names = append(names, c.volume.Name)
+		}
+	} else {
+		name := vmi.Spec.Volumes[findToRemove(&vmi.Spec, c.remove)].Name
+		at := slices.Index(names, name)
+		if at < 0 {
+			return jsonpatch.Operation{}, apierrors.NewBadRequest(fmt.Sprintf(isOfTemplate, vmi.Namespace, vmi.Name, name))
+		}
+		names = slices.Delete(names, at, at+1)
+	}
+	after := vmi.DeepCopy()
+	hotplug.SetEphemeral(after, names)
+	return jsonpatch.NewOperation("add", "/metadata/annotations", after.Annotations), nil
 }
 
 // patchVolumes applies operations to the object that they were computed for.

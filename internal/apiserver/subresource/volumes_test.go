@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -124,6 +126,39 @@ func TestVolumesOfAVMI(t *testing.T) {
 	if got := get(); strings.Contains(got, "data=") {
 		t.Error(got)
 	}
+}
+
+// With the gate HotplugVolumes, clients may plug a volume into the VMI of a VM, which the VM does not undo.
+func TestVolumesOfTheVMIOfAVM(t *testing.T) {
+	vm := builder.MakeVM("owned").Namespace("ns").UID("1").Obj()
+	w := newHotplugWorld(t, vm, pluggable(running("owned")).OwnedBy(vm).Obj())
+	w.config.FeatureGates = clusterconfig.NewFeatureGates([]string{"HotplugVolumes"}, nil)
+	vmi := &v1.VirtualMachineInstance{}
+	expect := func(plugged bool, annotation string) {
+		t.Helper()
+		if err := w.client.Get(context.Background(), client.ObjectKey{Namespace: "ns", Name: "owned"}, vmi); err != nil {
+			t.Fatal(err)
+		}
+		if got := volumesOf(&vmi.Spec); strings.Contains(got, "data=dv(hotpluggable)") != plugged {
+			t.Error(got)
+		}
+		if got := vmi.Annotations[hotplug.EphemeralAnnotation]; got != annotation {
+			t.Errorf("the annotation is %q, want %q", got, annotation)
+		}
+	}
+	w.expect(http.MethodPut, vmiPath+"owned/addvolume", strings.Replace(addData, `{"name"`, `{"dryRun":["All"],"name"`, 1), 202, "")
+	expect(false, "")
+	w.expect(http.MethodPut, vmiPath+"owned/addvolume", addData, 202, "")
+	expect(true, `["data"]`)
+	w.expect(http.MethodPut, vmiPath+"owned/addvolume", addData, 409, "already exists")
+	w.expect(http.MethodPut, vmiPath+"owned/addvolume", strings.NewReplacer(`"data"`, `"more"`, `"dv"`, `"more"`).Replace(addData), 202, "")
+	expect(true, `["data","more"]`)
+	// The VM would plug what its template has again.
+	w.expect(http.MethodPut, vmiPath+"owned/removevolume", `{"name":"old"}`, 400, "VMI ns/owned is owned by a VM, whose template has the volume [old]")
+	w.expect(http.MethodPut, vmiPath+"owned/removevolume", `{"name":"dv"}`, 202, "")
+	expect(false, `["more"]`)
+	w.expect(http.MethodPut, vmiPath+"owned/removevolume", `{"name":"more"}`, 202, "")
+	expect(false, "")
 }
 
 func TestRequestsForVolumes(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
@@ -104,7 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy, CPUAllocationRatio: config.CPUAllocationRatio,
-		HotplugVolumes: config.HotplugVolumes, Tracking: trackingOf(&config),
+		HotplugVolumes: config.HotplugVolumes, EphemeralVolumes: config.IsEnabled(clusterconfig.GateHotplug), Tracking: trackingOf(&config),
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

@@ -26,6 +26,9 @@ func (s *Scope) plugVolumes(desired *v1.VirtualMachineInstance, template *v1.Vir
 	if !s.plugs() {
 		return
 	}
+	if s.EphemeralVolumes {
+		template = hotplug.WithEphemeral(desired, template)
+	}
 	follower := desired
 	waits := desired.Status.Phase != v1.Running || s.migrates
 	if waits {

@@ -52,6 +52,8 @@ type Scope struct {
 	LiveUpdate bool
 	// HotplugVolumes reports whether volumes are plugged into running guests.
 	HotplugVolumes bool
+	// EphemeralVolumes reports whether volumes that were plugged into the VMI of a VM only stay plugged.
+	EphemeralVolumes bool
 	// CPUAllocationRatio is the number of vCPUs for one CPU of the node.
 	CPUAllocationRatio int
 	// ReferencePolicy is whether the VM keeps referring to its instance type and preference.
