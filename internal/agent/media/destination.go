@@ -40,7 +40,7 @@ func (p *preparer) destination(ctx context.Context, v *v1.Volume, claim *v1.Pers
 	return fact, nil
 }
 
-// destinationImage finds or creates the image to which a disk is copied.
+// destinationImage finds or creates the image to which a disk is copied, and enlarges one that is smaller than the disk.
 func (p *preparer) destinationImage(ctx context.Context, volume, claim string, size uint64) (*domain.DiskFact, error) {
 	poolName, dir := PoolName(volume), launcherpod.DiskDir(volume)
 	pool, err := p.storage.Pool(ctx, poolName, dir)
@@ -58,11 +58,15 @@ func (p *preparer) destinationImage(ctx context.Context, volume, claim string, s
 		return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: size})
 	}
 	has, err := rawCapacity(found)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case has < size:
-		return nil, invalid("the guest's disk has %d bytes, and %s on claim %q only %d", size, launcherpod.DiskImage, claim, has)
+	}
+	if has < size {
+		// The importer makes images that have room for the overhead of other file systems than the source's.
+		if room := found.Allocation + pool.Available; size > room {
+			return nil, invalid("the guest's disk has %d bytes, and claim %q has room for %d", size, claim, room)
+		}
+		return fact, p.storage.Resize(ctx, poolName, found.Name, size, isFilled(found))
 	}
 	fact.Sliced = has > size
 	return fact, nil

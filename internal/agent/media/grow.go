@@ -18,10 +18,22 @@ import (
 // DiskBytes returns the largest size of a disk on a claim: the claim's size without the file system's overhead. 0 means that it
 // is not known. It is rounded as in KubeVirt (pkg/virt-launcher/virtwrap, possibleGuestSize).
 func DiskBytes(info *v1.PersistentVolumeClaimInfo) uint64 {
-	size := vmistatus.ClaimBytes(info.Capacity, info.Requests)
-	if size <= 0 || vmistatus.IsBlock(info) {
-		return uint64(max(size, 0))
+	size := uint64(max(vmistatus.ClaimBytes(info.Capacity, info.Requests), 0))
+	if vmistatus.IsBlock(info) {
+		return size
 	}
+	return withoutOverhead(info, size)
+}
+
+// ImageBytes returns the largest size of a disk in the file system of a claim that has this much left, besides what the disk's image
+// occupies. Some file systems need more for themselves than their configured overhead, as ext4 with blocks that only root may use: a disk of
+// DiskBytes would be full before the guest expects it. KubeVirt and the importer have the same limit.
+func ImageBytes(info *v1.PersistentVolumeClaimInfo, image *hypervisor.Volume, available uint64) uint64 {
+	return min(DiskBytes(info), withoutOverhead(info, image.Allocation+available))
+}
+
+// withoutOverhead returns the size of an image in a number of bytes of a file system, or 0 if its overhead is not known.
+func withoutOverhead(info *v1.PersistentVolumeClaimInfo, bytes uint64) uint64 {
 	if info.FilesystemOverhead == nil {
 		return 0
 	}
@@ -29,7 +41,7 @@ func DiskBytes(info *v1.PersistentVolumeClaimInfo) uint64 {
 	if err != nil || !(overhead >= 0 && overhead < 1) { // NaN is neither
 		return 0
 	}
-	return alignDown(uint64((1-overhead)*float64(size)), imagesize.Alignment)
+	return alignDown(uint64((1-overhead)*float64(bytes)), imagesize.Alignment)
 }
 
 // Grows reports whether the disk on a volume grows with its claim: true for a hard disk that is not read-only.
@@ -60,8 +72,8 @@ func (p *preparer) growImage(ctx context.Context, v *v1.Volume, poolName string,
 	if err != nil || !Grows(p.vmi, v) || image.Format != hypervisor.FormatRaw {
 		return
 	}
-	size := DiskBytes(info)
-	if size <= image.Capacity || size-image.Capacity > pool.Available {
+	size := ImageBytes(info, image, pool.Available)
+	if size <= image.Capacity {
 		return
 	}
 	filled := isFilled(image)

@@ -53,6 +53,29 @@ func TestDiskBytes(t *testing.T) {
 	}
 }
 
+func TestImageBytes(t *testing.T) {
+	info := func(mode corev1.PersistentVolumeMode, overhead *v1.Percent) *v1.PersistentVolumeClaimInfo {
+		return &v1.PersistentVolumeClaimInfo{VolumeMode: &mode, FilesystemOverhead: overhead, Capacity: corev1.ResourceList{
+			corev1.ResourceStorage: resource.MustParse("1Gi")}}
+	}
+	const fs = corev1.PersistentVolumeFilesystem
+	for name, tc := range map[string]struct {
+		info                 *v1.PersistentVolumeClaimInfo
+		allocated, available uint64
+		want                 uint64
+	}{
+		"a claim that has all of its space": {info(fs, ptr.To[v1.Percent]("0.055")), 0, 1 << 30, 967 << 20},
+		"a shared file system":              {info(fs, ptr.To[v1.Percent]("0.055")), 1 << 20, 1 << 40, 967 << 20},
+		"a file system that needs more":     {info(fs, ptr.To[v1.Percent]("0.055")), 500 << 20, 400 << 20, 850 << 20},
+		"a full file system":                {info(fs, ptr.To[v1.Percent]("0.055")), 900 << 20, 0, 850 << 20},
+		"an overhead that is not known":     {info(fs, nil), 0, 1 << 30, 0},
+	} {
+		if got := ImageBytes(tc.info, &hypervisor.Volume{Allocation: tc.allocated}, tc.available); got != tc.want {
+			t.Errorf("%s: %d MiB, want %d", name, got>>20, tc.want>>20)
+		}
+	}
+}
+
 func TestImagesAreResizedBeforeTheStart(t *testing.T) {
 	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
 	disk := func(vmi *v1.VirtualMachineInstance) {
@@ -68,7 +91,7 @@ func TestImagesAreResizedBeforeTheStart(t *testing.T) {
 		return hypervisor.Volume{Name: "disk.img", Format: "raw", Capacity: bytes, Allocation: allocated}
 	}
 	host := v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/d/disk.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("2Gi")}}
-	const before, after = 100 << 20, 967 << 20
+	const before, after, room = 100 << 20, 967 << 20, 9676 << 20 // 94.5 % of 1 GiB, and of the 10 GiB that are free
 	for name, tc := range map[string]struct {
 		vmi    *v1.VirtualMachineInstance
 		image  hypervisor.Volume
@@ -79,7 +102,8 @@ func TestImagesAreResizedBeforeTheStart(t *testing.T) {
 		"a claim that has grown":          {vmi: grown("1Gi"), image: raw(before, 0), want: after},
 		"an image without holes keeps so": {vmi: grown("1Gi"), image: raw(before, before), want: after, filled: true},
 		"a claim that has not":            {vmi: grown("100Mi"), image: raw(before, 0), want: before},
-		"no room":                         {vmi: grown("20Gi"), image: raw(before, 0), want: before},
+		"less room than the claim has":    {vmi: grown("20Gi"), image: raw(before, 0), want: room},
+		"no room":                         {vmi: grown("20Gi"), image: raw(room, 0), want: room},
 		"libvirt refuses":                 {vmi: grown("1Gi"), image: raw(before, 0), fails: true, want: before},
 		"a guest wrote a header":          {vmi: grown("1Gi"), image: hypervisor.Volume{Name: "disk.img", Format: "qcow2", Capacity: 7}, want: 7},
 		"a CD-ROM":                        {vmi: grown("1Gi", asCDRom), image: raw(before, 0), want: before},

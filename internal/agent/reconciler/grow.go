@@ -76,7 +76,7 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 		last, tried := s.cache.grown[id]
 		switch {
 		case tried && last.bytes == want && last.retry.IsZero():
-			continue // The device has not grown with its claim.
+			continue // The device has not grown with its claim, or the file system has no room for more.
 		case tried && last.bytes == want && s.now.Before(last.retry):
 			s.requeueAfter(last.retry.Sub(s.now))
 			continue
@@ -140,10 +140,15 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 	if err != nil {
 		return err
 	}
-	if more := want - s.cache.sizes[target]; more > pool.Available {
-		return fmt.Errorf("its file system has %d bytes left, and the disk would need %d more", pool.Available, more)
+	image := pool.Find(launcherpod.DiskImage)
+	if image == nil {
+		return fmt.Errorf("its file system has no %s", launcherpod.DiskImage)
 	}
-	return disks.GrowDisk(ctx, s.domainName(), target, want)
+	size := media.ImageBytes(claimInfo(s.vmi, volume.Name), image, pool.Available)
+	if size <= s.cache.sizes[target] {
+		return nil // Nothing but a larger claim makes room.
+	}
+	return disks.GrowDisk(ctx, s.domainName(), target, size)
 }
 
 // migratesOrWill reports whether the guest is being migrated or a migration of its volumes is due. libvirt grows no disks then.

@@ -96,6 +96,17 @@ var _ = Describe("The agent and a claim that grows", func() {
 		Expect(a.writes.Load()).To(Equal(writes))
 	})
 
+	It("grows a disk no further than the file system has room for it", func() {
+		g := started(corev1.PersistentVolumeFilesystem)
+		g.expand("20Gi")
+		Eventually(g.size).Should(BeEquivalentTo(9676 * mib)) // 94.5 % of 10 GiB
+		g.settle()
+		writes := a.writes.Load()
+		a.ahead.Store(int64(10 * time.Minute))
+		g.settle()
+		Expect(a.writes.Load()).To(Equal(writes))
+	})
+
 	It("grows a disk to the size of its device, and does not retry if that is less than its claim", func() {
 		g := started(corev1.PersistentVolumeBlock)
 		g.launcher.SetDeviceSize("vdc", 1984*mib)
