@@ -329,23 +329,30 @@ func sameMarks(a, b *corev1.Pod) bool {
 		fmt.Sprint(metav1.GetControllerOf(a)) == fmt.Sprint(metav1.GetControllerOf(b))
 }
 
-// TestLabelsOfBindings: the API server copies the labels of a Binding to its Pod.
-func TestLabelsOfBindings(t *testing.T) {
+// TestMarksOfBindings: the API server copies the labels and annotations of a Binding to its Pod.
+func TestMarksOfBindings(t *testing.T) {
 	installLauncherPolicies(t)
-	for _, labels := range []map[string]string{
-		{"kubevirt.io": "virt-launcher"}, {"kubevirt.io": "virt-exporter"}, {"kubevirt.io/migrationJobUID": "m"},
+	for _, marks := range []metav1.ObjectMeta{
+		{Labels: map[string]string{"kubevirt.io": "virt-launcher"}},
+		{Labels: map[string]string{"kubevirt.io": "virt-exporter"}},
+		{Labels: map[string]string{"kubevirt.io/migrationJobUID": "m"}},
+		{Labels: map[string]string{"kubevirt.io/created-by": "u"}},
+		{Annotations: map[string]string{"kubevirt.io/guest-memory-bytes": "1099511627776"}},
+		{Annotations: map[string]string{"kubevirt.io/guest-sockets": "64"}},
+		{Annotations: map[string]string{"kubevirt.io/hotplug-vmi-uid": "u"}},
 	} {
-		pod := somePod()
-		if err := cluster.Create(t.Context(), pod); err != nil {
+		pod := somePod(launcher)
+		if err := withoutRBAC(t, controllerAccount).Create(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
-		binding := &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace, Labels: labels},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: "node"},
-		}
+		binding := &corev1.Binding{ObjectMeta: marks, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
+		binding.Name, binding.Namespace = pod.Name, namespace
 		expectForbidden(t, withoutRBAC(t, tenant).SubResource("binding").Create(t.Context(), pod, binding.DeepCopy()))
 		expectForbidden(t, withoutRBAC(t, tenant).Create(t.Context(), binding.DeepCopy()))
-		binding.Labels = nil
+		if after := livePod(t, pod); !sameMarks(after, pod) {
+			t.Errorf("the Pod has %v and %v", after.Labels, after.Annotations)
+		}
+		binding.Labels, binding.Annotations = map[string]string{"team": "a"}, map[string]string{"scheduler.example.com/score": "1"}
 		if err := withoutRBAC(t, "system:kube-scheduler").SubResource("binding").Create(t.Context(), pod, binding); err != nil {
 			t.Error(err)
 		}
