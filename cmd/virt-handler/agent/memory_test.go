@@ -14,6 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
@@ -44,6 +45,8 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 			hypervisor.MaxStats+hypervisor.MaxUsage) +
 		// Small responses with statistics.
 		guestmetrics.Slots*hypervisor.SmallResponse +
+		// Which blocks of a guest's disks have changed, for a backup after its migration.
+		peer.ReceivedBitmaps + peer.SentBitmaps +
 		metrics.LabelCopies*guestmetrics.MaxLabelBytes +
 		int64(server.DefaultLimits.Streams)*server.StreamBytes
 	other := restOther + tmpfs +

@@ -36,6 +36,9 @@ const (
 	untrackedTime = time.Hour
 )
 
+// sending has an element while bitmaps are read and sent, which take much memory.
+var sending = make(chan struct{}, 1)
+
 // trackedDisk is a disk that has an overlay in both Pods.
 type trackedDisk struct {
 	volume string
@@ -63,6 +66,14 @@ func (t *Transfers) keepBitmaps(
 		logger := log.FromContext(ctx)
 		begin := time.Now()
 		limited, cancel := context.WithTimeout(ctx, readBitmapsTimeout)
+		select {
+		case sending <- struct{}{}:
+			defer func() { <-sending }()
+		case <-limited.Done():
+			cancel()
+			logger.Info("The changed blocks of the guest's disks are not migrated, because those of another guest are")
+			return ctx.Err()
+		}
 		disks, err := ReadBitmaps(limited, transfer.source, live, built, r.CopyDisks)
 		cancel()
 		if err != nil {

@@ -200,6 +200,46 @@ func TestClustersOfOnesAreRead(t *testing.T) {
 	}
 }
 
+// TestBitsKeepNoClusters reads a file with large clusters, as a launcher may write it, in which few bits are set.
+func TestBitsKeepNoClusters(t *testing.T) {
+	const clusters, clusterBits, every = 3, 21, 8
+	o := Overlay{DiskBytes: clusters << (clusterBits + 3 + 9), DataFile: "/disk.img"}
+	image := addTo(t, o, []Bitmap{{Name: "a", Granularity: 9}})
+	_, directory, err := o.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each entry of the table is the same cluster.
+	table := uint64(len(image))
+	content := bytes.Repeat(append([]byte{1}, make([]byte, every*PartBytes-1)...), 1<<clusterBits/(every*PartBytes))
+	for range clusters {
+		image = binary.BigEndian.AppendUint64(image, roundUp(table+clusters*entryBytes, 512))
+	}
+	image = append(append(image, make([]byte, roundUp(uint64(len(image)), 512)-uint64(len(image)))...), content...)
+	binary.BigEndian.PutUint32(image[20:], clusterBits)
+	binary.BigEndian.PutUint64(image[directory:], table)
+	binary.BigEndian.PutUint32(image[directory+8:], clusters)
+
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	_, found, err := ReadBitmaps(bytes.NewReader(image))
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("read %d bitmaps: %v", len(found), err)
+	}
+	counted := PartBytes * len(found[0].Parts)
+	if want := clusters << clusterBits / every; counted != want {
+		t.Errorf("%d bytes of bits were read, want %d", counted, want)
+	}
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 2*int64(counted) {
+		t.Errorf("%d bytes are kept for %d bytes of bits", kept, counted)
+	}
+	runtime.KeepAlive(found)
+	runtime.KeepAlive(image)
+}
+
 // TestQEMUReadsBitmaps compares the bitmaps with what qemu-img reads.
 func TestQEMUReadsBitmaps(t *testing.T) {
 	qemuImg, err := exec.LookPath("qemu-img")

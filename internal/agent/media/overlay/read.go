@@ -240,6 +240,7 @@ func (r *bitmapReader) addParts(b *Bitmap, at uint64, data []byte) error {
 		if r.bits += len(part.Bits); r.bits > MaxBits {
 			return fmt.Errorf("%w: the bitmaps have more than %d bytes that are not 0", errLimit, MaxBits)
 		}
+		part.Bits = slices.Clone(part.Bits) // the cluster is up to 512 times as large
 		b.maskEnd(r.diskBytes, &part)
 		b.Parts = append(b.Parts, part)
 	}

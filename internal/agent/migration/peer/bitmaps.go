@@ -4,11 +4,14 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"libvirt.org/go/libvirtxml"
@@ -23,6 +26,15 @@ import (
 const (
 	// maxBitmapsBody bounds the body of bitmapsRequest: overlay.MaxBits in base64, and the rest.
 	maxBitmapsBody = 2 * overlay.MaxBits
+	// maxBitmapsCommas bounds what the body has: overlay.MaxBits are 1024 parts, and 32 disks have up to 512 bitmaps.
+	maxBitmapsCommas = 8 << 10
+	// bitmapsPatience is for how long a request waits until the bitmaps of another guest are written. The source waits longer.
+	bitmapsPatience = time.Second
+	// ReceivedBitmaps is how much memory takes what is received of one guest at a time: the body, for which the decoder's buffer grows by
+	// twice its size, and what is decoded.
+	ReceivedBitmaps = 3*maxBitmapsBody + 2*overlay.MaxBits
+	// SentBitmaps is the same for what is sent: the bitmaps, those of another disk that is being read, and the body twice.
+	SentBitmaps = 2*overlay.MaxBits + 2*maxBitmapsBody
 	// MaxAdded is how many bytes may be written to all overlays of a guest, which is paused meanwhile.
 	MaxAdded = 16 << 20
 )
@@ -49,11 +61,41 @@ func (c *Client) KeepBitmaps(ctx context.Context, a Attempt, disks []DiskBitmaps
 	return err
 }
 
+// receiving has an element while bitmaps are received and written, which take much memory.
+var receiving = make(chan struct{}, 1)
+
+// commas reads no more than so many commas. A value of JSON has at most one element more than commas, and may take much less of the text than
+// of the memory.
+type commas struct {
+	io.Reader
+	left int
+}
+
+func (c *commas) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if c.left -= bytes.Count(p[:n], []byte(",")); c.left < 0 {
+		err = fmt.Errorf("there are more than %d commas", maxBitmapsCommas)
+	}
+	return n, err
+}
+
+// decodeBitmaps decodes the body of bitmapsRequest.
+func decodeBitmaps(body io.Reader) (disks []DiskBitmaps, err error) {
+	err = json.NewDecoder(&commas{body, maxBitmapsCommas}).Decode(&disks)
+	return disks, err
+}
+
 // keepBitmaps writes the bitmaps to the overlays of a guest that is transferred but not complete yet. It responds when nothing more is
 // written, and otherwise with an error for which IsTemporary returns true.
 func (s *Server) keepBitmaps(w http.ResponseWriter, r *http.Request, req request) error {
-	var disks []DiskBitmaps
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBitmapsBody)).Decode(&disks); err != nil {
+	select {
+	case receiving <- struct{}{}:
+		defer func() { <-receiving }()
+	case <-time.After(bitmapsPatience):
+		return conflict(req, "the bitmaps of other guests are being received")
+	}
+	disks, err := decodeBitmaps(http.MaxBytesReader(w, r.Body, maxBitmapsBody))
+	if err != nil {
 		return apierrors.NewBadRequest(fmt.Sprintf("read the bitmaps: %v", err))
 	}
 	target := &libvirtxml.Domain{}
