@@ -51,7 +51,8 @@ ADD .build/rootfs/virt-launcher.tar /
 
 FROM virt-launcher-rootfs AS virt-launcher
 COPY bin/virt-launcher bin/virt-tail bin/virt-freezer /usr/bin/
-ENV PATH=/usr/sbin:/usr/bin
+# virsh, as in kubectl exec, uses the Pod's libvirtd. It would start another one without a domain, and print an empty list.
+ENV PATH=/usr/sbin:/usr/bin LIBVIRT_AUTOSTART=0 LIBVIRT_DEFAULT_URI=qemu+unix:///session?socket=/var/run/kubevirt/sockets/libvirt-sock
 USER 107:107
 ENTRYPOINT ["/usr/bin/virt-launcher"]
 

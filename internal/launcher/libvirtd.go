@@ -43,6 +43,9 @@ func prepare(log logr.Logger, guestDirs ...string) error {
 			return fmt.Errorf("create libvirt's directories: %w", err)
 		}
 	}
+	if err := os.Symlink(launcherpod.LibvirtSocket, launcherpod.VirtqemudSocket); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the link to libvirtd's socket: %w", err)
+	}
 	var own []string
 	if os.Getenv(launcherpod.SharedStateEnv) != launcherpod.StateDir {
 		own = append(own, launcherpod.StateDir)

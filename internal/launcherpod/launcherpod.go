@@ -125,6 +125,8 @@ const (
 	LibvirtSocketName = layout.LibvirtSocketName
 	// LibvirtSocket is libvirtd's socket as seen in the Pod.
 	LibvirtSocket = SocketsDir + "/" + LibvirtSocketName
+	// VirtqemudSocket is a link to LibvirtSocket. Scripts for KubeVirt name it in the URI of virsh. KubeVirt's path.
+	VirtqemudSocket = RuntimeDir + "/virtqemud-sock"
 	// TPMAuthorityDir contains the authority that signs the certificates of the guest's TPM. With StateVolume it is a link
 	// to AuthorityState.
 	TPMAuthorityDir = RuntimeDir + "/swtpm-localca"
