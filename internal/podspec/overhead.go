@@ -55,12 +55,11 @@ var overheadRules = []overheadRule{
 	// text and read-only data, 10 MiB heap, and 2 MiB the part of the frame buffer for text mode.
 	{PartQEMU, always(46 * mebibyte)},
 	// 89.6 MiB with 4 vCPUs against 81.1 MiB with one: a thread's stack, its malloc arena, its CPU state.
-	{"vcpus", func(vmi *v1.VirtualMachineInstance, _ Config) int64 { return VCPUs(vmi) * 3 * mebibyte }},
+	{"vcpus", func(vmi *v1.VirtualMachineInstance, _ Config) int64 { return times(VCPUs(vmi), 3*mebibyte) }},
 	// Without transparent huge pages, each 4 KiB page of the guest needs an entry of 8 bytes: 1/512 of the memory. Page tables
 	// are kernel memory. They are not part of PSS, but count against the Pod's limit.
 	{"page tables", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
-		memory := GuestMemory(vmi)
-		return memory.Value() / 512
+		return valueOf(GuestMemory(vmi)) / 512
 	}},
 	// The cache of translated code. A Linux kernel and its first programs fill it: 32.0 of 32 MiB.
 	{"translation cache", func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
@@ -101,7 +100,7 @@ var overheadRules = []overheadRule{
 		if memory == nil || memory.ReservedOverhead == nil || memory.ReservedOverhead.AddedOverhead == nil {
 			return 0
 		}
-		return memory.ReservedOverhead.AddedOverhead.Value()
+		return max(valueOf(*memory.ReservedOverhead.AddedOverhead), 0)
 	}},
 }
 
@@ -132,10 +131,36 @@ func MemoryOverheadParts(vmi *v1.VirtualMachineInstance, cfg Config) []OverheadP
 func MemoryOverhead(vmi *v1.VirtualMachineInstance, cfg Config) resource.Quantity {
 	var sum int64
 	for _, part := range MemoryOverheadParts(vmi, cfg) {
-		sum += part.Bytes
+		sum = plus(sum, part.Bytes)
 	}
 	if ratio := cfg.AdditionalGuestMemoryOverheadRatio; ratio > 1 {
-		sum = int64(math.Ceil(float64(sum) * ratio))
+		sum = whole(math.Ceil(float64(sum) * ratio))
 	}
 	return *resource.NewQuantity(sum, resource.BinarySI)
+}
+
+// plus, times and whole compute with sizes that a user determines. They return the largest number where the result would be larger. No argument is
+// negative.
+func plus(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
+
+func times(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64/b {
+		return math.MaxInt64
+	}
+	return a * b
+}
+
+func whole(number float64) int64 {
+	if number >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(number)
+}
+
+// valueOf returns the value of a quantity, or the largest number if it is larger: Value then returns any number.
+func valueOf(q resource.Quantity) int64 {
+	if q.CmpInt64(math.MaxInt64) > 0 {
+		return math.MaxInt64
+	}
+	return q.Value()
 }

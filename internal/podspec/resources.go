@@ -86,11 +86,11 @@ func addDevice(out *corev1.ResourceRequirements, device corev1.ResourceName) {
 func VCPUs(vmi *v1.VirtualMachineInstance) int64 {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu != nil && (cpu.Sockets > 0 || cpu.Cores > 0 || cpu.Threads > 0) {
-		return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
+		return times(times(int64(max(cpu.Sockets, 1)), int64(max(cpu.Cores, 1))), int64(max(cpu.Threads, 1)))
 	}
 	for _, list := range []corev1.ResourceList{vmi.Spec.Domain.Resources.Limits, vmi.Spec.Domain.Resources.Requests} {
 		if quantity, ok := list[corev1.ResourceCPU]; ok && quantity.Sign() > 0 {
-			return quantity.Value()
+			return valueOf(quantity)
 		}
 	}
 	return 1
@@ -100,7 +100,7 @@ func VCPUs(vmi *v1.VirtualMachineInstance) int64 {
 func busyThreads(vmi *v1.VirtualMachineInstance) int64 {
 	threads := VCPUs(vmi)
 	if pool := vmi.Spec.Domain.IOThreads; pool != nil {
-		threads += int64(ptr.Deref(pool.SupplementalPoolThreadCount, 0))
+		threads = plus(threads, int64(ptr.Deref(pool.SupplementalPoolThreadCount, 0)))
 	}
 	return threads
 }
@@ -114,9 +114,9 @@ func dedicatedCPUs(vmi *v1.VirtualMachineInstance) int64 {
 		return cpus
 	}
 	if _, even := vmi.Annotations[v1.EmulatorThreadCompleteToEvenParity]; even && cpus%2 == 0 {
-		return cpus + 2
+		return plus(cpus, 2)
 	}
-	return cpus + 1
+	return plus(cpus, 1)
 }
 
 func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
@@ -133,7 +133,7 @@ func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cf
 		out.Requests[corev1.ResourceCPU] = limit.DeepCopy()
 		return
 	}
-	request := *resource.NewMilliQuantity(max(busyThreads(vmi)*milliPerCPU/int64(max(cfg.CPUAllocationRatio, 1)), 1),
+	request := *resource.NewMilliQuantity(max(times(busyThreads(vmi), milliPerCPU)/int64(max(cfg.CPUAllocationRatio, 1)), 1),
 		resource.DecimalSI)
 	if cfg.CPURequest != nil {
 		request = cfg.CPURequest.DeepCopy()
@@ -161,7 +161,8 @@ func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineI
 			ratio = defaultMemoryLimitRatio
 		}
 		request := out.Requests[corev1.ResourceMemory]
-		limit := max(int64(float64(request.Value())*ratio), request.Value()+hardLimitMargin)
+		bytes := valueOf(request)
+		limit := max(whole(float64(bytes)*ratio), plus(bytes, hardLimitMargin))
 		out.Limits[corev1.ResourceMemory] = *resource.NewQuantity(limit, request.Format)
 	}
 }
@@ -192,7 +193,7 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 		// Huge pages, which contain the guest's memory, are a resource of their own. The rest needs ordinary memory.
 		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + pages.PageSize)
 		out.Requests[name], out.Limits[name] = guest, guest
-		request = *resource.NewQuantity(max(request.Value()-guest.Value(), 0), resource.BinarySI)
+		request = *resource.NewQuantity(max(valueOf(request)-valueOf(guest), 0), resource.BinarySI)
 	}
 	if !vmi.Spec.Domain.Resources.OvercommitGuestOverhead {
 		request.Add(overhead)
@@ -200,7 +201,7 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 	out.Requests[corev1.ResourceMemory] = request
 	if limit, limited := out.Limits[corev1.ResourceMemory]; limited {
 		if hugepages(vmi) != nil {
-			limit = *resource.NewQuantity(max(limit.Value()-guest.Value(), 0), resource.BinarySI)
+			limit = *resource.NewQuantity(max(valueOf(limit)-valueOf(guest), 0), resource.BinarySI)
 		}
 		limit.Add(overhead)
 		out.Limits[corev1.ResourceMemory] = limit

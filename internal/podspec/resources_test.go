@@ -4,6 +4,7 @@
 package podspec_test
 
 import (
+	"math"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,38 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
+
+// Whatever a user writes, nothing becomes less by it.
+func TestLargeSizesDoNotWrap(t *testing.T) {
+	demanded := config()
+	demanded.LimitCPU, demanded.LimitMemory, demanded.AdditionalGuestMemoryOverheadRatio = true, true, 10
+	for name, change := range map[string]func(*v1.VirtualMachineInstance){
+		"reserved overhead": func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Memory.ReservedOverhead = &v1.ReservedOverhead{AddedOverhead: resource.NewQuantity(math.MaxInt64, resource.BinarySI)}
+		},
+		"CPUs": func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.CPU = &v1.CPU{Sockets: math.MaxUint32, Cores: math.MaxUint32, Threads: math.MaxUint32}
+			vmi.Spec.Domain.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: ptr.To[uint32](math.MaxUint32)}
+		},
+		"dedicated CPUs": func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1 << 31, Cores: 1 << 31, Threads: 2, DedicatedCPUPlacement: true, IsolateEmulatorThread: true}
+		},
+		"a memory request": func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(math.MaxInt64, resource.BinarySI)}
+		},
+	} {
+		vmi := makeVMI().Guest("1Gi").With(change).Obj()
+		usual := podspec.Resources(makeVMI().Guest("1Gi").Obj(), demanded)
+		got := podspec.Resources(vmi, demanded)
+		for kind, lists := range map[string][2]corev1.ResourceList{"requests": {usual.Requests, got.Requests}, "limits": {usual.Limits, got.Limits}} {
+			for resourceName, least := range lists[0] {
+				if now := lists[1][resourceName]; now.Cmp(least) < 0 {
+					t.Errorf("%s: it %s %s of %s", name, kind, now.String(), resourceName)
+				}
+			}
+		}
+	}
+}
 
 func TestMemoryOverhead(t *testing.T) {
 	mib := func(vmi *builder.VMI, cfg podspec.Config) int64 {
