@@ -211,45 +211,6 @@ func attachmentResources(vmi *v1.VirtualMachineInstance, cfg Config, ranges []co
 	}
 	override(out.Requests, cfg.HotplugResources.Requests)
 	override(out.Limits, cfg.HotplugResources.Limits)
-	for i := range ranges {
-		for j := range ranges[i].Spec.Limits {
-			if item := &ranges[i].Spec.Limits[j]; item.Type == corev1.LimitTypeContainer || item.Type == corev1.LimitTypePod {
-				fit(out, item)
-			}
-		}
-	}
-	for name, limit := range out.Limits {
-		// Every container of a Guaranteed Pod requests its limits, and none may request more.
-		if request := out.Requests[name]; wantsGuaranteed(vmi) || request.Cmp(limit) > 0 {
-			out.Requests[name] = limit
-		}
-	}
+	fit(out, ranges, wantsGuaranteed(vmi), corev1.LimitTypeContainer, corev1.LimitTypePod)
 	return out
-}
-
-// fit changes the resources of the only container of a Pod so that they are within a LimitRange, if that is possible.
-func fit(resources corev1.ResourceRequirements, item *corev1.LimitRangeItem) {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		request, limit := resources.Requests[name], resources.Limits[name]
-		if least, ok := item.Min[name]; ok && request.Cmp(least) < 0 {
-			request = least
-		}
-		if most, ok := item.Max[name]; ok && limit.Cmp(most) > 0 {
-			limit = most
-		}
-		if limit.Cmp(request) < 0 {
-			limit = request
-		}
-		if ratio, ok := item.MaxLimitRequestRatio[name]; ok && ratio.MilliValue() > 0 {
-			// In thousandths, and rounded up: the API server compares the exact ratio.
-			least := (limit.MilliValue()*milliPerCPU + ratio.MilliValue() - 1) / ratio.MilliValue()
-			if name == corev1.ResourceMemory {
-				least = (least + milliPerCPU - 1) / milliPerCPU * milliPerCPU
-			}
-			if request.MilliValue() < least {
-				request = *resource.NewMilliQuantity(least, request.Format)
-			}
-		}
-		resources.Requests[name], resources.Limits[name] = request, limit
-	}
 }

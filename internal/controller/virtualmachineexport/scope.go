@@ -139,7 +139,12 @@ func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) e
 // create creates an object. If it exists already, the cache was stale, or the next reconciliation reports that the object does not belong
 // to the export.
 func (s *scope) create(ctx context.Context, object client.Object, reason, text string) (created bool, err error) {
-	switch err := s.Client.Create(ctx, object); {
+	if pod, ok := object.(*corev1.Pod); ok {
+		err = reconciler.CreatePod(ctx, s.Client, s.APIReader, pod, plan.Container)
+	} else {
+		err = s.Client.Create(ctx, object)
+	}
+	switch {
 	case apierrors.IsAlreadyExists(err):
 		return false, nil
 	case err != nil:

@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -99,7 +101,7 @@ func (s *scope) createPod(ctx context.Context) error {
 		return err
 	}
 	podspec.NoteLauncherImage(pod)
-	err = s.client.Create(ctx, pod)
+	err = reconciler.CreatePod(ctx, s.client, s.apiReader, pod, launcherpod.ConsoleLogContainer)
 	if apierrors.IsAlreadyExists(err) {
 		return s.findPod(ctx, pod)
 	}

@@ -102,7 +102,7 @@ func (w *World) endPull(step *Step, s *source) {
 
 // takeReport sets the condition BackupRead to what an exporter that has ended reports, and returns false if there is no report.
 func (w *World) takeReport(s *source) bool {
-	at := slices.IndexFunc(w.Pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == container })
+	at := slices.IndexFunc(w.Pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == Container })
 	if at < 0 || w.Pod.Status.ContainerStatuses[at].State.Terminated == nil {
 		return false
 	}

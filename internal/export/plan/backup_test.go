@@ -65,7 +65,7 @@ func (w *World) runPod(t *testing.T) {
 // endPod ends it with a termination message.
 func (w *World) endPod(message string) {
 	w.Pod.Status.Phase, w.Pod.Status.Conditions = corev1.PodFailed, nil
-	w.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+	w.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		Message: message, FinishedAt: metav1.NewTime(w.Now),
 	}}}}
 }

@@ -46,8 +46,8 @@ const (
 	maxDeadline = math.MaxInt32
 )
 
-// container is the name of the exporter's container. KubeVirt's.
-const container = "exporter"
+// Container is the name of the exporter's container. KubeVirt's.
+const Container = "exporter"
 
 // Names of volumes of the Pod.
 const (
@@ -173,11 +173,11 @@ func nearGuest(guest *v1.VirtualMachineInstance) *corev1.Affinity {
 
 func (w *World) exporter() corev1.Container {
 	return corev1.Container{
-		Name: container, Image: w.Config.Image, ImagePullPolicy: w.Config.PullPolicy,
+		Name: Container, Image: w.Config.Image, ImagePullPolicy: w.Config.PullPolicy,
 		Args:  []string{"--v", strconv.FormatUint(uint64(w.Config.Verbosity), 10)},
 		Ports: []corev1.ContainerPort{{Name: "export", Protocol: corev1.ProtocolTCP, ContainerPort: content.Port}},
 		Env: []corev1.EnvVar{{Name: memorylimit.Env, ValueFrom: &corev1.EnvVarSource{
-			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: container, Resource: "limits.memory"},
+			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: Container, Resource: "limits.memory"},
 		}}},
 		Resources: w.resources(),
 		SecurityContext: &corev1.SecurityContext{

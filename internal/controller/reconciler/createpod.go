@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// CreatePod creates a Pod. If a LimitRange of its namespace refuses the resources of a container of Vireo's own, it creates the Pod with what
+// the LimitRange demands. LimitRanges are read from the API server, and only then: few namespaces have such a one.
+func CreatePod(ctx context.Context, c client.Client, apiReader client.Reader, pod *corev1.Pod, container string) error {
+	err := c.Create(ctx, pod)
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	ranges := &corev1.LimitRangeList{}
+	if listErr := apiReader.List(ctx, ranges, client.InNamespace(pod.Namespace)); listErr != nil {
+		return errors.Join(err, fmt.Errorf("list the LimitRanges of namespace %s: %w", pod.Namespace, listErr))
+	}
+	if !podspec.Fit(pod, container, ranges.Items) {
+		return err
+	}
+	return c.Create(ctx, pod)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("Containers of Vireo's own in a namespace with a LimitRange", func() {
+	limit := func(ns string, item corev1.LimitRangeItem) {
+		GinkgoHelper()
+		item.Type = corev1.LimitTypeContainer
+		ExpectCreated(&corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
+		})
+	}
+	memory := func(quantity string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(quantity)}
+	}
+
+	DescribeTable("have what it demands beside a guest", func(item corev1.LimitRangeItem, want string) {
+		w := newWorld()
+		limit(w.ns, item)
+		vmi := w.create(builder.MakeVMI("a").Guest("128Mi"))
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		containers := ExpectExists(podOf(vmi)).Spec.Containers
+		Expect(containers).To(HaveLen(2))
+		Expect(containers[1].Name).To(Equal(launcherpod.ConsoleLogContainer))
+		Expect(containers[1].Resources.Requests.Memory().String()).To(Equal(want))
+	},
+		Entry("at least", corev1.LimitRangeItem{Min: memory("16Mi")}, "16Mi"),
+		Entry("a ratio", corev1.LimitRangeItem{MaxLimitRequestRatio: memory("2"), Default: memory("256Mi"), DefaultRequest: memory("128Mi")}, "10Mi"),
+	)
+
+	It("have it in the Pod of an export", func() {
+		w := newExports()
+		limit(w.ns, corev1.LimitRangeItem{Min: memory("512Mi"), Max: memory("800Mi")})
+		w.claim("data")
+		of := w.ofClaim("data")
+		w.expectReconciled(of, createSecret, createService, createSecret, createPod, createPod, patchExportStatus)
+		resources := ExpectExists(w.pod(of)).Spec.Containers[0].Resources
+		Expect(resources.Requests.Memory().String() + " to " + resources.Limits.Memory().String()).To(Equal("512Mi to 800Mi"))
+	})
+})
