@@ -345,6 +345,44 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 	})
 
+	It("creates an attachment Pod less and less often that is deleted again and again", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+		add(vmi, "data", "data-claim")
+		w.attached(vmi, "data")
+		deleted := func() (again bool) {
+			GinkgoHelper()
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, w.attachment(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
+			result, err := w.reconcile(vmi)
+			Expect(err).NotTo(HaveOccurred())
+			w.writes.Take()
+			err = k8sClient.Get(ctx, client.ObjectKeyFromObject(w.attachment(vmi, "data")), &corev1.Pod{})
+			Expect(client.IgnoreNotFound(err)).To(Succeed())
+			if err != nil {
+				Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 2*time.Minute)))
+			}
+			return err == nil
+		}
+		created := 0
+		for range 60 {
+			w.advance(2 * time.Second)
+			if deleted() {
+				created++
+			}
+		}
+		Expect(created).To(BeNumerically("~", 6, 2), "in two minutes")
+
+		By("not delaying a volume that is unplugged and plugged")
+		w.advance(2 * time.Minute)
+		Expect(deleted()).To(BeTrue())
+		remove(vmi, "data")
+		phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		add(vmi, "data", "data-claim")
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+	})
+
 	It("detaches first if the volume gets another claim, or comes back too early", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		w.claim(builder.MakePVC("other-claim").Bound("2Gi"))

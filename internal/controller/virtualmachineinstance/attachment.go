@@ -82,6 +82,9 @@ func (s *scope) mayAttach() bool {
 func (s *scope) reconcilePlug(ctx context.Context, p *plug) error {
 	switch {
 	case !p.wanted && p.isOurs(s.stage()):
+		if p.pod != nil { // It may be wanted again at once.
+			s.recreations.Reset(p.pod.Namespace + "/" + p.pod.Name)
+		}
 		return errors.Join(s.deleteAttachment(ctx, p.pod), s.deleteAttachment(ctx, p.trigger))
 	case !p.wanted || !s.mayAttach():
 		return nil // The agent detaches the volume first, or the guest is about to end.
@@ -151,8 +154,17 @@ func (s *scope) replaceAttachment(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // createAttachment creates the attachment Pod of a volume for a launcher Pod, or the Pod that has its claim bound and filled. It returns nil
-// if it was gone again meanwhile.
+// if it was gone again meanwhile, or has been created and deleted shortly before: whoever may delete Pods could have it created without end.
 func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.Pod, trigger bool) (*corev1.Pod, error) {
+	name := podspec.AttachmentName(launcher.UID, p.name)
+	if trigger {
+		name = podspec.TriggerName(launcher.UID, p.name)
+	}
+	key := s.vmi.Namespace + "/" + name
+	if s.recreations.IsInBackOffSinceUpdate(key, s.now) {
+		s.requeueIn(s.recreations.Get(key))
+		return nil, nil
+	}
 	ranges := &corev1.LimitRangeList{}
 	// From the API server: a watch of LimitRanges would be for the moment when a volume is plugged.
 	if err := s.apiReader.List(ctx, ranges, client.InNamespace(s.vmi.Namespace)); err != nil {
@@ -166,6 +178,8 @@ func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.
 		return s.findAttachment(ctx, pod.Name)
 	}
 	if err == nil {
+		s.recreations.GC()
+		s.recreations.Next(key, s.now)
 		note := "Created attachment pod " + pod.Name
 		if trigger {
 			note = "Created hotplug trigger pod for volume " + p.name

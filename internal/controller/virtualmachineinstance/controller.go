@@ -5,12 +5,15 @@ package virtualmachineinstance
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -25,6 +28,9 @@ import (
 
 // vmiWorkers is how many VMIs are reconciled concurrently. KubeVirt's value.
 const vmiWorkers = 10
+
+// minRecreation and maxRecreation are the first and the longest time from the creation of an attachment Pod until it is created again.
+const minRecreation, maxRecreation = time.Second, 2 * time.Minute
 
 // Reconciler reconciles VMIs.
 type Reconciler struct {
@@ -49,6 +55,15 @@ type Reconciler struct {
 	syncs metrics.Syncs
 	// endings has when VMIs ended.
 	endings endings
+	// recreations delays the creation of attachment Pods that are deleted again and again.
+	recreations     *flowcontrol.Backoff
+	recreationsOnce sync.Once
+}
+
+// attachmentRecreations returns recreations.
+func (r *Reconciler) attachmentRecreations() *flowcontrol.Backoff {
+	r.recreationsOnce.Do(func() { r.recreations = flowcontrol.NewBackOff(minRecreation, maxRecreation) })
+	return r.recreations
 }
 
 // Metrics returns the metrics of the reconciler.
@@ -109,7 +124,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	s := &scope{
 		inputs: inputs{
 			client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
-			config: config, namespace: r.Namespace, clock: r.Clock, endings: &r.endings,
+			config: config, namespace: r.Namespace, clock: r.Clock, endings: &r.endings, recreations: r.attachmentRecreations(),
 		},
 		observed: observed{
 			now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods(), migratesWorkloads: config.MigratesWorkloads,

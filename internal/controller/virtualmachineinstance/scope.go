@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,6 +58,8 @@ type inputs struct {
 	endings *endings
 	// namespace is the install namespace.
 	namespace string
+	// recreations delays the creation of attachment Pods that are deleted again and again.
+	recreations *flowcontrol.Backoff
 }
 
 // observed is what the reconciliation has read from the API, and what follows from that alone.
