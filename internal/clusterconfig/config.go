@@ -31,7 +31,8 @@ const DefaultVerbosity uint = 2
 type Config struct {
 	// KubeVirt is the name of the KubeVirt object. It is empty if there is none.
 	KubeVirt string
-	// Generation is the object's metadata.generation.
+	// UID and Generation are those of the object's metadata.
+	UID        types.UID
 	Generation int64
 
 	// UseEmulation runs guests without KVM: launcher Pods do not request /dev/kvm and vhost-net.

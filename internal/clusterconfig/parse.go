@@ -50,7 +50,7 @@ func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	if kv == nil {
 		return c, nil
 	}
-	c.KubeVirt, c.Generation = kv.Name, kv.Generation
+	c.KubeVirt, c.UID, c.Generation = kv.Name, kv.UID, kv.Generation
 	if _, known := c.Architectures[kv.Status.DefaultArchitecture]; known {
 		c.DefaultArchitecture = kv.Status.DefaultArchitecture
 	}

@@ -122,7 +122,7 @@ func (s *Store) changed(kv *v1.KubeVirt) bool {
 		return true
 	}
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations do not change the generation
-	return current.KubeVirt != kv.Name || current.Generation != kv.Generation || kv.Generation == 0 ||
+	return current.KubeVirt != kv.Name || current.UID != kv.UID || current.Generation != kv.Generation || kv.Generation == 0 ||
 		current.SkipBackupHooks != podspec.SkipsBackupHooks(kv.Annotations) || current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
 }
 

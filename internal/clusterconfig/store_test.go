@@ -75,3 +75,15 @@ func TestLoadUsesTheOldestOfItsNamespace(t *testing.T) {
 		t.Errorf("loaded %q from an empty namespace", got)
 	}
 }
+
+// An object that was deleted and created again has the first generation again.
+func TestLoadReadsAnotherObjectOfTheName(t *testing.T) {
+	s := NewStore()
+	s.load(t.Context(), kubeVirt(nil))
+	again := kubeVirt(func(s *v1.KubeVirtSpec) { s.Configuration.DeveloperConfiguration.UseEmulation = true })
+	again.UID = "another"
+	s.load(t.Context(), again)
+	if !s.Current().UseEmulation {
+		t.Error("the configuration is still that of the earlier object")
+	}
+}
