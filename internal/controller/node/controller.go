@@ -89,11 +89,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if !apierrors.IsNotFound(err) {
 			return ctrl.Result{}, fmt.Errorf("cannot read Node %q: %w", name, err)
 		}
-		r.heartbeats.Observe(name, nil, now)
+		r.heartbeats.Observe(name, nil, nil, now)
 		return ctrl.Result{}, r.forget(ctx, lease, report)
 	}
 
-	state := r.state(ctx, name, lease, report, now)
+	state := r.state(ctx, object, lease, report, now)
 	before := object.DeepCopy()
 	if err := write(ctx, r.Client, object, state); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -136,8 +136,10 @@ func (r *Reconciler) read(ctx context.Context, key client.ObjectKey, o client.Ob
 }
 
 // state returns the state of a Node's agent. cm may be nil.
-func (r *Reconciler) state(ctx context.Context, name string, lease *coordinationv1.Lease, cm *corev1.ConfigMap, now time.Time) State {
-	s := State{Known: lease != nil, Pulse: r.heartbeats.Observe(name, lease, now)}
+func (r *Reconciler) state(
+	ctx context.Context, node *metav1.PartialObjectMetadata, lease *coordinationv1.Lease, cm *corev1.ConfigMap, now time.Time,
+) State {
+	s := State{Known: lease != nil, Pulse: r.heartbeats.Observe(node.Name, lease, node.Annotations, now)}
 	if cm == nil {
 		return s
 	}

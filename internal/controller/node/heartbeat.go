@@ -19,8 +19,8 @@ const Timeout = 5 * time.Minute
 // HeartbeatInterval is the shortest time between two updates of a Node's heartbeat annotation. KubeVirt's value.
 const HeartbeatInterval = time.Minute
 
-// Heartbeats tracks which agents are alive. It compares an agent's renewal times with each other and, except at the first observation, not
-// with the manager's clock: a node is not unresponsive because its clock is wrong.
+// Heartbeats tracks which agents are alive. It compares an agent's renewal times with each other, and not with the manager's clock: a node is
+// not unresponsive because its clock is wrong.
 type Heartbeats struct {
 	mu   sync.Mutex
 	seen map[string]beat
@@ -47,7 +47,10 @@ type Pulse struct {
 // Observe returns the state of an agent from its Lease. An agent that stops releases its Lease. It counts as alive until Timeout has
 // passed, because its successor usually starts at once, and a Node whose labels changed meanwhile could lose its guests (ADR 18). The node
 // gets no new guests meanwhile, because without an agent it has no devices.
-func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.Time) Pulse {
+//
+// The annotations of the Node contain what the previous leader has observed. Until the first renewal that this process observes, an agent
+// that was alive is so from now on, and one that was not stays so.
+func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, annotations map[string]string, now time.Time) Pulse {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if lease == nil {
@@ -61,8 +64,7 @@ func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.
 	last, known := h.seen[node]
 	switch {
 	case !known:
-		// At the first observation only the agent's own time is known. A time in the future counts as now.
-		last = beat{renewed: renewed, at: earlier(renewed, now)}
+		last = beat{renewed: renewed, at: observedBefore(lease, annotations, now)}
 	case !last.renewed.Equal(renewed):
 		last = beat{renewed: renewed, at: now}
 	}
@@ -88,9 +90,15 @@ func timeout(lease *coordinationv1.Lease) time.Duration {
 	return Timeout
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// observedBefore returns when a renewal was last observed according to the annotations of a Node, or now if the agent was alive then.
+func observedBefore(lease *coordinationv1.Lease, annotations map[string]string, now time.Time) time.Time {
+	if annotations[UnresponsiveAnnotation] != "" {
+		return now.Add(-timeout(lease))
 	}
-	return b
+	last, err := time.Parse(time.RFC3339, annotations[HeartbeatAnnotation])
+	// The annotation is too old to decide about an agent that renews its Lease.
+	if err == nil && released(lease) && last.Before(now) {
+		return last
+	}
+	return now
 }

@@ -41,7 +41,8 @@ func TestHeartbeats(t *testing.T) {
 	}{
 		{"fresh", lease(start, nil), nil, 59 * time.Second, true},
 		{"expired", lease(start, nil), nil, 60 * time.Second, false},
-		{"old at the first observation", lease(start.Add(-time.Hour), nil), nil, 0, false},
+		{"clock behind, at the first observation", lease(start.Add(-time.Hour), nil), nil, 59 * time.Second, true},
+		{"clock behind, not renewed", lease(start.Add(-time.Hour), nil), nil, 60 * time.Second, false},
 		{"renewed", lease(start, nil), lease(start.Add(time.Second), nil), 59 * time.Second, true},
 		{"clock ahead, not renewed", lease(ahead, nil), nil, 61 * time.Second, false},
 		{"clock behind, renewing", lease(start.Add(-time.Hour), nil), lease(start.Add(-time.Hour+time.Second), nil), 30 * time.Second, true},
@@ -55,15 +56,47 @@ func TestHeartbeats(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var h Heartbeats
 			last, at := c.first, start
-			h.Observe("n1", last, at)
+			h.Observe("n1", last, nil, at)
 			if c.then != nil {
 				last, at = c.then, start.Add(time.Minute)
-				h.Observe("n1", last, at)
+				h.Observe("n1", last, nil, at)
 			}
-			if got := h.Observe("n1", last, at.Add(c.after)); got.Alive != c.alive {
+			if got := h.Observe("n1", last, nil, at.Add(c.after)); got.Alive != c.alive {
 				t.Errorf("alive %t, %+v", got.Alive, got)
 			}
 		})
+	}
+}
+
+// What a leader concludes from the Lease and from what the leader before it has written to the Node.
+func TestHeartbeatsAfterAnotherLeader(t *testing.T) {
+	stopped := func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }
+	at := func(d time.Duration) string { return start.Add(d).Format(time.RFC3339) }
+	for name, c := range map[string]struct {
+		renewed     time.Duration
+		change      func(*coordinationv1.LeaseSpec)
+		annotations map[string]string
+		after       time.Duration
+		alive       bool
+	}{
+		"alive, its clock is behind":  {-time.Hour, nil, map[string]string{HeartbeatAnnotation: at(-time.Minute)}, 59 * time.Second, true},
+		"alive, and then not renewed": {-time.Hour, nil, map[string]string{HeartbeatAnnotation: at(-time.Minute)}, time.Minute, false},
+		"silent, its clock is right":  {-time.Hour, nil, map[string]string{UnresponsiveAnnotation: at(-time.Hour)}, 0, false},
+		"silent, its clock is ahead":  {time.Hour, nil, map[string]string{UnresponsiveAnnotation: at(-time.Minute)}, 0, false},
+		"silent, the value is wrong":  {0, nil, map[string]string{UnresponsiveAnnotation: "?"}, 0, false},
+		"released a while ago":        {0, stopped, map[string]string{HeartbeatAnnotation: at(-4 * time.Minute)}, 61 * time.Second, false},
+		"released just now":           {-time.Hour, stopped, map[string]string{HeartbeatAnnotation: at(-time.Minute)}, 3 * time.Minute, true},
+		"released, without heartbeat": {-time.Hour, stopped, nil, Timeout - time.Second, true},
+	} {
+		var h Heartbeats
+		l := lease(start.Add(c.renewed), c.change)
+		h.Observe("n1", l, c.annotations, start)
+		if got := h.Observe("n1", l, c.annotations, start.Add(c.after)); got.Alive != c.alive {
+			t.Errorf("%s: alive %t, %+v", name, got.Alive, got)
+		}
+		if got := h.Observe("n1", lease(start.Add(c.renewed+time.Second), nil), c.annotations, start.Add(c.after)); !got.Alive {
+			t.Errorf("%s: not alive after the next renewal, %+v", name, got)
+		}
 	}
 }
 
