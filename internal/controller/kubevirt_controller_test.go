@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,6 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/test/builder"
@@ -135,7 +137,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(k8sClient.Update(ctx, k.kv)).To(Succeed())
 		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(again.RequeueAfter).To(BeNumerically(">", 0))
+		Expect(again).NotTo(BeZero())
 		ExpectGone(k.agents())
 		Expect(ExpectExists(k.kv).Finalizers).To(BeEmpty())
 
@@ -252,5 +254,31 @@ var _ = Describe("KubeVirt", func() {
 			Expect(ExpectExists(host).Labels).To(Equal(map[string]string{"theirs": "stays"}))
 			Expect(host.Annotations).To(BeEmpty())
 		})
+
+		DescribeTable("goes on when the last object is deleted that it waits for", func(of func() client.Object) {
+			last := of()
+			deleteGuests()
+			k = newInstallation(func(s *v1.KubeVirtSpec) {
+				s.UninstallStrategy = v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist
+			})
+			last.SetResourceVersion("")
+			ExpectCreated(last)
+			k.run()
+			Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(k.agents()), k.agents()) }).Should(Succeed())
+			Expect(k8sClient.Delete(ctx, k.kv)).To(Succeed())
+			Eventually(func() *v1.KubeVirtCondition {
+				return conditions.Find(ExpectExists(k.kv).Status.Conditions, v1.KubeVirtConditionDegraded)
+			}).Should(HaveValue(HaveField("Reason", kubevirt.ReasonDeletionFailed)))
+			Expect(k8sClient.Delete(ctx, last)).To(Succeed())
+			Eventually(func() bool {
+				agents := k.agents()
+				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(agents), agents)
+				return apierrors.IsNotFound(err) || err == nil && agents.DeletionTimestamp != nil
+			}).Should(BeTrue())
+		},
+			Entry("a pool", func() client.Object { return pool }),
+			Entry("a replica set", func() client.Object { return set }),
+			Entry("a VM", func() client.Object { return machine }),
+		)
 	})
 })

@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,13 +13,19 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -63,6 +70,31 @@ func (k *installation) newKubeVirt(name string) *v1.KubeVirt {
 func (k *installation) reconcile(kv *v1.KubeVirt) error {
 	_, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
 	return err
+}
+
+// run starts a manager with the reconciler, until the end of the spec.
+func (k *installation) run() {
+	GinkgoHelper()
+	here := cache.ByObject{Namespaces: map[string]cache.Config{k.namespace: {}}}
+	mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
+		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&appsv1.DaemonSet{}: here, &appsv1.Deployment{}: here, &corev1.Service{}: here, &corev1.ConfigMap{}: here, &corev1.Secret{}: here,
+			&policyv1.PodDisruptionBudget{}: here, &coordinationv1.Lease{}: here,
+		}},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	running := &kubevirt.Reconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: k.recorded, Namespace: k.namespace, Options: k.reconciler.Options,
+	}
+	Expect(running.SetupWithManager(mgr)).To(Succeed())
+	until, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(until) }()
+	DeferCleanup(func() {
+		stop()
+		Eventually(done).Should(Receive(Succeed()))
+	})
 }
 
 func (k *installation) agents() *appsv1.DaemonSet {

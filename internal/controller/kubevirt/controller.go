@@ -143,11 +143,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return ok && IsPending(csr)
 		}))).
 		WatchesMetadata(apiServices, everyKubeVirt, cluster).
-		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.uninstalling), gone).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.uninstalling), gone).
 		// When one of two objects is deleted, the other may become active.
 		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
 		WatchesRawSource(monitoring)
+	for _, a := range awaited {
+		controlled.Watches(a.kind, handler.EnqueueRequestsFromMapFunc(r.uninstalling), gone)
+	}
 	commoninstancetypes.Watch(controlled, everyKubeVirt)
 	return controlled.Complete(r)
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -60,6 +62,18 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 	return Uninstall{Done: true}
 }
 
+// awaited are the kinds whose objects an uninstallation deletes and waits for, in the order of their deletion: what creates others comes
+// before them. SetupWithManager watches each of them.
+var awaited = []struct {
+	kind client.Object
+	list func() client.ObjectList
+}{
+	{&poolv1.VirtualMachinePool{}, func() client.ObjectList { return &poolv1.VirtualMachinePoolList{} }},
+	{&v1.VirtualMachine{}, func() client.ObjectList { return &v1.VirtualMachineList{} }},
+	{&v1.VirtualMachineInstanceReplicaSet{}, func() client.ObjectList { return &v1.VirtualMachineInstanceReplicaSetList{} }},
+	{&v1.VirtualMachineInstance{}, func() client.ObjectList { return &v1.VirtualMachineInstanceList{} }},
+}
+
 // workloads are the users' objects.
 type workloads struct {
 	vms, sets, pools int
@@ -68,27 +82,34 @@ type workloads struct {
 }
 
 func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
-	vms, sets := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceReplicaSetList{}
-	vmis, pools := &v1.VirtualMachineInstanceList{}, &poolv1.VirtualMachinePoolList{}
-	for _, list := range []client.ObjectList{vms, sets, vmis, pools} {
+	found := &workloads{}
+	for _, a := range awaited {
+		list := a.list()
 		if err := c.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("cannot list %T: %w", list, err)
 		}
-	}
-	found := &workloads{vms: len(vms.Items), sets: len(sets.Items), pools: len(pools.Items)}
-	for i := range pools.Items {
-		found.creators = append(found.creators, &pools.Items[i])
-	}
-	for i := range vms.Items {
-		found.creators = append(found.creators, &vms.Items[i])
-	}
-	for i := range sets.Items {
-		found.creators = append(found.creators, &sets.Items[i])
-	}
-	for i := range vmis.Items {
-		found.vmis = append(found.vmis, &vmis.Items[i])
+		err := meta.EachListItem(list, func(item runtime.Object) error { return found.add(item) })
+		if err != nil {
+			return nil, err
+		}
 	}
 	return found, nil
+}
+
+func (w *workloads) add(item runtime.Object) error {
+	switch o := item.(type) {
+	case *poolv1.VirtualMachinePool:
+		w.pools, w.creators = w.pools+1, append(w.creators, o)
+	case *v1.VirtualMachine:
+		w.vms, w.creators = w.vms+1, append(w.creators, o)
+	case *v1.VirtualMachineInstanceReplicaSet:
+		w.sets, w.creators = w.sets+1, append(w.creators, o)
+	case *v1.VirtualMachineInstance:
+		w.vmis = append(w.vmis, o)
+	default:
+		return fmt.Errorf("%T is no workload", item)
+	}
+	return nil
 }
 
 // remove deletes pools before VMs, and VMs and replica sets before VMIs, so that none of them creates a new one.
