@@ -4,13 +4,17 @@
 package restore
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 	kjson "sigs.k8s.io/json"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -30,6 +34,16 @@ const (
 	maxOperations = 1024
 	maxCopies     = 16
 )
+
+// maxWork limits the work of all patches of a restore: the number of operations multiplied by the size of the VM in bytes, because each
+// operation may copy, or compare, the longest list of the VM. A VM of 32 KiB may have maxOperations, the largest one about 20.
+const maxWork = 32 << 20
+
+// maxRemembered is how many results are remembered.
+const maxRemembered = 32
+
+// RememberedBytes is how many bytes all of them have at most.
+const RememberedBytes = maxRemembered * maxPatched
 
 // maxShown is how many characters of a patch an error contains.
 const maxShown = 256
@@ -112,28 +126,80 @@ func checkOperation(operation jsonpatch.Operation, shown string) error {
 	return nil
 }
 
-// patched returns a VM with the patches applied. Its errors are permanent.
-func patched(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
-	if len(patches) == 0 {
+// Patches applies the patches of restores and remembers the results, because a restore is reconciled after each change in its namespace.
+// The zero value is ready for use, and nil remembers nothing.
+type Patches struct {
+	mu sync.Mutex
+	// results are the results by the UID of the restore.
+	results *lru.Cache
+	// applied counts how often patches were applied.
+	applied int
+}
+
+// result is the outcome of applying patches to a VM.
+type result struct {
+	// sum identifies the VM and the patches.
+	sum [sha256.Size]byte
+	// raw is the patched VM.
+	raw []byte
+	err error
+}
+
+// apply applies the patches of a restore to an encoded VM, unless it has done so before.
+func (p *Patches) apply(restore types.UID, vm []byte, patches []string) ([]byte, error) {
+	if p == nil {
+		return applyAll(vm, patches)
+	}
+	sum := sumOf(vm, patches)
+	if known, ok := p.remembered().Get(restore); ok {
+		if known, ok := known.(result); ok && known.sum == sum {
+			return known.raw, known.err
+		}
+	}
+	raw, err := applyAll(vm, patches)
+	p.mu.Lock()
+	p.applied++
+	p.mu.Unlock()
+	p.remembered().Add(restore, result{sum, raw, err})
+	return raw, err
+}
+
+func (p *Patches) remembered() *lru.Cache {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.results == nil {
+		p.results = lru.New(maxRemembered)
+	}
+	return p.results
+}
+
+func sumOf(vm []byte, patches []string) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, text := range append([]string{string(vm)}, patches...) {
+		fmt.Fprintf(h, "%d:%s", len(text), text)
+	}
+	copy(sum[:], h.Sum(nil))
+	return sum
+}
+
+// patched returns a VM with the patches of the restore applied. Its errors are permanent.
+func (s *scope) patched(vm *v1.VirtualMachine) (*v1.VirtualMachine, error) {
+	if len(s.Restore.Spec.Patches) == 0 {
 		return vm, nil
 	}
-	out, err := applyPatches(vm, patches)
+	out, err := s.applyPatches(vm)
 	if err != nil {
 		return nil, &impossibleError{fmt.Errorf("%w. Try again with other patches", err)}
 	}
 	return out, nil
 }
 
-func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, error) {
-	operations, errs := parsePatches(patches)
-	if len(errs) > 0 {
-		return nil, errs[0]
-	}
+func (s *scope) applyPatches(vm *v1.VirtualMachine) (*v1.VirtualMachine, error) {
 	raw, err := json.Marshal(vm)
 	if err != nil {
 		return nil, fmt.Errorf("encode VirtualMachine %s: %w", vm.Name, err)
 	}
-	if raw, err = applyBounded(raw, operations); err != nil {
+	if raw, err = s.Patches.apply(s.Restore.UID, raw, s.Restore.Spec.Patches); err != nil {
 		return nil, fmt.Errorf("error patching VM %s: %w", vm.Name, err)
 	}
 	out := &v1.VirtualMachine{}
@@ -148,12 +214,21 @@ func applyPatches(vm *v1.VirtualMachine, patches []string) (*v1.VirtualMachine, 
 	return out, nil
 }
 
-// applyBounded applies the operations in groups that end with a copy operation, and checks the size after each group.
-func applyBounded(raw []byte, operations jsonpatch.Patch) ([]byte, error) {
+// applyAll applies patches to an encoded VM. It applies the operations in groups that end with a copy operation, and checks before each
+// group how much work it is, and the size after it.
+func applyAll(raw []byte, patches []string) ([]byte, error) {
+	operations, errs := parsePatches(patches)
+	if len(errs) > 0 {
+		return nil, errs[0]
+	}
+	added, work := len(strings.Join(patches, "")), 0
 	for len(operations) > 0 {
 		next := len(operations)
 		if i := slices.IndexFunc(operations, func(o jsonpatch.Operation) bool { return o.Kind() == "copy" }); i >= 0 {
 			next = i + 1
+		}
+		if work += next * (len(raw) + added); work > maxWork {
+			return nil, fmt.Errorf("too many patch operations for an object of %d bytes: operations times bytes may be at most %d", len(raw), maxWork)
 		}
 		var err error
 		if raw, err = operations[:next].Apply(raw); err != nil {

@@ -8,9 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
@@ -167,4 +171,83 @@ func TestAPatchedVMIsRecognized(t *testing.T) {
 	toNew(c)
 	c.Restore.Spec.Patches = []string{`{"op": "remove", "path": "/metadata/annotations/restore.kubevirt.io~1lastRestoreUID"}`}
 	c.run(t, all)
+}
+
+// TestWorkOfPatchesIsBounded has a VM of more than a megabyte and patches that the schemas admit, each of which copies a long list.
+func TestWorkOfPatchesIsBounded(t *testing.T) {
+	const list = "/spec/template/spec/dnsConfig/searches/"
+	for name, operation := range map[string]string{
+		"remove": `{"op": "remove", "path": "` + list + `0"}`,
+		"add":    `{"op": "add", "path": "` + list + `0", "value": ""}`,
+		"move":   `{"op": "move", "from": "` + list + `0", "path": "` + list + `1"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(func(vm *v1.VirtualMachine) {
+				vm.Spec.Template.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: make([]string, 450_000)}
+			})
+			toNew(c)
+			c.Patches = &Patches{}
+			c.Restore.Spec.Patches = []string{"[" + strings.Repeat(operation+",", maxOperations-1) + operation + "]"}
+			for range 10 {
+				c.apply(Next(c.World), all)
+			}
+			failure := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionFailure)
+			if failure == nil || !strings.Contains(failure.Reason, "too many patch operations for an object of ") {
+				t.Errorf("the restore goes on: %+v", c.Restore.Status)
+			}
+			if c.Patches.applied != 1 || c.Target != nil {
+				t.Errorf("patches were applied %d times, the target is %v", c.Patches.applied, c.Target)
+			}
+		})
+	}
+}
+
+// TestPatchesAreAppliedOnce has a restore that is reconciled again and again while it waits.
+func TestPatchesAreAppliedOnce(t *testing.T) {
+	c := newCluster()
+	toNew(c)
+	c.Patches = &Patches{}
+	c.Restore.Spec.Patches = []string{`{"op": "add", "path": "/metadata/annotations/a", "value": "b"}`}
+	modes := c.BindingModes
+	c.BindingModes = nil
+	var last Step
+	for range 10 {
+		last = Next(c.World)
+		c.apply(last, all)
+	}
+	if reason := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionProgressing).Reason; c.Patches.applied != 1 || !strings.Contains(reason, "StorageClass") {
+		t.Errorf("patches were applied %d times while the restore waits: %s", c.Patches.applied, reason)
+	}
+	c.BindingModes = modes
+	for range 3 {
+		Next(c.World)
+	}
+	c.run(t, all)
+	if c.Patches.applied != 1 || c.Target.Annotations["a"] != "b" {
+		t.Errorf("patches were applied %d times, the annotations are %v", c.Patches.applied, c.Target.Annotations)
+	}
+	other := c.Restore.DeepCopy()
+	other.UID = "another"
+	if _, err := c.Patches.apply(other.UID, []byte(`{"metadata":{"annotations":{}}}`), other.Spec.Patches); err != nil || c.Patches.applied != 2 {
+		t.Errorf("another restore: %v, applied %d times", err, c.Patches.applied)
+	}
+}
+
+// TestErrorsAreRetriedLessAndLessOften has a restore that reports an error for a long time.
+func TestErrorsAreRetriedLessAndLessOften(t *testing.T) {
+	c := newCluster()
+	c.BindingModes = nil
+	var delays []time.Duration
+	for range 30 {
+		step := Next(c.World)
+		c.apply(step, all)
+		if step.RequeueAfter > 0 {
+			delays = append(delays, step.RequeueAfter)
+			c.Now = c.Now.Add(step.RequeueAfter)
+		}
+	}
+	want := []time.Duration{retry, retry, 2 * retry, 4 * retry, 8 * retry, 16 * retry, maxRetry, maxRetry}
+	if len(delays) < len(want) || !slices.Equal(delays[:len(want)], want) {
+		t.Errorf("got %v, want %v", delays, want)
+	}
 }

@@ -50,6 +50,8 @@ type World struct {
 	Revisions map[string]*appsv1.ControllerRevision
 	// BindingModes are those of the storage classes by name.
 	BindingModes map[string]storagev1.VolumeBindingMode
+	// Patches applies the patches of the restore. Nil is possible.
+	Patches *Patches
 	// NoDataVolumes is why DataVolumes cannot be read. Nil if DataVolumes is complete.
 	NoDataVolumes error
 }
@@ -114,8 +116,12 @@ type Event struct {
 	Reason, Note string
 }
 
-// retry is the delay after which a restore that reports an error is retried, because not everything that it waits for is watched.
-const retry = 15 * time.Second
+// A restore that reports an error is retried, because not everything that it waits for is watched. The delay grows from retry to maxRetry
+// while it reports errors.
+const (
+	retry    = 15 * time.Second
+	maxRetry = 5 * time.Minute
+)
 
 // stages are the stages of a restore. Each returns false, or an error, until it is done.
 var stages = []func(*scope) (bool, error){

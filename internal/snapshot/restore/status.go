@@ -82,6 +82,18 @@ func (s *scope) report(err error) {
 	s.warn(snapshot.RestoreErrorEvent, "VirtualMachineRestore encountered error "+text)
 	s.step.Check, s.step.Create, s.step.Update, s.step.Delete = nil, nil, nil, nil
 	s.step.RequeueAfter = retry
+	before := conditions.Find(s.reported(), v1beta1.ConditionProgressing)
+	if before != nil && before.Status == corev1.ConditionFalse {
+		s.step.RequeueAfter = min(max(s.Now.Sub(before.LastTransitionTime.Time), retry), maxRetry)
+	}
+}
+
+// reported returns the conditions of the restore as they were read.
+func (s *scope) reported() []v1beta1.Condition {
+	if s.Restore.Status == nil {
+		return nil
+	}
+	return s.Restore.Status.Conditions
 }
 
 // fail ends the restore. Nothing would unlock the target later.

@@ -59,7 +59,7 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	}
 	s.identify(vm)
 	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // As in KubeVirt, patches can rely on annotations being present.
-	vm, err := patched(vm, s.Restore.Spec.Patches)
+	vm, err := s.patched(vm)
 	if err != nil {
 		return nil, err
 	}
