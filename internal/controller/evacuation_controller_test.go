@@ -356,7 +356,7 @@ func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 }
 
 // limits returns a configuration with a limit of migrations from one node.
-func limits(perNode uint32) reconciler.ConfigSource {
+func limits(perNode uint32) reconciler.ConfigFeed {
 	GinkgoHelper()
 	store := clusterconfig.NewStore()
 	Expect(store.Set(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{

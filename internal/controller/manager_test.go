@@ -22,16 +22,20 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	"github.com/vireo-project/vireo/api/snapshot"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/recorder"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
 	"github.com/vireo-project/vireo/internal/controller/node"
@@ -455,6 +459,100 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(store.Set(expanding)).To(Succeed())
 		Eventually(func() *v1.InstancetypeMatcher { return ExpectExists(vm).Spec.Instancetype }, time.Minute).Should(BeNil())
 		Expect(vm.Spec.Template.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+	})
+
+	Describe("finalizers go with their reason, whichever object goes first", func() {
+		type pair struct {
+			// protected has the finalizer, because of reason.
+			protected, reason client.Object
+			finalizer         string
+		}
+		ofPool := func() pair {
+			r := newPools()
+			pool := r.create(builder.MakePool("web").Replicas(1).With(func(s *poolSpec) {
+				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+			}))
+			return pair{builder.MakeVM("web-0").Namespace(r.ns).Obj(), pool, poolFinalizer}
+		}
+		ofSnapshot := func() pair {
+			w := newSnapshots()
+			vm := w.vm(func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
+			return pair{vm, w.request("snap"), snapshot.SourceFinalizer} // It waits for its storage.
+		}
+		ofVM := func() pair {
+			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
+			ExpectCreated(vm)
+			return pair{instanceKey(vm), vm, v1.VirtualMachineInstanceFinalizer}
+		}
+		ofRestore := func() pair {
+			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Strategy(v1.RunStrategyHalted).Obj()
+			of := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "back"}}
+			of.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
+			of.Spec.VirtualMachineSnapshotName = "missing"
+			ExpectCreated(vm, of)
+			return pair{of, vm, snapshot.VirtualMachineRestoreFinalizer}
+		}
+		remove := func(o client.Object) { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, o))).To(Succeed()) }
+		detach := func(o client.Object) {
+			Eventually(func() error {
+				ExpectExists(o).SetOwnerReferences(nil)
+				return k8sClient.Update(ctx, o)
+			}).Should(Succeed())
+		}
+		DescribeTable("as here", func(of func() pair, leave func(client.Object), reasonFirst bool) {
+			p := of()
+			protects := func() bool {
+				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(p.protected), p.protected)
+				return err == nil && controllerutil.ContainsFinalizer(p.protected, p.finalizer)
+			}
+			Eventually(protects, time.Minute).Should(BeTrue())
+			if reasonFirst {
+				remove(p.reason)
+				leave(p.protected)
+			} else {
+				leave(p.protected)
+				remove(p.reason)
+			}
+			Eventually(func() bool {
+				return apierrors.IsNotFound(k8sClient.Get(ctx, client.ObjectKeyFromObject(p.reason), p.reason))
+			}, time.Minute).Should(BeTrue())
+			Eventually(protects, time.Minute).Should(BeFalse())
+			Consistently(protects, time.Second).Should(BeFalse())
+		},
+			Entry("a VM of a pool, the pool first", ofPool, remove, true),
+			Entry("a VM of a pool, the VM first", ofPool, remove, false),
+			Entry("a VM that is taken out of a pool, the pool first", ofPool, detach, true),
+			Entry("a VM that is taken out of a pool, the VM first", ofPool, detach, false),
+			Entry("the VM of a snapshot, the snapshot first", ofSnapshot, remove, true),
+			Entry("the VM of a snapshot, the VM first", ofSnapshot, remove, false),
+			Entry("the VMI of a VM, the VM first", ofVM, remove, true),
+			Entry("the VMI of a VM, the VMI first", ofVM, remove, false),
+			Entry("a restore, its target first", ofRestore, remove, true),
+			Entry("a restore, the restore first", ofRestore, remove, false),
+		)
+	})
+
+	It("reconciles VMs when a setting changes that they depend on", func() {
+		rollout := func(strategy v1.VMRolloutStrategy) {
+			GinkgoHelper()
+			changed := kubeVirt.DeepCopy()
+			changed.Spec.Configuration.VMRolloutStrategy = &strategy
+			Expect(store.Set(changed)).To(Succeed())
+		}
+		rollout(v1.VMRolloutStrategyStage)
+		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
+		ExpectCreated(vm)
+		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
+		Eventually(func() error {
+			ExpectExists(vm).Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"}
+			return k8sClient.Update(ctx, vm)
+		}).Should(Succeed())
+		restart := func() bool {
+			return conditions.IsTrue(ExpectExists(vm).Status.Conditions, v1.VirtualMachineRestartRequired)
+		}
+		Eventually(restart, time.Minute).Should(BeTrue())
+		rollout(v1.VMRolloutStrategyLiveUpdate)
+		Eventually(restart, time.Minute).Should(BeFalse())
 	})
 
 	It("follows the labels of namespaces that select VMs for the tracking of changed blocks", func() {

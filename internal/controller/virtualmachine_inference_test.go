@@ -129,7 +129,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		}}))
 		refused, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(refused.RequeueAfter).NotTo(BeZero())
+		Expect(refused).NotTo(BeZero())
 		failure(vm, "ServiceAccount default has insufficient permissions in clone source namespace "+golden)
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
 

@@ -144,7 +144,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
 		again, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(again.RequeueAfter).NotTo(BeZero())
+		Expect(again).NotTo(BeZero())
 		Expect(ExpectExists(vm).Spec.Instancetype).To(HaveField("Name", "big"))
 		m.writes.Stale = nil
 		_, err = m.reconcile(vm)

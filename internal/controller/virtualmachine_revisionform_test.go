@@ -20,6 +20,12 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
+// orphan removes the owner of a revision as the garbage collector does.
+func orphan(revision *appsv1.ControllerRevision, owner client.Object) error {
+	patch := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"$patch":"delete","uid":%q}],"uid":%q}}`, owner.GetUID(), revision.UID)
+	return k8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
+}
+
 var _ = Describe("The revision of a VirtualMachine's start", func() {
 	var m *vmHarness
 	BeforeEach(func() { m = newVMHarness() })
@@ -34,9 +40,6 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 	}
 	patch := func(revision *appsv1.ControllerRevision, body string) error {
 		return k8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
-	}
-	orphan := func(revision *appsv1.ControllerRevision, vm *v1.VirtualMachine) error {
-		return patch(revision, fmt.Sprintf(`{"metadata":{"ownerReferences":[{"$patch":"delete","uid":%q}],"uid":%q}}`, vm.UID, revision.UID))
 	}
 
 	It("can be orphaned by the garbage collector and labeled", func() {

@@ -154,7 +154,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		w.expectReconciled(limited, "patch VirtualMachineInstance/status")
 		wants(limited, 1, "4Gi")
 		result := w.expectReconciled(limited, resizes, "patch VirtualMachineInstance/status")
-		Expect(result.RequeueAfter).NotTo(BeZero())
+		Expect(result).NotTo(BeZero())
 		Expect(ExpectExists(limited)).To(haveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
 		Expect(ExpectExists(podOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
 		w.expectReconciled(limited, resizes)

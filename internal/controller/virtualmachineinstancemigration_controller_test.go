@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -164,7 +163,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.remove(podOf(vmi))
 		m.writes.Stale = behind
-		Expect(m.reconcile(vmi)).To(HaveField("RequeueAfter", Equal(reconciler.ConflictRetry)))
+		Expect(m.reconcile(vmi)).To(HaveField("Requeue", BeTrue()))
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 		m.writes.Stale = nil
 		m.reconcileAll(vmim)

@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -191,6 +194,29 @@ var _ = Describe("VirtualMachinePool", func() {
 			}
 		})
 
+		It("costs no list of a whole namespace, however many VMs are deleted", func() {
+			pool := r.running(builder.MakePool("web").Replicas(20).With(withDisk(poolv1.StatePreservationOffline)))
+			dv, _ := disk(r.vm("web-0"))
+			lists := 0
+			r.Reconciler.APIReader = interceptor.NewClient(asController, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					lists++
+					_, metadata := list.(*metav1.PartialObjectMetadataList)
+					Expect(metadata).To(BeTrue(), "%T has whole objects", list)
+					Expect((&client.ListOptions{}).ApplyOptions(opts).Limit).NotTo(BeZero())
+					return c.List(ctx, list, opts...)
+				},
+			})
+			r.scale(pool, 0)
+			r.expectReconciled(pool, append(slices.Repeat([]string{deleteVM}, 20), patchPoolStatus)...)
+			Expect(lists).To(Equal(2), "VMs and VMIs")
+			_, err := r.reconcile(pool)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(lists).To(Equal(2))
+			Expect(hasOwner(ExpectExists(dv))).To(BeFalse())
+			Expect(r.names()).To(BeEmpty())
+		})
+
 		It("goes with the VM by default, and if the VM was deleted in the foreground", func() {
 			pool := r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationDisabled)))
 			dv, claim := disk(r.vm("web-0"))
@@ -285,6 +311,15 @@ var _ = Describe("VirtualMachinePool", func() {
 			r.expectReconciled(pool, patchVM, patchVM)
 			Expect(r.names()).To(Equal([]string{"web-1"}))
 			Expect(r.vm("web-1").Finalizers).To(BeEmpty())
+		})
+
+		It("releases a VM that was detached just before", func() {
+			pool := r.running(builder.MakePool("web").Replicas(1))
+			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.OwnerReferences, vm.Labels = nil, nil })
+			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			ExpectGone(pool)
+			r.expectReconciled(pool, patchVM)
+			Expect(r.vm("web-0").Finalizers).To(BeEmpty())
 		})
 
 		It("removes the finalizer that KubeVirt set, and no other", func() {

@@ -4,13 +4,16 @@
 package controller
 
 import (
+	"encoding/json"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -155,6 +158,60 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.expectReconciled(pool)
 		})
 
+		// unsort replaces a revision by one whose keys have the order of the fields of Go's struct, as KubeVirt and earlier versions wrote it.
+		unsort := func(pool *poolv1.VirtualMachinePool, labels map[string]string) *appsv1.ControllerRevision {
+			GinkgoHelper()
+			sorted := ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}})
+			raw, err := json.Marshal(pool.Spec)
+			Expect(err).NotTo(HaveOccurred())
+			old := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: raw}, Revision: 1}
+			old.Namespace, old.Name, old.Labels, old.OwnerReferences = r.ns, "web-1", labels, sorted.OwnerReferences
+			Expect(k8sClient.Delete(ctx, sorted)).To(Succeed())
+			ExpectCreated(old)
+			Expect(orphan(old, pool)).To(MatchError(ContainSubstring("field is immutable")))
+			return old
+		}
+		expectOrphaned := func(pool *poolv1.VirtualMachinePool, data []byte) {
+			GinkgoHelper()
+			revision := ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}})
+			if data != nil {
+				Expect(revision.Data.Raw).To(MatchJSON(data))
+			}
+			Expect(orphan(revision, pool)).To(Succeed())
+			Expect(r.revisions()).To(Equal([]string{"web-1"}))
+		}
+		ours := func(pool *poolv1.VirtualMachinePool) map[string]string {
+			return map[string]string{v1.CreatedByLabel: string(pool.UID)}
+		}
+
+		It("can be orphaned by the garbage collector", func() {
+			pool := r.create(builder.MakePool("web"))
+			r.settle(pool)
+			expectOrphaned(pool, nil)
+		})
+
+		It("are replaced by ones of the same name and content if their keys are not sorted, also of a paused pool", func() {
+			pool := r.create(builder.MakePool("web"))
+			r.settle(pool)
+			old := unsort(pool, ours(pool))
+			r.change(pool, func(s *poolSpec) { s.Paused = true })
+			r.settle(pool)
+			expectOrphaned(pool, old.Data.Raw)
+		})
+
+		DescribeTable("are sorted while the pool is being orphaned", func(labels func(*poolv1.VirtualMachinePool) map[string]string) {
+			pool := r.create(builder.MakePool("web"))
+			r.settle(pool)
+			old := unsort(pool, labels(pool))
+			Expect(k8sClient.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			r.expectReconciled(pool, createRevision, deleteRevision, createRevision, deleteRevision)
+			r.expectReconciled(pool)
+			expectOrphaned(pool, old.Data.Raw)
+		},
+			Entry("those of an earlier version", ours),
+			Entry("those of KubeVirt, which have no label", func(*poolv1.VirtualMachinePool) map[string]string { return nil }),
+		)
+
 		It("that cannot be deleted are reported", func() {
 			pool := r.running(builder.MakePool("web").Replicas(0))
 			r.change(pool, hostname("b"))
@@ -219,7 +276,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			}
 			result, err := r.reconcile(pool)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			Expect(result).NotTo(BeZero())
 			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(pool)).To(haveNoPoolConditions())
 		})

@@ -160,13 +160,13 @@ func templateSize(vm *v1.VirtualMachine, volume *v1.Volume) *resource.Quantity {
 	return nil
 }
 
-// maxLabelBytes limits the labels of all VMs. 10,000 VMs with ten labels of 60 bytes take a quarter of it. It is in memory
+// MaxLabelBytes limits the labels of all VMs. 10,000 VMs with ten labels of 60 bytes take a quarter of it. It is in memory
 // metrics.LabelCopies times at most, which is a quarter of virt-controller's memory limit; the caches of so many VMs take half.
-const maxLabelBytes = 64 << 20
+const MaxLabelBytes = 64 << 20
 
 // Labels returns the budget for the labels that a filter selects.
 func Labels(filter *metrics.LabelFilter) *metrics.LabelBudget {
-	return &metrics.LabelBudget{Filter: filter, Prefix: "label_", Bytes: maxLabelBytes}
+	return &metrics.LabelBudget{Filter: filter, Prefix: "label_", Bytes: MaxLabelBytes}
 }
 
 // labelsOf returns the labels of a VM and of its template, whose values prevail, as in KubeVirt.

@@ -242,7 +242,7 @@ func TestLabelsOfAllVMsAreLimited(t *testing.T) {
 			}
 		}
 	}
-	if got["fleet"] != 10_000 || got["hostile"] == 0 || got["hostile"] > 5_000 || size > maxLabelBytes {
+	if got["fleet"] != 10_000 || got["hostile"] == 0 || got["hostile"] > 5_000 || size > MaxLabelBytes {
 		t.Errorf("labels have %d bytes, of VMs %v", size, got)
 	}
 }

@@ -6,11 +6,17 @@ package reconciler
 import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
 
+// Fair returns the options of a controller of a namespaced kind: its queue is fair, and this many requests are served at a time.
+func Fair(workers int) controller.Options {
+	return controller.Options{MaxConcurrentReconciles: workers, NewQueue: NewFairQueue}
+}
+
 // NewFairQueue makes a controller's queue in which namespaces take turns: however many requests one namespace has, a request of another one
-// waits for at most one of each. It is for controllers whose requests are costly. It has no priorities, so the objects that exist when
-// virt-controller starts are not reconciled after all others.
+// waits for at most one of each. It has no priorities, so the objects that exist when virt-controller starts are not reconciled after all
+// others.
 func NewFairQueue(name string, limiter workqueue.TypedRateLimiter[ctrl.Request]) workqueue.TypedRateLimitingInterface[ctrl.Request] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[ctrl.Request]{
 		Name: name,

@@ -63,6 +63,28 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	}
 }
 
+// A tenant's object is served third at the latest, whatever another tenant does with five thousand.
+func TestAQueueOfOneNamespaceDoesNotDelayAnother(t *testing.T) {
+	queue := newFairQueue(t)
+	for i := range 5000 {
+		queue.Add(requestIn("hostile", strconv.Itoa(i)))
+	}
+	for i := range 100 {
+		queue.Add(requestIn("other", strconv.Itoa(i)))
+		for place := 1; ; place++ {
+			request, _ := queue.Get()
+			queue.Add(request) // it is changed while it is reconciled
+			queue.Done(request)
+			if request.Namespace == "other" {
+				if place > 3 {
+					t.Fatalf("request %d of the other namespace was served after %d of the first", i, place-1)
+				}
+				break
+			}
+		}
+	}
+}
+
 // A request that is added while it is served is served again afterwards, and one that failed after a delay.
 func TestFairQueueRepeats(t *testing.T) {
 	queue, request := newFairQueue(t), requestIn("a", "1")

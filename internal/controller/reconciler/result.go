@@ -12,9 +12,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// ConflictRetry is the delay before the next reconciliation after a conflict, which gives the cache time to receive the other write.
-const ConflictRetry = 50 * time.Millisecond
-
 // ErrBusy is the error of a reconciliation that waits for another one of its namespace. It is repeated after BusyRetry, and takes no worker
 // meanwhile.
 var ErrBusy = errors.New("another reconciliation of the namespace does the same")
@@ -23,18 +20,37 @@ var ErrBusy = errors.New("another reconciliation of the namespace does the same"
 const BusyRetry = 500 * time.Millisecond
 
 // Result returns the result of a reconciliation that failed with err or is to be repeated after a delay. A conflict is not reported as an
-// error, because the next reconciliation starts from the API server's version. Nor is ErrBusy.
+// error, because the next reconciliation starts from the API server's version; nor is ErrBusy. If they are joined with other errors, those
+// are reported.
 func Result(err error, after time.Duration) (ctrl.Result, error) {
-	if err == nil {
+	switch failure := Failure(err); {
+	case failure != nil:
+		return ctrl.Result{}, failure
+	case apierrors.IsConflict(err):
+		// The queue's delay grows as long as the conflicts last, while the cache has not received the other write.
+		return ctrl.Result{Requeue: true}, nil //nolint:staticcheck // RequeueAfter would reset the queue's delay, and an error be logged.
+	case err != nil:
+		return ctrl.Result{RequeueAfter: BusyRetry}, nil
+	default:
 		return ctrl.Result{RequeueAfter: after}, nil
 	}
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: ConflictRetry}, nil
+}
+
+// Failure returns what of an error is a failure: all but the conflicts, and ErrBusy, that are joined in it. It returns nil if there is
+// nothing else.
+func Failure(err error) error {
+	if !apierrors.IsConflict(err) && !errors.Is(err, ErrBusy) {
+		return err
 	}
-	if errors.Is(err, ErrBusy) {
-		return ctrl.Result{RequeueAfter: BusyRetry}, nil
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		return nil
 	}
-	return ctrl.Result{}, err
+	var failures []error
+	for _, e := range joined.Unwrap() {
+		failures = append(failures, Failure(e))
+	}
+	return errors.Join(failures...)
 }
 
 // Now returns the time of a clock, or of the system's if the clock is nil.

@@ -6,11 +6,13 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -48,6 +50,28 @@ func OnConfig(config ConfigFeed, delay time.Duration, find handler.MapFunc) sour
 			go func() {
 				for _, request := range find(ctx, nil) {
 					queue.AddAfter(request, delay)
+				}
+			}()
+		})
+		return nil
+	})
+}
+
+// OnSettings enqueues what find returns when the settings have changed that a kind reads from the configuration.
+func OnSettings[T any](config ConfigFeed, settings func(*clusterconfig.Config) T, find func(context.Context) []ctrl.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+		// All objects are reconciled when the manager starts.
+		before := settings(ptr.To(config.Current()))
+		config.Subscribe(func(c clusterconfig.Config) {
+			now := settings(&c)
+			if reflect.DeepEqual(before, now) {
+				return
+			}
+			before = now
+			// The list may wait for the cache, and a subscriber must not block.
+			go func() {
+				for _, request := range find(ctx) {
+					queue.Add(request)
 				}
 			}()
 		})

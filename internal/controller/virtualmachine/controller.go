@@ -15,12 +15,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
@@ -81,14 +79,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
-		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToExpand)).
-		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToTrack)).
+		WatchesRawSource(reconciler.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.vmsOfNamespace),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
 			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(classChanged)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers})
+		WithOptions(reconciler.Fair(vmWorkers))
 	for _, class := range reference.Classes {
 		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {
 			controlled.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(r.vmsThatWaitFor(kind)), builder.WithPredicates(specChanged))
@@ -103,9 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
 		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
-		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
-		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy, CPUAllocationRatio: config.CPUAllocationRatio,
-		HotplugVolumes: config.HotplugVolumes, EphemeralVolumes: config.IsEnabled(clusterconfig.GateHotplug), Tracking: trackingOf(&config),
+		Settings: settingsOf(&config),
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -52,12 +51,4 @@ func (s *Scope) expandReferences(ctx context.Context) error {
 		class.SetRef(&s.Status, nil)
 	}
 	return nil
-}
-
-// vmsToExpand returns the VMs that the configuration may say to expand.
-func (r *Reconciler) vmsToExpand(ctx context.Context, _ client.Object) []ctrl.Request {
-	if policy := r.Config.Current().InstancetypeReferencePolicy; policy != v1.Expand && policy != v1.ExpandAll {
-		return nil
-	}
-	return r.find(ctx, client.MatchingFields{referringIndex: refers})
 }

@@ -252,7 +252,6 @@ func (s *Scope) storeReference(ctx context.Context, object client.Object) error 
 	if err != nil {
 		return err
 	}
-	metav1.SetMetaDataAnnotation(&revision.ObjectMeta, dataFormAnnotation, dataFormSorted)
 	err = s.Client.Create(ctx, revision.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
 		if err != nil {
@@ -308,7 +307,7 @@ func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, nam
 		return nil, nil
 	}
 	if reference.IsLatest(revision.Labels) {
-		return nil, s.sortRevision(ctx, key)
+		return nil, s.sorter().Sort(ctx, key, nil)
 	}
 	object, err := class.Decode(revision)
 	if err != nil {

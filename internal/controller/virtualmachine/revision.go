@@ -15,11 +15,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
@@ -48,7 +48,7 @@ func recordRevision(ctx context.Context, s *Scope) error {
 		return err
 	}
 	annotations := map[string]string{
-		firmware.IdentityAnnotation: string(identityOf(s.VM, revisions)), dataFormAnnotation: dataFormSorted,
+		firmware.IdentityAnnotation: string(identityOf(s.VM, revisions)),
 	}
 	for _, class := range reference.Classes {
 		matcher, ref := class.MatcherOf(&s.VM.Spec), class.RefOf(&s.Status)
@@ -58,13 +58,6 @@ func recordRevision(ctx context.Context, s *Scope) error {
 			spec[class.Field] = matcher
 			annotations[referenceAnnotation(class)] = matcher.RevisionName
 		}
-	}
-	raw, err := json.Marshal(map[string]any{"spec": spec})
-	if err == nil {
-		raw, err = reference.SortKeys(raw)
-	}
-	if err != nil {
-		return fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	revision := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -76,8 +69,10 @@ func recordRevision(ctx context.Context, s *Scope) error {
 				*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind),
 			},
 		},
-		Data:     runtime.RawExtension{Raw: raw},
 		Revision: s.VM.Generation,
+	}
+	if err := controllerrevision.SetData(revision, map[string]any{"spec": spec}); err != nil {
+		return fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	if err := s.Client.Create(ctx, revision); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ControllerRevision %s: %w", name, err)
@@ -123,8 +118,6 @@ func deleteOldRevisions(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-const revisionKind = "ControllerRevision"
-
 // listStartRevisions lists the VM's start revisions without their data.
 func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	revisions, err := listRevisions(ctx, s)
@@ -134,15 +127,21 @@ func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMe
 // listRevisions lists the metadata of the VM's revisions: those of its starts, and those of its instance type and preference. The cache
 // does not store their data.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(revisionKind + "List"))
-	err := s.Client.List(ctx, list, client.InNamespace(s.VM.Namespace),
-		client.MatchingFields{reconciler.CreatedByIndex: string(s.VM.UID)})
+	return reconciler.OwnRevisions(ctx, s.Client, s.VM)
+}
+
+// sorter sorts the keys of the VM's revisions.
+func (s *Scope) sorter() reconciler.RevisionSorter {
+	return reconciler.RevisionSorter{Client: s.Client, APIReader: s.APIReader, Owner: s.VM}
+}
+
+// sortRevisions sorts the keys of the VM's revisions that are not sorted.
+func sortRevisions(ctx context.Context, s *Scope) error {
+	revisions, err := listRevisions(ctx, s)
 	if err != nil {
-		return nil, fmt.Errorf("list the ControllerRevisions of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+		return err
 	}
-	// Every user who may write ControllerRevisions can set the label.
-	return slices.DeleteFunc(list.Items, func(r metav1.PartialObjectMetadata) bool { return !metav1.IsControlledBy(&r, s.VM) }), nil
+	return s.sorter().SortAll(ctx, revisions)
 }
 
 // startedFrom returns the name of the start revision of the instance, or "".

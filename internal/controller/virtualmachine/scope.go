@@ -22,11 +22,11 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
-	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Scope is one reconciliation of one VM.
@@ -47,21 +47,8 @@ type Scope struct {
 	VM *v1.VirtualMachine
 	// Status is the status to write.
 	Status v1.VirtualMachineStatus
-	// LiveUpdate reports whether changes of the template are applied to a running instance where possible. Otherwise they take
-	// effect at the next start.
-	LiveUpdate bool
-	// HotplugVolumes reports whether volumes are plugged into running guests.
-	HotplugVolumes bool
-	// EphemeralVolumes reports whether volumes that were plugged into the VMI of a VM only stay plugged.
-	EphemeralVolumes bool
-	// CPUAllocationRatio is the number of vCPUs for one CPU of the node.
-	CPUAllocationRatio int
-	// ReferencePolicy is whether the VM keeps referring to its instance type and preference.
-	ReferencePolicy v1.InstancetypeReferencePolicy
-	// Tracking is which VMs have their changed blocks tracked.
-	Tracking Tracking
-	// LiveMetadata are the annotations and labels of the template that are copied to a running instance.
-	LiveMetadata podspec.LiveMetadata
+	// Settings are those of the cluster.
+	Settings
 	// Strategy is the run strategy in force.
 	Strategy v1.VirtualMachineRunStrategy
 	// VMI is the VM's instance, or nil if there is none or it has another owner.
@@ -116,8 +103,8 @@ type failureEvent struct{ reason, action, note string }
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.VM.Status.DeepCopy()
 	err := act(ctx, s)
-	if err != nil && s.Failure == nil && !apierrors.IsConflict(err) {
-		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: err.Error()}
+	if failure := reconciler.Failure(err); failure != nil && s.Failure == nil {
+		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: failure.Error()}
 	}
 	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s), setTracking(ctx, s))
 	// 1. The status is written even if a phase failed: it reports the failure.

@@ -8,7 +8,6 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
@@ -21,11 +20,6 @@ type Tracking struct {
 	// Enabled reports whether the feature gate is on, and Selected which VMs are tracked.
 	Enabled  bool
 	Selected clusterconfig.TrackedVMs
-}
-
-// trackingOf returns the part of a configuration about the tracking of changed blocks.
-func trackingOf(c *clusterconfig.Config) Tracking {
-	return Tracking{Enabled: c.IsEnabled(clusterconfig.GateIncrementalBackup), Selected: c.ChangedBlockTracking}
 }
 
 // setTracking sets whether the changed blocks of the VM's disks are tracked, or will be after its next start. It keeps the state if the VM
@@ -86,22 +80,4 @@ func (r *Reconciler) vmsOfNamespace(ctx context.Context, namespace client.Object
 		return nil
 	}
 	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineList{}, client.InNamespace(namespace.GetName()))
-}
-
-// vmsToTrack returns the VMs whose state may change with the configuration.
-func (r *Reconciler) vmsToTrack(ctx context.Context, _ client.Object) []ctrl.Request {
-	list := &v1.VirtualMachineList{}
-	if err := r.Client.List(ctx, list); err != nil {
-		log.FromContext(ctx).Error(err, "Cannot list the VMs whose changed blocks may be tracked")
-		return nil
-	}
-	config := r.Config.Current()
-	none := config.ChangedBlockTracking.None()
-	var requests []ctrl.Request
-	for i := range list.Items {
-		if vm := &list.Items[i]; !none || vm.Status.ChangedBlockTracking != nil {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
-		}
-	}
-	return requests
 }

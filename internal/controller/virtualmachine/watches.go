@@ -29,23 +29,14 @@ const claimIndex = "spec.template.spec.volumes.persistentVolumeClaim"
 // do not concern a VM.
 const referenceIndex = "waits-for-reference"
 
-// referringIndex finds VMs with an instance type or a preference, by the value refers.
-const referringIndex, refers = "has-references", "true"
-
 func indexForVMs(indexer client.FieldIndexer) error {
 	revision := &metav1.PartialObjectMetadata{}
-	revision.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(revisionKind))
+	revision.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"))
 	return reconciler.AddIndexes(
 		indexer,
 		reconciler.IndexBy(revision, reconciler.CreatedByIndex, func(r *metav1.PartialObjectMetadata) []string { return reconciler.CreatedBy(r) }),
 		reconciler.IndexBy(&v1.VirtualMachine{}, claimIndex, ClaimNames),
 		reconciler.IndexBy(&v1.VirtualMachine{}, referenceIndex, reference.Waiting),
-		reconciler.IndexBy(&v1.VirtualMachine{}, referringIndex, func(vm *v1.VirtualMachine) []string {
-			if !hasReferences(&vm.Spec) {
-				return nil
-			}
-			return []string{refers}
-		}),
 		reconciler.IndexBy(&v1.VirtualMachine{}, reconciler.DataVolumeIndex, func(vm *v1.VirtualMachine) []string {
 			if len(DataVolumeNames(vm)) == 0 {
 				return nil

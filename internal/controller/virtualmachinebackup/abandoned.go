@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,7 @@ func (a Abandoned) setupWithManager(mgr ctrl.Manager) error {
 		Named("abandonedbackup").
 		For(&v1.VirtualMachineInstance{}, builder.WithPredicates(isHeld, backupChanged)).
 		Watches(&v1alpha1.VirtualMachineBackup{}, handler.EnqueueRequestsFromMapFunc(a.guestsOf), builder.WithPredicates(isAbandoned)).
+		WithOptions(reconciler.Fair(workers)).
 		Complete(a)
 }
 
@@ -69,12 +71,14 @@ func (a Abandoned) without(ctx context.Context, vmi *v1.VirtualMachineInstance) 
 // cleanUpAbandoned takes the next step for each backup that has something in the VMI and is gone. The backups are read from the API server
 // after the VMI: the cache may lack a new one, while one that has written to the VMI existed before that.
 func (s *scope) cleanUpAbandoned(ctx context.Context) error {
-	backups := &v1alpha1.VirtualMachineBackupList{}
-	if err := s.APIReader.List(ctx, backups, client.InNamespace(s.vmi.Namespace)); err != nil {
-		return fmt.Errorf("list the VirtualMachineBackups of namespace %s: %w", s.vmi.Namespace, err)
+	holders := plan.Holders(s.vmi)
+	backups, err := reconciler.Current[v1alpha1.VirtualMachineBackup](ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackup"),
+		s.vmi.Namespace, nil, func(b metav1.Object) bool { return slices.Contains(holders, string(b.GetUID())) })
+	if err != nil {
+		return err
 	}
-	for _, uid := range plan.Holders(s.vmi) {
-		if slices.ContainsFunc(backups.Items, func(b v1alpha1.VirtualMachineBackup) bool { return string(b.UID) == uid && isUnfinished(&b) }) {
+	for _, uid := range holders {
+		if slices.ContainsFunc(backups, func(b v1alpha1.VirtualMachineBackup) bool { return string(b.UID) == uid && isUnfinished(&b) }) {
 			continue
 		}
 		before := s.vmi

@@ -15,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -25,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
-// workers is how many backups are reconciled at the same time. KubeVirt's value.
+// workers is how many backups are reconciled at the same time, KubeVirt's value. As many trackers are, and VMIs that backups have abandoned.
 const workers = 3
 
 // Pods reads the Pods of exporters and enqueues their backups.
@@ -82,7 +81,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimComesOrGoes)).
 		Watches(&exportv1.VirtualMachineExport{}, handler.EnqueueRequestsFromMapFunc(ofExport)).
 		WatchesRawSource(r.Pods.Source(ofExporter)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(reconciler.Fair(workers)).
 		Complete(r)
 }
 

@@ -146,11 +146,16 @@ func (s *scope) checkpoints(ctx context.Context, vm string) ([]string, error) {
 	if s.tracker == nil || s.vmi.Status.DiskBackup != nil || plan.Ended(s.backup) {
 		return nil, nil
 	}
-	list := &v1alpha1.VirtualMachineBackupTrackerList{}
-	if err := s.APIReader.List(ctx, list, client.InNamespace(s.backup.Namespace)); err != nil {
+	cached := &v1alpha1.VirtualMachineBackupTrackerList{}
+	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the trackers of VirtualMachine %s: %w", s.key(vm), err)
 	}
-	return plan.Checkpoints(list.Items, s.vmi), nil
+	trackers, err := reconciler.Current(ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackupTracker"), s.backup.Namespace,
+		cached.Items, all)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Checkpoints(trackers, s.vmi), nil
 }
 
 // findVM returns the name of the VM whose VMI has something of the backup, otherwise that of the source, or nothing. They differ if the
@@ -163,19 +168,32 @@ func (s *scope) findVM(ctx context.Context) (string, error) {
 	}
 	cached := &v1.VirtualMachineInstanceList{}
 	err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.MatchingFields{GuestIndex: string(s.backup.UID)})
-	if err == nil && len(cached.Items) == 0 && (s.tracker == nil || s.tracker.CreationTimestamp.After(s.backup.CreationTimestamp.Time)) {
-		err = s.APIReader.List(ctx, cached, client.InNamespace(s.backup.Namespace))
+	vmis := cached.Items
+	if err == nil && len(vmis) == 0 && (s.tracker == nil || s.tracker.CreationTimestamp.After(s.backup.CreationTimestamp.Time)) {
+		vmis, err = s.currentVMIs(ctx)
 	}
 	if err != nil {
 		return "", fmt.Errorf("list the VirtualMachineInstances of the namespace %s that may have the backup %s: %w", s.backup.Namespace, s.backup.Name, err)
 	}
-	for i := range cached.Items {
-		if plan.Has(&cached.Items[i], s.backup) {
-			return cached.Items[i].Name, nil
+	for i := range vmis {
+		if plan.Has(&vmis[i], s.backup) {
+			return vmis[i].Name, nil
 		}
 	}
 	return vm, nil
 }
+
+// currentVMIs returns the VMIs of the namespace as they are on the API server.
+func (s *scope) currentVMIs(ctx context.Context) ([]v1.VirtualMachineInstance, error) {
+	cached := &v1.VirtualMachineInstanceList{}
+	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	return reconciler.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.backup.Namespace, cached.Items, all)
+}
+
+// all selects every object of a list.
+func all(metav1.Object) bool { return true }
 
 // readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
 // something of this backup: then it did. It also reports whether there is no such VM.

@@ -31,6 +31,7 @@ func (t trackers) setupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachinebackuptracker").
 		For(&v1alpha1.VirtualMachineBackupTracker{}).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(t.trackersOf), builder.WithPredicates(guestStarts)).
+		WithOptions(reconciler.Fair(workers)).
 		Complete(t)
 }
 

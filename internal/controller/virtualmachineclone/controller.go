@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
@@ -59,7 +58,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfVM)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesToVM), builder.WithPredicates(isDeleted)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfClaim)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: cloneWorkers}).
+		WithOptions(reconciler.Fair(cloneWorkers)).
 		Complete(r)
 }
 

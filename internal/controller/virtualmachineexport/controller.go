@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -46,7 +45,7 @@ type Reconciler struct {
 	// VolumeSnapshots reads VolumeSnapshots from a cache, where the cluster has them.
 	VolumeSnapshots volumesnapshot.Reader
 	// Config is the cluster's configuration.
-	Config reconciler.ConfigSource
+	Config reconciler.ConfigFeed
 	// Namespace is the install namespace.
 	Namespace string
 	// Clock gives the time; nil means the system's clock.
@@ -97,7 +96,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.VirtualMachineBackup{}, exportsOfSource(kindBackup)).
 		WatchesRawSource(r.DataVolumes.Source(r.exportsOfDataVolume)).
 		WatchesRawSource(r.Pods.Source(exportOfPod)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NewQueue: reconciler.NewFairQueue}).
+		WatchesRawSource(reconciler.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
+			return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{}, client.UnsafeDisableDeepCopy)
+		})).
+		WithOptions(reconciler.Fair(workers)).
 		Complete(r)
 }
 

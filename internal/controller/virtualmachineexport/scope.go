@@ -59,7 +59,7 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	s.requeueAfter = step.RequeueAfter
 	failure := s.apply(ctx, world, step)
-	if apierrors.IsConflict(failure) || ctx.Err() != nil {
+	if failure != nil && reconciler.Failure(failure) == nil || ctx.Err() != nil {
 		return errors.Join(failure, ctx.Err())
 	}
 	status := step.Status

@@ -201,13 +201,19 @@ func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
 	return err
 }
 
-// readConfig reads the configuration of the installation, and the CA of exporters.
-func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
-	config := s.Config.Current()
-	w.Config = plan.Config{
+// settingsOf returns the settings of a configuration that concern exports. A change of them enqueues all exports. The lifetimes of
+// certificates apply to the next ones.
+func settingsOf(config *clusterconfig.Config) plan.Config {
+	return plan.Config{
 		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Resources: config.ExporterResources, Verbosity: config.Verbosity.Controller,
 		OCI: config.IsEnabled(clusterconfig.GateOCIExport),
 	}
+}
+
+// readConfig reads the configuration of the installation, and the CA of exporters.
+func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
+	config := s.Config.Current()
+	w.Config = settingsOf(&config)
 	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.Exporter.AuthoritySecret()}
 	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)
 	if err != nil {

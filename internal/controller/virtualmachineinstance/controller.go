@@ -18,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -107,7 +106,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.unassigned)).
 		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
+		WithOptions(reconciler.Fair(vmiWorkers)).
 		Complete(r.syncs.Wrap(r))
 }
 

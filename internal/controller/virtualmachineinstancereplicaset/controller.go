@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -56,7 +55,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&v1.VirtualMachineInstance{}, builder.WithPredicates(changesReplicas)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.adopters),
 			builder.WithPredicates(changesReplicas)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: replicaSetWorkers}).
+		WithOptions(reconciler.Fair(replicaSetWorkers)).
 		Complete(r)
 }
 

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
@@ -23,6 +22,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // defaultReplicas applies to a set without spec.replicas. KubeVirt's value.
@@ -151,16 +151,16 @@ func readSelector(s *Scope) bool {
 
 // refresh replaces the VMIs of the cache by those of the API server.
 func refresh(ctx context.Context, s *Scope) error {
-	list := &v1.VirtualMachineInstanceList{}
-	err := s.APIReader.List(ctx, list, client.InNamespace(s.Set.Namespace), client.MatchingLabelsSelector{Selector: s.Selector})
+	owned := func(vmi metav1.Object) bool {
+		return metav1.IsControlledBy(vmi, s.Set) && s.Selector.Matches(labels.Set(vmi.GetLabels()))
+	}
+	current, err := reconciler.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.Set.Namespace, s.Neighbors, owned)
 	if err != nil {
-		return fmt.Errorf("list VirtualMachineInstances %s of namespace %s: %w", s.Selector, s.Set.Namespace, err)
+		return err
 	}
 	s.Instances = nil
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], s.Set) {
-			s.Instances = append(s.Instances, &list.Items[i])
-		}
+	for i := range current {
+		s.Instances = append(s.Instances, &current[i])
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 // fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(reason, action, message string, err error) {
-	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
+	if err = reconciler.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &Failure{Reason: reason, Message: err.Error(), action: action, note: fmt.Sprintf(message, err)}

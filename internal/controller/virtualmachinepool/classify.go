@@ -157,7 +157,9 @@ func leftovers(name string, uid types.UID, vms []v1.VirtualMachine) []*v1.Virtua
 	var found []*v1.VirtualMachine
 	for i := range vms {
 		vm := &vms[i]
-		if slices.Contains(vm.Finalizers, poolapi.VirtualMachinePoolControllerFinalizer) && formerPool(vm) == name && ownerUID(vm) != uid {
+		// A VM that was detached has no owner, whether the pool still exists or not.
+		owner := ownerUID(vm)
+		if hasFinalizer(vm) && formerPool(vm) == name && (owner == "" || owner != uid) {
 			found = append(found, vm)
 		}
 	}

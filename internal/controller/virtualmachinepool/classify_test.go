@@ -66,6 +66,11 @@ func TestClassify(t *testing.T) {
 	if got, want := names(leftovers("web", "pool", vms)), []string{"web-3", "web-4", "web-5"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("leftovers: got %q, want %q", got, want)
 	}
+	// The pool is gone: also a VM that was detached before, and whose finalizer it has not removed.
+	gone := []string{"web-0", "web-1", "web-2", "web-3", "web-4", "web-5"}
+	if got := names(leftovers("web", "", vms)); !reflect.DeepEqual(got, gone) {
+		t.Errorf("leftovers of a pool that is gone: got %q, want %q", got, gone)
+	}
 }
 
 func TestSplitName(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -52,8 +51,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;patch
-// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;patch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;patch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=get;patch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
@@ -66,7 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(detachedFrom)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.poolOfInstance),
 			builder.WithPredicates(changesMember)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: poolWorkers}).
+		WithOptions(reconciler.Fair(poolWorkers)).
 		Complete(r)
 }
 

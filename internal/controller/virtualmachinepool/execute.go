@@ -44,10 +44,7 @@ const (
 
 // create creates VMs in batches of one, two, four and so on, so that a problem that affects all of them costs few requests.
 func create(ctx context.Context, s *Scope, count int) error {
-	free := &ordinals{pool: s.Pool.Name, taken: map[string]bool{}}
-	for i := range s.VMs {
-		free.taken[s.VMs[i].Name] = true
-	}
+	free := &ordinals{pool: s.Pool.Name, taken: s.taken}
 	made := make([]*v1.VirtualMachine, count)
 	err := reconciler.InBatches(count, func(i int) (err error) {
 		made[i], err = createOne(ctx, s, free)
@@ -243,7 +240,7 @@ type Failure struct {
 // fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(kind failure, err error) {
-	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
+	if err = reconciler.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &Failure{Reason: kind.condition, Message: err.Error(), kind: kind}

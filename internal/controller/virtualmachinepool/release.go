@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -125,33 +126,29 @@ func releasePool(ctx context.Context, s *Scope) error {
 // keepDisks removes the VM from the owners of its DataVolumes and claims, so that they are not deleted with it. The next VM of
 // its name adopts them. They are read from the API server, because one that the cache does not contain yet would be deleted.
 func keepDisks(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
-	inNamespace := client.InNamespace(vm.Namespace)
-	dvs, claims := &cdi.DataVolumeList{}, &corev1.PersistentVolumeClaimList{}
-	if err := s.APIReader.List(ctx, dvs, inNamespace); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("list DataVolumes of namespace %s: %w", vm.Namespace, err)
-	}
-	if err := s.APIReader.List(ctx, claims, inNamespace); err != nil {
-		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", vm.Namespace, err)
-	}
 	var errs []error
-	for i, names := 0, virtualmachine.DataVolumeNames(vm); i < len(dvs.Items); i++ {
-		if dv := &dvs.Items[i]; slices.Contains(names, dv.Name) && metav1.IsControlledBy(dv, vm) {
-			_, err := optimistic.Patch(ctx, s.Client, dv, func(dv *cdi.DataVolume) { dropOwner(dv, vm.UID) })
-			errs = append(errs, keepError("DataVolume", dv, err))
-		}
+	for _, name := range virtualmachine.DataVolumeNames(vm) {
+		errs = append(errs, keep(ctx, s, vm, cdi.GroupVersion.WithKind("DataVolume"), name))
 	}
-	for i, names := 0, virtualmachine.ClaimNames(vm); i < len(claims.Items); i++ {
-		if claim := &claims.Items[i]; slices.Contains(names, claim.Name) && metav1.IsControlledBy(claim, vm) {
-			_, err := optimistic.Patch(ctx, s.Client, claim, func(claim *corev1.PersistentVolumeClaim) { dropOwner(claim, vm.UID) })
-			errs = append(errs, keepError("PersistentVolumeClaim", claim, err))
-		}
+	for _, name := range virtualmachine.ClaimNames(vm) {
+		errs = append(errs, keep(ctx, s, vm, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), name))
 	}
 	return errors.Join(errs...)
 }
 
-func keepError(kind string, object client.Object, err error) error {
-	if client.IgnoreNotFound(err) == nil {
+// keep removes the VM from the owners of an object of its namespace, if it is the object's controller.
+func keep(ctx context.Context, s *Scope, vm *v1.VirtualMachine, kind schema.GroupVersionKind, name string) error {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: vm.Namespace, Name: name}, object)
+	switch {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return nil
+	case err == nil && metav1.IsControlledBy(object, vm):
+		_, err = optimistic.Patch(ctx, s.Client, object, func(o *metav1.PartialObjectMetadata) { dropOwner(o, vm.UID) })
 	}
-	return fmt.Errorf("keep %s %s: %w", kind, client.ObjectKeyFromObject(object), err)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("keep %s %s/%s: %w", kind.Kind, vm.Namespace, name, err)
+	}
+	return nil
 }

@@ -9,18 +9,19 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/naming"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controllerrevision"
 )
 
 // templateHashAnnotation of a revision is a hash of the template of VMs, by which the revision is found without reading its data. The
@@ -29,21 +30,35 @@ const templateHashAnnotation = "pool.kubevirt.io/template-hash"
 
 // revisions contains the ControllerRevisions of a pool, whose data is a spec.
 type revisions struct {
-	// owned are those of the pool, without their data.
-	owned []metav1.PartialObjectMetadata
 	// current is the name of the one with the current template.
 	current string
 	// specs contains the data of those that are compared with the current one; nil for those that do not exist.
 	specs map[string]*poolv1.VirtualMachinePoolSpec
 }
 
-// loadRevisions lists the pool's revisions and creates the one of the current template if it does not exist.
-func loadRevisions(ctx context.Context, s *Scope) error {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
-	err := s.Client.List(ctx, list, client.InNamespace(s.Key.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.Pool.UID)})
+// sorter sorts the keys of the pool's revisions.
+func (s *Scope) sorter() reconciler.RevisionSorter {
+	return reconciler.RevisionSorter{Client: s.Client, APIReader: s.APIReader, Owner: s.Pool}
+}
+
+// sortRevisions sorts the keys of the pool's revisions that are not sorted.
+func sortRevisions(ctx context.Context, s *Scope) error {
+	revisions, err := reconciler.OwnRevisions(ctx, s.Client, s.Pool)
+	if err == nil && slices.Contains(s.Pool.Finalizers, metav1.FinalizerOrphanDependents) {
+		// The garbage collector cannot orphan those that KubeVirt created and this pool has not adopted, either.
+		revisions, err = reconciler.LiveRevisions(ctx, s.APIReader, s.Pool)
+	}
 	if err != nil {
-		return fmt.Errorf("list the ControllerRevisions of VirtualMachinePool %s: %w", s.Key, err)
+		return err
+	}
+	return s.sorter().SortAll(ctx, revisions)
+}
+
+// loadRevisions finds the revision of the current template, and creates it if it does not exist.
+func loadRevisions(ctx context.Context, s *Scope) error {
+	owned, err := reconciler.OwnRevisions(ctx, s.Client, s.Pool)
+	if err != nil {
+		return err
 	}
 	sum, err := templateHash(&s.Pool.Spec)
 	if err != nil {
@@ -51,12 +66,11 @@ func loadRevisions(ctx context.Context, s *Scope) error {
 	}
 	s.revisions = &revisions{specs: map[string]*poolv1.VirtualMachinePoolSpec{}}
 	name := revisionName(s.Pool)
-	for i := range list.Items {
-		revision := &list.Items[i]
-		if !metav1.IsControlledBy(revision, s.Pool) {
+	for i := range owned {
+		revision := &owned[i]
+		if reconciler.IsRevisionCopy(revision) {
 			continue
 		}
-		s.revisions.owned = append(s.revisions.owned, *revision)
 		if revision.Name == name || s.revisions.current == "" && revision.Annotations[templateHashAnnotation] == sum {
 			s.revisions.current = revision.Name
 		}
@@ -92,10 +106,6 @@ func templateHash(spec *poolv1.VirtualMachinePoolSpec) (string, error) {
 // createRevision stores the spec as a revision and returns its name. If another object has the name, such as the revision of
 // an earlier pool that is not deleted yet, the name gets a suffix.
 func createRevision(ctx context.Context, s *Scope, name, sum string) (string, error) {
-	raw, err := json.Marshal(s.Pool.Spec)
-	if err != nil {
-		return "", fmt.Errorf("encode the spec of VirtualMachinePool %s: %w", s.Key, err)
-	}
 	for _, name := range []string{name, name + "-" + naming.Suffix(s.Pool.UID, uint64(s.Pool.Generation))} {
 		revision := &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
@@ -104,8 +114,10 @@ func createRevision(ctx context.Context, s *Scope, name, sum string) (string, er
 				Annotations:     map[string]string{templateHashAnnotation: sum},
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.Pool, poolKind)},
 			},
-			Data:     runtime.RawExtension{Raw: raw},
 			Revision: s.Pool.Generation,
+		}
+		if err := controllerrevision.SetData(revision, s.Pool.Spec); err != nil {
+			return "", fmt.Errorf("encode the spec of VirtualMachinePool %s: %w", s.Key, err)
 		}
 		err := s.Client.Create(ctx, revision)
 		if err == nil {
@@ -123,7 +135,7 @@ func createRevision(ctx context.Context, s *Scope, name, sum string) (string, er
 }
 
 // adoptRevision reports whether the existing object of this name is a revision of the pool. It adds the label by which revisions are found,
-// which a revision that KubeVirt created does not have.
+// which a revision that KubeVirt created does not have, and sorts its keys.
 func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevision) (bool, error) {
 	existing := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), existing); err != nil {
@@ -135,14 +147,8 @@ func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevis
 	if existing.Labels[v1.CreatedByLabel] == string(s.Pool.UID) {
 		return true, nil // the cache does not contain it yet
 	}
-	_, err := optimistic.Patch(ctx, s.Client, existing, func(r *appsv1.ControllerRevision) {
-		metav1.SetMetaDataLabel(&r.ObjectMeta, v1.CreatedByLabel, string(s.Pool.UID))
-		metav1.SetMetaDataAnnotation(&r.ObjectMeta, templateHashAnnotation, wanted.Annotations[templateHashAnnotation])
-	})
-	if err != nil {
-		return false, fmt.Errorf("label ControllerRevision %s: %w", wanted.Name, err)
-	}
-	return true, nil
+	hash := map[string]string{templateHashAnnotation: wanted.Annotations[templateHashAnnotation]}
+	return true, s.sorter().Sort(ctx, client.ObjectKeyFromObject(wanted), hash)
 }
 
 // referencedRevisions returns the names of the revisions with which VMs and VMIs of the pool are labeled.
@@ -187,10 +193,14 @@ func (r *revisions) read(ctx context.Context, s *Scope) error {
 
 // pruneRevisions deletes the revisions with which no VM and no VMI is labeled.
 func pruneRevisions(ctx context.Context, s *Scope) error {
+	owned, err := reconciler.OwnRevisions(ctx, s.Client, s.Pool)
+	if err != nil {
+		return err
+	}
 	names := s.referencedRevisions()
-	for i := range s.revisions.owned {
-		old := &s.revisions.owned[i]
-		if old.Name == s.revisions.current || names[old.Name] {
+	for i := range owned {
+		old := &owned[i]
+		if old.Name == s.revisions.current || names[old.Name] || reconciler.IsRevisionCopy(old) {
 			continue
 		}
 		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name}}

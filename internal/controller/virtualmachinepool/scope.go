@@ -19,11 +19,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // Scope is one reconciliation of one pool.
@@ -42,9 +44,11 @@ type Scope struct {
 	Pool *poolv1.VirtualMachinePool
 	// Selector matches the pool's VMs; nil while the spec has no valid one.
 	Selector labels.Selector
-	// VMs and VMIs are all VMs and VMIs of the namespace. They belong to the cache and must not be changed.
+	// VMs and VMIs are all VMs and VMIs of the namespace, and those of the pool after refresh. They belong to the cache and must not be changed.
 	VMs  []v1.VirtualMachine
 	VMIs []v1.VirtualMachineInstance
+	// taken are the names of all VMs of the namespace.
+	taken map[string]bool
 	// Status is the status to write.
 	Status poolv1.VirtualMachinePoolStatus
 	// Failure is why the VMs are not in the wanted state, or nil.
@@ -61,20 +65,37 @@ type Scope struct {
 // Load reads the VMs and VMIs of the pool's namespace.
 func (s *Scope) Load(ctx context.Context) error {
 	// There may be thousands, and none of them is changed in place.
-	return s.list(ctx, s.Client, client.UnsafeDisableDeepCopy)
-}
-
-func (s *Scope) list(ctx context.Context, from client.Reader, options ...client.ListOption) error {
-	options = append(options, client.InNamespace(s.Key.Namespace))
+	options := []client.ListOption{client.InNamespace(s.Key.Namespace), client.UnsafeDisableDeepCopy}
 	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
-	if err := from.List(ctx, vms, options...); err != nil {
+	if err := s.Client.List(ctx, vms, options...); err != nil {
 		return fmt.Errorf("list VirtualMachines of namespace %s: %w", s.Key.Namespace, err)
 	}
-	if err := from.List(ctx, vmis, options...); err != nil {
+	if err := s.Client.List(ctx, vmis, options...); err != nil {
 		return fmt.Errorf("list VirtualMachineInstances of namespace %s: %w", s.Key.Namespace, err)
 	}
 	s.VMs, s.VMIs = vms.Items, vmis.Items
 	return nil
+}
+
+// refresh replaces the VMs and VMIs by those that the pool has on the API server. The cache may be stale.
+func (s *Scope) refresh(ctx context.Context) (err error) {
+	s.taken = map[string]bool{}
+	members := map[types.UID]bool{}
+	s.VMs, err = reconciler.Current(ctx, s.APIReader, v1.VirtualMachineGroupVersionKind, s.Key.Namespace, s.VMs, func(vm metav1.Object) bool {
+		s.taken[vm.GetName()] = true
+		isMember := metav1.IsControlledBy(vm, s.Pool)
+		members[vm.GetUID()] = isMember
+		return isMember
+	})
+	if err != nil {
+		return err
+	}
+	kind := v1.VirtualMachineInstanceGroupVersionKind
+	s.VMIs, err = reconciler.Current(ctx, s.APIReader, kind, s.Key.Namespace, s.VMIs, func(vmi metav1.Object) bool {
+		owner := metav1.GetControllerOf(vmi)
+		return owner != nil && members[owner.UID]
+	})
+	return err
 }
 
 // Run reconciles the pool. The order matters where a numbered comment gives the reason.
@@ -97,14 +118,16 @@ func act(ctx context.Context, s *Scope) error {
 	found := s.classify()
 	// 1. VMs that are being deleted, and those that no longer match the selector, are released even if the pool is paused.
 	err := releaseDeleting(ctx, s)
+	// 2. The garbage collector must be able to orphan the revisions. That they cannot be replaced delays nothing else.
+	sortErr := sortRevisions(ctx, s)
 	if s.Pool.DeletionTimestamp != nil {
-		return errors.Join(err, releasePool(ctx, s))
+		return errors.Join(err, sortErr, releasePool(ctx, s))
 	}
 	err = errors.Join(err, detach(ctx, s, found.detached))
 	if s.Pool.Spec.Paused || !valid || err != nil {
-		return err
+		return errors.Join(err, sortErr)
 	}
-	return applyPlan(ctx, s)
+	return errors.Join(applyPlan(ctx, s), sortErr)
 }
 
 // applyPlan makes a plan and carries it out.
@@ -122,7 +145,7 @@ func applyPlan(ctx context.Context, s *Scope) error {
 		return pruneRevisions(ctx, s)
 	}
 	// 1. The cache may be stale, so the plan is made again from the API server's state before it is carried out.
-	if err := s.list(ctx, s.APIReader); err != nil {
+	if err := s.refresh(ctx); err != nil {
 		return err
 	}
 	s.classify()

@@ -12,7 +12,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -21,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
 // restoreWorkers is how many restores are reconciled at the same time.
@@ -48,6 +48,8 @@ type Reconciler struct {
 	VolumeSnapshots volumesnapshot.Reader
 	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
+
+	patches restore.Patches
 }
 
 // +kubebuilder:rbac:groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=get;list;watch;patch;delete
@@ -78,7 +80,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfContent)).
 		WatchesRawSource(r.DataVolumes.Source(r.restoresOfDataVolume)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: restoreWorkers}).
+		WithOptions(reconciler.Fair(restoreWorkers)).
 		Complete(r)
 }
 
@@ -93,7 +95,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,
-		VolumeSnapshots: r.VolumeSnapshots, Now: reconciler.Now(r.Clock), Restore: vmRestore,
+		VolumeSnapshots: r.VolumeSnapshots, Now: reconciler.Now(r.Clock), Restore: vmRestore, patches: &r.patches,
 	}
 	if err := Run(ctx, scope); err != nil {
 		return reconciler.Result(err, 0)

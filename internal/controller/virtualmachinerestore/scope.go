@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
@@ -52,6 +53,8 @@ type Scope struct {
 	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 
+	// patches applies the patches of restores.
+	patches *restore.Patches
 	// target is the VM that the restore names, and vmi is its VMI. Nil if they do not exist.
 	target *v1.VirtualMachine
 	vmi    *v1.VirtualMachineInstance
@@ -84,7 +87,7 @@ func Run(ctx context.Context, s *Scope) error {
 	var refused *refusedError
 	switch {
 	case err == nil:
-	case apierrors.IsConflict(err), ctx.Err() != nil:
+	case reconciler.Failure(err) == nil, ctx.Err() != nil:
 		return err
 	case errors.As(err, &refused):
 		step = restore.Refused(world, err)

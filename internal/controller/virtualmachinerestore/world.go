@@ -32,7 +32,7 @@ func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) 
 
 // readWorld reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
 func readWorld(ctx context.Context, s *Scope) (restore.World, error) {
-	world := restore.World{Now: s.Now, Restore: s.Restore, Target: s.target}
+	world := restore.World{Now: s.Now, Restore: s.Restore, Target: s.target, Patches: s.patches}
 	for _, part := range []func(context.Context, *restore.World) error{
 		s.readInstance, s.readSnapshot, s.readClaims, s.readDataVolumes, s.readVolumeSnapshots, s.readRevisions, s.readStorageClasses,
 	} {

@@ -11,7 +11,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -70,7 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(snapshotOf)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.snapshotsOfVM)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedOf), builder.WithPredicates(guestChanged)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NewQueue: reconciler.NewFairQueue}).
+		WithOptions(reconciler.Fair(workers)).
 		Complete(r)
 }
 

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -68,7 +67,7 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	err := s.act(ctx)
-	if apierrors.IsConflict(err) || errors.Is(err, reconciler.ErrBusy) {
+	if err != nil && reconciler.Failure(err) == nil {
 		return err // The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.

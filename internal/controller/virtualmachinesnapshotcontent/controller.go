@@ -15,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -84,7 +83,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}), builder.WithPredicates(freezeChanged)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(stopsWaiting)).
 		WatchesRawSource(r.VolumeSnapshots.OnSnapshot(r.contentsWith)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(reconciler.Fair(workers)).
 		Complete(r)
 }
 

@@ -12,13 +12,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/instancetype"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -44,14 +43,7 @@ func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.Controlle
 	stored.SetFinalizers(nil)
 	stored.SetOwnerReferences(nil)
 	stored.SetManagedFields(nil)
-	raw, err := json.Marshal(stored)
-	if err == nil {
-		raw, err = SortKeys(raw)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("encode %s %s: %w", kind.Name, object.GetName(), err)
-	}
-	return &appsv1.ControllerRevision{
+	revision := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: RevisionName(vm, object), Namespace: vm.Namespace,
 			Labels: map[string]string{
@@ -65,8 +57,11 @@ func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.Controlle
 			},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)},
 		},
-		Data: runtime.RawExtension{Raw: raw},
-	}, nil
+	}
+	if err := controllerrevision.SetData(revision, stored); err != nil {
+		return nil, fmt.Errorf("encode %s %s: %w", kind.Name, object.GetName(), err)
+	}
+	return revision, nil
 }
 
 // IsRevision reports whether the labels of a ControllerRevision are those of one with an instance type or a preference.
@@ -113,15 +108,4 @@ func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, erro
 func SameSpec(a, b client.Object) bool {
 	return equality.Semantic.DeepEqual(InstancetypeSpec(a), InstancetypeSpec(b)) &&
 		equality.Semantic.DeepEqual(PreferenceSpec(a), PreferenceSpec(b))
-}
-
-// SortKeys encodes JSON as the API server does when it patches a ControllerRevision. Data that is encoded differently cannot be patched;
-// see docs/adr/0063.
-func SortKeys(raw []byte) ([]byte, error) {
-	var value any
-	// Numbers are decoded as the API server does.
-	if err := utiljson.Unmarshal(raw, &value); err != nil {
-		return nil, err
-	}
-	return json.Marshal(value)
 }

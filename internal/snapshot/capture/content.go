@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
@@ -159,15 +160,15 @@ func Revision(vmSnapshot *v1beta1.VirtualMachineSnapshot, revision *appsv1.Contr
 
 // SameData reports whether two revisions have the same data, regardless of the order of its keys.
 func SameData(a, b *appsv1.ControllerRevision) bool {
-	first, err := reference.SortKeys(a.Data.Raw)
+	first, err := controllerrevision.SortKeys(a.Data.Raw)
 	if err != nil {
 		return bytes.Equal(a.Data.Raw, b.Data.Raw)
 	}
-	second, err := reference.SortKeys(b.Data.Raw)
+	second, err := controllerrevision.SortKeys(b.Data.Raw)
 	return err == nil && bytes.Equal(first, second)
 }
 
-// CopyRevision returns a copy of a ControllerRevision for an owner, which may be nil.
+// CopyRevision returns a copy of a ControllerRevision for an owner, which may be nil. The keys of its data are sorted.
 func CopyRevision(
 	revision *appsv1.ControllerRevision, namespace, name string, uid types.UID, owner *metav1.OwnerReference,
 ) *appsv1.ControllerRevision {
@@ -175,6 +176,10 @@ func CopyRevision(
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Data:       *revision.Data.DeepCopy(),
 		Revision:   revision.Revision,
+	}
+	if sorted, err := controllerrevision.SortKeys(revision.Data.Raw); err == nil {
+		out.Data.Raw = sorted
+		controllerrevision.MarkSorted(out)
 	}
 	// Other labels are not copied. A VM can also refer to the revision of a workload, whose controller would adopt a copy with these
 	// labels.

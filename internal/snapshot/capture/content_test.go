@@ -241,19 +241,20 @@ func TestTheSnapshotOwnsItsRevisions(t *testing.T) {
 				v1.CreatedByLabel: "7", "instancetype.kubevirt.io/object-kind": "VirtualMachineInstancetype", "app": "a-workload", "kubevirt.io.example/a": "b",
 			},
 		},
-		Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 3,
+		Data: runtime.RawExtension{Raw: []byte(`{"b":1,"a":2}`)}, Revision: 3,
 	}
 	want := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "snap-small", Labels: map[string]string{
 				v1.CreatedByLabel: "42", "instancetype.kubevirt.io/object-kind": "VirtualMachineInstancetype",
 			},
+			Annotations: map[string]string{"kubevirt.io/data-form": "sorted"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "snapshot.kubevirt.io/v1beta1", Kind: "VirtualMachineSnapshot", Name: "snap", UID: "42",
 				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
 			}},
 		},
-		Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 3,
+		Data: runtime.RawExtension{Raw: []byte(`{"a":2,"b":1}`)}, Revision: 3,
 	}
 	if diff := cmp.Diff(want, Revision(request(), revision, "snap-small")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

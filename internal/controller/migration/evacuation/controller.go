@@ -33,7 +33,7 @@ type Reconciler struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Config contains the limits, the drain taint and the cluster's eviction strategy.
-	Config reconciler.ConfigSource
+	Config reconciler.ConfigFeed
 }
 
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
@@ -50,6 +50,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&corev1.Node{}, builder.WithPredicates(drainChanges)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfMigration)).
+		WatchesRawSource(reconciler.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
+			return reconciler.Requests(ctx, r.Client, &corev1.NodeList{}, client.UnsafeDisableDeepCopy)
+		})).
 		Complete(r)
 }
 
@@ -123,9 +126,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	config := r.Config.Current()
 	after, err := Run(ctx, &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder,
-		Default: config.EvictionStrategy, DrainTaint: *config.Migrations.NodeDrainTaintKey,
-		PerCluster: int(*config.Migrations.ParallelMigrationsPerCluster), PerNode: int(*config.Migrations.ParallelOutboundMigrationsPerNode),
-		Node: node, Instances: instances.Items, Migrations: migrations.Items,
+		Settings: settingsOf(&config),
+		Node:     node, Instances: instances.Items, Migrations: migrations.Items,
 	})
 	return reconciler.Result(err, after)
 }

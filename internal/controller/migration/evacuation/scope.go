@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -35,6 +36,23 @@ const (
 	stuckRetry = time.Minute
 )
 
+// Settings is all that evacuations read of the cluster's configuration. A change of them enqueues all nodes.
+type Settings struct {
+	// Default is the cluster's eviction strategy, DrainTaint the taint that requests an evacuation.
+	Default    v1.EvictionStrategy
+	DrainTaint string
+	// PerCluster and PerNode limit the migrations at the same time.
+	PerCluster, PerNode int
+}
+
+// settingsOf returns the settings of a configuration.
+func settingsOf(c *clusterconfig.Config) Settings {
+	return Settings{
+		Default: c.EvictionStrategy, DrainTaint: *c.Migrations.NodeDrainTaintKey,
+		PerCluster: int(*c.Migrations.ParallelMigrationsPerCluster), PerNode: int(*c.Migrations.ParallelOutboundMigrationsPerNode),
+	}
+}
+
 // Scope is one reconciliation of one node.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
@@ -42,11 +60,8 @@ type Scope struct {
 	APIReader client.Reader
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// Default is the cluster's eviction strategy, DrainTaint the taint that requests an evacuation.
-	Default    v1.EvictionStrategy
-	DrainTaint string
-	// PerCluster and PerNode limit the migrations at the same time.
-	PerCluster, PerNode int
+	// Settings are those of the cluster.
+	Settings
 
 	// Node is the node that is reconciled.
 	Node *corev1.Node

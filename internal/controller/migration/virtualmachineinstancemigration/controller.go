@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -69,7 +68,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.OfState)).
 		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.waiting)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: migrationWorkers}).
+		WithOptions(reconciler.Fair(migrationWorkers)).
 		Complete(r)
 }
 

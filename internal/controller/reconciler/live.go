@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// PageSize is how many objects of a namespace are read from the API server at a time. A tenant decides how many there are, and how large:
+// the metadata of an object may have MetadataBytes, most of it annotations.
+const (
+	PageSize      = 100
+	MetadataBytes = 300 << 10
+)
+
+// EachMetadata calls do for the metadata of each object of a kind in a namespace, which it lists from the API server page by page. Only one
+// page is in memory at a time, unless do keeps more.
+func EachMetadata(
+	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string, do func(*metav1.PartialObjectMetadata),
+) error {
+	for next := ""; ; {
+		page := &metav1.PartialObjectMetadataList{}
+		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := live.List(ctx, page, client.InNamespace(namespace), client.Limit(PageSize), client.Continue(next)); err != nil {
+			return fmt.Errorf("list the metadata of %s objects of namespace %s: %w", kind.Kind, namespace, err)
+		}
+		for i := range page.Items {
+			do(&page.Items[i])
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// Current returns those objects of a namespace that keep selects by their metadata, as they are on the API server. It lists metadata only,
+// and reads those objects that the cache has in another version.
+func Current[T any, P interface {
+	*T
+	client.Object
+}](
+	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string, cached []T, keep func(metav1.Object) bool,
+) ([]T, error) {
+	versions := make(map[string]int, len(cached))
+	for i := range cached {
+		versions[string(P(&cached[i]).GetUID())+P(&cached[i]).GetResourceVersion()] = i
+	}
+	var current []T
+	var changed []client.ObjectKey
+	err := EachMetadata(ctx, live, kind, namespace, func(m *metav1.PartialObjectMetadata) {
+		if !keep(m) {
+			return
+		}
+		if i, known := versions[string(m.UID)+m.ResourceVersion]; known {
+			current = append(current, cached[i])
+			return
+		}
+		changed = append(changed, client.ObjectKeyFromObject(m))
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range changed {
+		object, err := Read(ctx, key, P(new(T)), live)
+		if err != nil {
+			return nil, err
+		}
+		if object != nil && keep(object) {
+			current = append(current, *object)
+		}
+	}
+	return current, nil
+}
