@@ -46,8 +46,9 @@ func Failure(err error) error {
 	if !errors.As(err, &joined) {
 		return nil
 	}
-	var failures []error
-	for _, e := range joined.Unwrap() {
+	errs := joined.Unwrap()
+	failures := make([]error, 0, len(errs))
+	for _, e := range errs {
 		failures = append(failures, Failure(e))
 	}
 	return errors.Join(failures...)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -175,8 +176,9 @@ func (p *Patches) remembered() *lru.Cache {
 
 func sumOf(vm []byte, patches []string) (sum [sha256.Size]byte) {
 	h := sha256.New()
-	for _, text := range append([]string{string(vm)}, patches...) {
-		fmt.Fprintf(h, "%d:%s", len(text), text)
+	h.Write(vm)
+	for _, text := range patches {
+		h.Write([]byte(strconv.Quote(text)))
 	}
 	copy(sum[:], h.Sum(nil))
 	return sum
