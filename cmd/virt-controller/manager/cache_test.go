@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -54,7 +53,7 @@ func TestPodsInCache(t *testing.T) {
 	g.Expect(ok).To(BeTrue())
 	g.Expect(podstate.Running(kept)).To(BeTrue())
 	g.Expect(podspec.LauncherImage(kept)).To(Equal("launcher:v1"))
-	g.Expect(virtualmachineinstance.StateClaim(kept)).To(Equal("disk"))
+	g.Expect(podspec.StateClaim(kept)).To(Equal("disk"))
 	g.Expect(kept.Spec).To(Equal(corev1.PodSpec{
 		NodeName: "node", NodeSelector: full.Spec.NodeSelector, Volumes: full.Spec.Volumes[:1],
 		Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher:v1", Resources: corev1.ResourceRequirements{
