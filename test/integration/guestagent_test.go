@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// hostileAgent responds to each request for a list with a hundred thousand entries. In QEMU's agent protocol request and response
+// hostileAgent responds to each request for a list with a hundred thousand entries. It is also an old agent, without a command for SSH keys,
+// of a guest without file systems that can be frozen. In QEMU's agent protocol request and response
 // are a line of JSON each. libvirt first sends guest-sync, whose response contains its number.
 const hostileAgent = `#!/bin/sh
 exec 3<>"$1"
@@ -37,6 +39,11 @@ while :; do
 	*guest-get-users*) list '"user":"mallory","login-time":1.0' ;;
 	*guest-network-get-interfaces*) list '"name":"eth0"' ;;
 	*guest-get-osinfo*) echo '{"return":{"id":"evil"}}' ;;
+	*guest-info*) echo '{"return":{"version":"5.0","supported_commands":[{"name":"guest-exec","enabled":true}]}}' ;;
+	*guest-exec-status*) echo '{"return":{"exited":true,"exitcode":0}}' ;;
+	*guest-exec*) echo '{"return":{"pid":7}}' ;;
+	*guest-fsfreeze-freeze*) echo '{"return":0}' ;;
+	*guest-fsfreeze-status*) echo '{"return":"thawed"}' ;;
 	*) echo '{"error":{"class":"CommandNotFound","desc":"no"}}' ;;
 	esac
 done <&3 >&3
@@ -148,8 +155,24 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 
 	It("can send any response, of which only a limited part is kept", func() {
 		g.run("kill $(cat /run/qga/pid) 2>/dev/null; while pidof qemu-ga; do sleep 1; done")
-		g.run("echo " + base64.StdEncoding.EncodeToString([]byte(hostileAgent)) + " | base64 -d > /tmp/agent")
+		// The guest's shell reads lines of up to a kilobyte.
+		for part := range slices.Chunk([]byte(hostileAgent), 600) {
+			g.run("echo " + base64.StdEncoding.EncodeToString(part) + " | base64 -d >> /tmp/agent")
+		}
 		g.start("sh /tmp/agent $(readlink /dev/virtio-ports/org.qemu.guest_agent.0) &")
+		By("leaving no freeze if nothing can be frozen")
+		Eventually(func() error { return g.conn.Freeze(ctx, g.domain, time.Hour) }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		d, err := g.conn.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(d.Freeze()).To(BeNil())
+
+		By("setting SSH keys with another command")
+		keys := hypervisor.Credentials{Keys: map[string][]string{"root": {"ssh-ed25519 A"}}}
+		Eventually(func() *hypervisor.CredentialsState {
+			return g.conn.Credentials(g.domain, func() (hypervisor.Credentials, error) { return keys, nil })
+		}).WithTimeout(time.Minute).Should(Equal(&hypervisor.CredentialsState{Synchronized: true}))
+
+		By("limiting long responses")
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		Eventually(func() error {
