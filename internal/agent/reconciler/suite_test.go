@@ -112,6 +112,8 @@ type agent struct {
 	mounts mounts
 	// faults ends the agent's process during a migration; it may be nil.
 	faults *faults
+	// afterRead is called once, after the next read from the API server.
+	afterRead atomic.Pointer[func()]
 	// noReads makes reads from the API server fail that do not use the cache.
 	noReads atomic.Bool
 	// detectsStalls enables the feature gate MigrationStallDetection.
@@ -273,7 +275,11 @@ func (c *readingClient) Get(ctx context.Context, key client.ObjectKey, obj clien
 	if c.agent.noReads.Load() || c.agent.faults.disconnected() {
 		return errDisconnected
 	}
-	return c.Reader.Get(ctx, key, obj, opts...)
+	err := c.Reader.Get(ctx, key, obj, opts...)
+	if do := c.agent.afterRead.Swap(nil); do != nil {
+		(*do)()
+	}
+	return err
 }
 
 func (c *readingClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -317,6 +323,8 @@ type fakeNetworks struct {
 	// forwardFailure fails the forwarding of ports, and forwards counts its attempts.
 	forwardFailure atomic.Pointer[error]
 	forwards       atomic.Int32
+	// blocked delays new networks until it is closed.
+	blocked atomic.Pointer[chan struct{}]
 	// missing makes the next network have no taps.
 	missing atomic.Bool
 
@@ -350,6 +358,9 @@ func (f *fakeNetworks) Ensure(_ context.Context, vmi *v1.VirtualMachineInstance,
 ) {
 	if failure := f.failure.Load(); failure != nil {
 		return nil, *failure
+	}
+	if blocked := f.blocked.Load(); blocked != nil {
+		<-*blocked
 	}
 	f.mu.Lock()
 	f.awaited[vmi.UID] = awaited
