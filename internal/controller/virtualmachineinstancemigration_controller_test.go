@@ -267,7 +267,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the source's Pod still exists")
 		m.remove(podOf(vmi))
-		m.world.advance(shownFor)
+		m.advance(shownFor)
 		m.reconcileAll(vmim)
 		ExpectGone(vmi)
 		m.reconcileOnce(vmim)

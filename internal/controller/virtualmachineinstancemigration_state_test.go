@@ -68,7 +68,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		for range 3 {
 			_, err := m.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
-			m.world.advance(shownFor)
+			m.advance(shownFor)
 		}
 		ExpectGone(vmi)
 		next := m.create(persistent().OwnedBy(vm))

@@ -84,7 +84,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 	})
 
 	It("fails when the VMI gets an interface after the target's Pod was created", func() {
-		vmi := m.world.assignedTo(m.node("a"), builder.MakeVMI("vm").Masquerade())
+		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").Masquerade())
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			running(s)
 			condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")(s)

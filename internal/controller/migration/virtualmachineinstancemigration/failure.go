@@ -114,18 +114,28 @@ func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
 		return failedPodEnded, nil
 	case s.Target != nil && s.Target.DeletionTimestamp != nil:
 		return failedPodGone, nil
-	case s.Target != nil && !sameClaims(s.VMI, s.Target):
-		return failedVolumes, nil
-	case s.Target != nil && !podspec.HasNetworks(s.Target, s.VMI):
-		return failedNetworks, nil
-	case s.Target != nil && s.Own != nil && resize.Outgrown(s.VMI, s.Own, s.Target):
-		return failedOutgrown, nil
+	case s.Target != nil && s.outdated() != "":
+		return s.outdated(), nil
 	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && isPreceded(s.Migration, s.Siblings):
 		return failedBusy, nil
 	case s.Target == nil:
 		return s.failureInQueue(), nil
 	default:
 		return "", nil
+	}
+}
+
+// outdated returns in what the VMI has changed since the target's Pod was created for it, as a failure, or "".
+func (s *Scope) outdated() string {
+	switch {
+	case !sameClaims(s.VMI, s.Target):
+		return failedVolumes
+	case !podspec.HasNetworks(s.Target, s.VMI):
+		return failedNetworks
+	case s.Own != nil && resize.Outgrown(s.VMI, s.Own, s.Target):
+		return failedOutgrown
+	default:
+		return ""
 	}
 }
 
