@@ -14,8 +14,10 @@ import (
 	"maps"
 	"reflect"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // MaxExponentDigits is how many digits an exponent may have. The greatest number that a quantity can be is about 1e19.
@@ -63,9 +65,9 @@ func check(raw []byte, t reflect.Type, path string) error {
 	case t.Kind() == reflect.Struct && bytes.HasPrefix(raw, []byte("{")):
 		fields := fieldsOf(t)
 		return members(raw, func(name string, value []byte) error {
-			for known, field := range fields {
-				if strings.EqualFold(known, name) {
-					return check(value, field, path+"."+name)
+			for field, t := range fields {
+				if strings.EqualFold(field, name) {
+					return check(value, t, path+"."+name)
 				}
 			}
 			return nil
@@ -110,8 +112,14 @@ func members(raw []byte, visit func(name string, value []byte) error) error {
 	return nil
 }
 
+// known are the results of fieldsOf.
+var known sync.Map
+
 // fieldsOf returns the types of a struct's fields by their names in JSON.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	if fields, found := known.Load(t); found {
+		return fields.(map[string]reflect.Type) //nolint:errcheck // nothing else is stored
+	}
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {
 		field := t.Field(i)
@@ -130,5 +138,14 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 			fields[field.Name] = field.Type
 		}
 	}
+	known.Store(t, fields)
 	return fields
+}
+
+// Unmarshal decodes the data of a ControllerRevision, which some users may write and no schema validates, and returns the error of Check.
+func Unmarshal(data runtime.RawExtension, into any) error {
+	if err := Check(data.Raw, into); err != nil {
+		return err
+	}
+	return json.Unmarshal(data.Raw, into)
 }

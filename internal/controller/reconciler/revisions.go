@@ -109,11 +109,12 @@ func (s RevisionSorter) Sort(ctx context.Context, key client.ObjectKey, annotati
 	if controllerrevision.IsSorted(revision) && revision.Labels[v1.CreatedByLabel] != "" {
 		return nil
 	}
-	sorted, err := controllerrevision.SortKeys(revision.Data.Raw)
+	raw := revision.Data.Raw //nolint:forbidigo // only the order of keys changes
+	sorted, err := controllerrevision.SortKeys(raw)
 	if err != nil {
 		return fmt.Errorf("decode the data of ControllerRevision %s: %w", key, err)
 	}
-	if bytes.Equal(sorted, revision.Data.Raw) {
+	if bytes.Equal(sorted, raw) {
 		marked := revision.DeepCopy()
 		mark(marked)
 		if err := s.Client.Patch(ctx, marked, client.MergeFrom(revision)); err != nil {

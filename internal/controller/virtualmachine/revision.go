@@ -5,7 +5,6 @@ package virtualmachine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // revisionData is the content of a start revision. Source: kubevirt/kubevirt pkg/virt-controller/watch/vm,
@@ -173,7 +173,7 @@ func StartedSpec(ctx context.Context, s *Scope) (*v1.VirtualMachineSpec, error) 
 		return nil, client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
 	}
 	data := revisionData{}
-	if err := json.Unmarshal(revision.Data.Raw, &data); err != nil {
+	if err := quantity.Unmarshal(revision.Data, &data); err != nil {
 		return nil, fmt.Errorf("decode the spec in ControllerRevision %s: %w", key, err)
 	}
 	if data.Spec.Template == nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/naming"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controllerrevision"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // templateHashAnnotation of a revision is a hash of the template of VMs, by which the revision is found without reading its data. The
@@ -183,7 +184,7 @@ func (r *revisions) read(ctx context.Context, s *Scope) error {
 			r.specs[name] = nil
 			continue
 		}
-		if err := json.Unmarshal(revision.Data.Raw, spec); err != nil || spec.VirtualMachineTemplate == nil {
+		if err := quantity.Unmarshal(revision.Data, spec); err != nil || spec.VirtualMachineTemplate == nil {
 			spec = nil // as if it did not exist
 		}
 		r.specs[name] = spec

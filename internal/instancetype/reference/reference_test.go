@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -210,6 +211,16 @@ func TestNewRevision(t *testing.T) {
 		if _, has := metadata[field]; has {
 			t.Errorf("the data have metadata.%s", field)
 		}
+	}
+}
+
+// A user may write the data of a revision. If its quantity were decoded, this test would not end.
+func TestARevisionWithAHugeQuantityIsNotDecoded(t *testing.T) {
+	revision := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(
+		`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"VirtualMachineInstancetype","spec":{"memory":{"guest":"1e-1000000000"}}}`,
+	)}}
+	if object, err := reference.Instancetypes.Decode(revision); !errors.Is(err, reference.ErrUnusable) || !strings.Contains(err.Error(), "spec.memory.guest: ") {
+		t.Errorf("got %v, %v", object, err)
 	}
 }
 

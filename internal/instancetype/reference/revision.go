@@ -4,7 +4,6 @@
 package reference
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // RevisionName returns the name of the ControllerRevision with the version of an object that a VM uses. The format is KubeVirt's.
@@ -85,7 +85,7 @@ func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, erro
 		return nil, fmt.Errorf("%w: %s/%s: %w", ErrUnusable, revision.Namespace, revision.Name, reason)
 	}
 	meta := metav1.TypeMeta{}
-	if err := json.Unmarshal(revision.Data.Raw, &meta); err != nil {
+	if err := quantity.Unmarshal(revision.Data, &meta); err != nil {
 		return fail(err)
 	}
 	if meta.APIVersion != v1beta1.GroupVersion.String() {
@@ -96,7 +96,7 @@ func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, erro
 			continue
 		}
 		object := kind.New()
-		if err := json.Unmarshal(revision.Data.Raw, object); err != nil {
+		if err := quantity.Unmarshal(revision.Data, object); err != nil {
 			return fail(err)
 		}
 		return object, nil
