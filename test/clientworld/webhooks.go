@@ -5,10 +5,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -16,7 +13,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -29,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
@@ -38,31 +35,18 @@ var storageGroups = []string{snapshot.GroupName, clone.GroupName, export.GroupNa
 
 // storageWebhooks returns the webhooks of a manifest that are called for objects of storageGroups.
 func storageWebhooks(file string) (envtest.WebhookInstallOptions, error) {
-	options := envtest.WebhookInstallOptions{}
-	raw, err := os.Open(file)
+	options, err := apiserver.Webhooks(file, func(name string) string { return name })
 	if err != nil {
 		return options, err
 	}
-	defer func() { _ = raw.Close() }()
 	other := func(rules []admissionregistrationv1.RuleWithOperations) bool {
 		return !slices.ContainsFunc(rules, func(rule admissionregistrationv1.RuleWithOperations) bool {
 			return slices.ContainsFunc(rule.APIGroups, func(group string) bool { return slices.Contains(storageGroups, group) })
 		})
 	}
-	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	documents := yaml.NewYAMLOrJSONDecoder(raw, 4096)
-	for _, into := range []any{mutating, validating} {
-		if err := documents.Decode(into); err != nil {
-			return options, fmt.Errorf("%s: %w", file, err)
-		}
-	}
-	if err := documents.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
-		return options, fmt.Errorf("%s has more than the two configurations of webhooks", file)
-	}
+	mutating, validating := options.MutatingWebhooks[0], options.ValidatingWebhooks[0]
 	mutating.Webhooks = slices.DeleteFunc(mutating.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return other(w.Rules) })
 	validating.Webhooks = slices.DeleteFunc(validating.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return other(w.Rules) })
-	options.MutatingWebhooks = []*admissionregistrationv1.MutatingWebhookConfiguration{mutating}
-	options.ValidatingWebhooks = []*admissionregistrationv1.ValidatingWebhookConfiguration{validating}
 	return options, nil
 }
 

@@ -78,6 +78,7 @@ func (w *world) rotate(step time.Duration) {
 		if maxSteps := int(rotations * w.lifetimes.CADuration / step); steps > maxSteps {
 			t.Fatalf("after %s not every certificate was replaced %d times: %v", time.Duration(steps)*step, rotations, counts(seen))
 		}
+		path := w.webhookPath()
 		w.clock.Step(step)
 		w.trigger()
 		w.settle()
@@ -89,6 +90,9 @@ func (w *world) rotate(step time.Duration) {
 		expectEcho(w.g, tunnel, ping())
 		w.expectScreen(vmi)
 		w.exported.expectDownload()
+		// An API server that has not read the new configuration uses the path of before.
+		w.expectWebhook(path)
+		w.expectWebhook(w.webhookPath())
 		_, err := w.red.peers(w.blue.migrationPort).Destination(t.Context(), peer.AttemptOf(vmi))
 		w.g.Expect(err).NotTo(HaveOccurred())
 	}

@@ -8,11 +8,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net/http"
+	"strings"
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -34,6 +37,26 @@ func (w *world) webhookLeaf() *x509.Certificate {
 		}
 	}
 	return leaf
+}
+
+// webhookPath returns the path of a webhook in its configuration.
+func (w *world) webhookPath() string {
+	w.t.Helper()
+	configuration := &admissionv1.ValidatingWebhookConfiguration{}
+	w.g.Expect(w.client.Get(context.Background(), client.ObjectKey{Name: validatingWebhooks}, configuration)).To(Succeed())
+	return ptr.Deref(configuration.Webhooks[0].ClientConfig.Service.Path, "")
+}
+
+// expectWebhook expects a webhook to respond at a path.
+func (w *world) expectWebhook(path string) {
+	w.t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer transport.CloseIdleConnections()
+	url := fmt.Sprintf("https://127.0.0.1:%d%s", w.webhookPort, path)
+	response, err := (&http.Client{Transport: transport}).Post(url, "application/json", strings.NewReader("{}"))
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.g.Expect(response.Body.Close()).To(Succeed())
+	w.g.Expect(response.StatusCode).To(Equal(http.StatusOK))
 }
 
 // served returns the certificate of the webhooks if it is trusted with a bundle.

@@ -129,7 +129,7 @@ func (w *world) install() {
 		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	}, &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
-		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "virtualmachine-validator.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	}, &v1.KubeVirt{
 		ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"},
 		Spec:       v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: w.strategy}},

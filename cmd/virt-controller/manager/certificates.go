@@ -25,15 +25,17 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/webhookcertificate"
+	"github.com/vireo-project/vireo/internal/webhook/secretpath"
 )
 
-// Certificates provides the serving certificate from a Secret. It watches the Secret instead of mounting it, because the kubelet
+// Certificates provides the serving certificate and the paths of the webhooks from a Secret. It watches the Secret instead of mounting it, because the kubelet
 // updates mounts once a minute, and the first certificate should be used at once.
 type Certificates struct {
 	key     types.NamespacedName
 	hooks   webhookcertificate.Hooks
 	clock   clock.PassiveClock
 	current atomic.Pointer[tls.Certificate]
+	paths   atomic.Pointer[secretpath.Paths]
 	// cache contains the Secret and the webhook configurations. Setup sets it.
 	cache cache.Cache
 }
@@ -78,6 +80,14 @@ func (c *Certificates) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errNoCertificate
 }
 
+// Webhook returns the name of the webhook that a path leads to, or false for a path that API servers do not use.
+func (c *Certificates) Webhook(path string) (name string, ok bool) {
+	if paths := c.paths.Load(); paths != nil {
+		return paths.Webhook(path)
+	}
+	return "", false
+}
+
 // Ready is a readiness check. It returns an error until there is a certificate that the API server trusts for every webhook.
 func (c *Certificates) Ready(request *http.Request) error {
 	certificate := c.current.Load()
@@ -95,8 +105,11 @@ func (c *Certificates) Ready(request *http.Request) error {
 // NeedLeaderElection reports that every replica serves webhooks, leader or not.
 func (c *Certificates) NeedLeaderElection() bool { return false }
 
-// load makes the certificate in the Secret current.
+// load makes the certificate and the paths in the Secret current.
 func (c *Certificates) load(secret *corev1.Secret) error {
+	if paths := secretpath.From(secret.Data); paths.Exist() {
+		c.paths.Store(&paths)
+	}
 	crt, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
 	if len(crt) == 0 && len(key) == 0 {
 		return nil // The leader makes another.

@@ -22,7 +22,6 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -50,6 +49,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	webhookserver "github.com/vireo-project/vireo/internal/webhook/server"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -165,8 +165,9 @@ func newManager(
 		RenewDeadline:                       ptr.To(renewDeadline),
 		RetryPeriod:                         ptr.To(retryPeriod),
 		Metrics:                             metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Port: o.WebhookPort, TLSOpts: []func(*tls.Config){certificates.serve, store.RestrictTLS},
+		WebhookServer: webhookserver.New(webhookserver.Options{
+			Address: net.JoinHostPort("", strconv.Itoa(o.WebhookPort)), Webhook: certificates.Webhook,
+			TLS: []func(*tls.Config){certificates.serve, store.RestrictTLS},
 		}),
 	})
 	if err != nil {

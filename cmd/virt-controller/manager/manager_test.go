@@ -106,6 +106,8 @@ func TestRun(t *testing.T) {
 	g.Expect(servedChain(g, c, options.Port).Raw).To(Equal(first.Raw), "metrics serve the same certificate")
 	g.Expect(time.Until(first.NotAfter)).To(BeNumerically("<", 25*time.Hour))
 
+	expectSecretPaths(t, g, c, options.WebhookPort)
+
 	// Its Pod is the leader, and that is all that it has written.
 	g.Eventually(func(g Gomega) {
 		lease, events := &coordinationv1.Lease{}, &corev1.EventList{}
@@ -311,16 +313,48 @@ func getProfiles(t *testing.T, c client.Client, port int, own certificate.Provid
 // createWebhookConfigurations creates the configurations that get the CA bundle. They match no requests, since no Service leads
 // to the test.
 func createWebhookConfigurations(ctx context.Context, g *WithT, c client.Client) {
-	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks"}}
+	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks", Path: ptr.To("/hook")}}
 	none := ptr.To(admissionv1.SideEffectClassNone)
 	g.Expect(c.Create(ctx, &admissionv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: mutatingWebhooks},
-		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks:   []admissionv1.MutatingWebhook{{Name: "virtualmachines-mutator.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	})).To(Succeed())
 	g.Expect(c.Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
-		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks:   []admissionv1.ValidatingWebhook{{Name: validatingWebhook, ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	})).To(Succeed())
+}
+
+// validatingWebhook is the webhook in the validating configuration.
+const validatingWebhook = "virtualmachine-validator.kubevirt.io"
+
+// expectSecretPaths expects that a webhook responds at the path of its configuration only, and that the configuration gets this path again
+// when someone else writes it.
+func expectSecretPaths(t *testing.T, g Gomega, c client.Client, port int) {
+	t.Helper()
+	configuration := &admissionv1.ValidatingWebhookConfiguration{}
+	path := func() string {
+		g.Expect(c.Get(t.Context(), client.ObjectKey{Name: validatingWebhooks}, configuration)).To(Succeed())
+		return ptr.Deref(configuration.Webhooks[0].ClientConfig.Service.Path, "")
+	}
+	post := func(path string) int {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		defer transport.CloseIdleConnections()
+		response, err := (&http.Client{Transport: transport}).Post(fmt.Sprintf("https://127.0.0.1:%d%s", port, path), "application/json", strings.NewReader("{}"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(response.Body.Close()).To(Succeed())
+		return response.StatusCode
+	}
+	first := path()
+	g.Expect(first).To(MatchRegexp("^/[0-9a-f]{32}/" + validatingWebhook + "$"))
+	g.Expect(post(first)).To(Equal(http.StatusOK))
+	for _, other := range []string{"/", "/hook", "/" + validatingWebhook, "/virtualmachines-validate"} {
+		g.Expect(post(other)).To(Equal(http.StatusNotFound), other)
+	}
+	// As kubectl replace does with the manifest.
+	configuration.Webhooks[0].ClientConfig.Service.Path, configuration.Webhooks[0].ClientConfig.CABundle = nil, nil
+	g.Expect(c.Update(t.Context(), configuration)).To(Succeed())
+	g.Eventually(path, timeout, "10ms").Should(Equal(first))
 }
 
 // servedChain returns the serving certificate. It connects as the API server does: with the Service's name, and the CA of the

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 )
@@ -145,4 +146,19 @@ func Protect(ctx context.Context) (release func()) {
 	}
 	c.listener.protect(c, 1)
 	return func() { c.listener.protect(c, -1) }
+}
+
+// Protected returns a handler that protects the connections of the first limit requests that it serves at a time. Its server has Context as
+// its ConnContext.
+func Protected(handler http.Handler, limit int) http.Handler {
+	free := make(chan struct{}, limit)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case free <- struct{}{}:
+			defer func() { <-free }()
+			defer Protect(r.Context())()
+		default:
+		}
+		handler.ServeHTTP(w, r)
+	})
 }

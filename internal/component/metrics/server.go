@@ -125,22 +125,8 @@ func Handler(o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return protected(&page{from: &shared{from: gatherer, clock: clock.RealClock{}}}), nil
-}
-
-// protected returns a handler that protects the connections of the first maxProtected requests that it serves at a time. Where clients
-// must authorize, only those that may read the metrics come so far.
-func protected(handler http.Handler) http.Handler {
-	free := make(chan struct{}, maxProtected)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case free <- struct{}{}:
-			defer func() { <-free }()
-			defer connectionlimit.Protect(r.Context())()
-		default:
-		}
-		handler.ServeHTTP(w, r)
-	})
+	// Where clients must authorize, only those that may read the metrics come so far.
+	return connectionlimit.Protected(&page{from: &shared{from: gatherer, clock: clock.RealClock{}}}, maxProtected), nil
 }
 
 // Gatherer returns the metrics of a component: its own, those of all components, and those of its library.

@@ -109,11 +109,11 @@ func TestRequestsInServiceKeepTheirConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(protected(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := newServer(connectionlimit.Protected(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
 		<-leave
 		_, _ = io.WriteString(w, "metrics")
-	})))
+	}), maxProtected))
 	go func() { _ = server.Serve(connectionlimit.New(listener, maxConnections)) }()
 	t.Cleanup(func() { _ = server.Close() })
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package webhookcertificate renews the certificate of virt-controller's webhooks and metrics, and keeps its CA in the webhook
-// configurations. It works without a KubeVirt object, because a webhook validates that object.
+// Package webhookcertificate renews the certificate of virt-controller's webhooks and metrics, and the secret paths of the webhooks. It
+// keeps the CA and the paths in the webhook configurations. It works without a KubeVirt object, because a webhook validates that object.
 package webhookcertificate
 
 import (
@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +29,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/webhook/secretpath"
 )
 
 // Reconciler renews the certificate in a Secret. Only the leader runs it; the servers of every replica use the Secret.
@@ -44,6 +46,9 @@ type Reconciler struct {
 	Config reconciler.ConfigFeed
 	// Clock replaces the system's clock in tests.
 	Clock clock.PassiveClock
+
+	// leading is the time of the first reconciliation.
+	leading time.Time
 }
 
 // SetupWithManager adds the reconciler to a manager.
@@ -66,28 +71,37 @@ func (r *Reconciler) secret(context.Context, client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: r.Secret}}
 }
 
-// Reconcile renews the certificate and its CA if that is due, and writes the CA to the webhook configurations.
+// Reconcile renews the certificate, its CA and the paths if that is due, and writes the CA and the paths to the webhook configurations.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := reconciler.Now(r.Clock)
+	if r.leading.IsZero() {
+		r.leading = now
+	}
 	configurations, err := r.Hooks.read(ctx, r.Client)
 	if err != nil {
 		return reconciler.Result(err, 0)
 	}
-	bundle, again, err := r.renew(ctx, now, bundles(configurations))
+	renewed, again, err := r.renew(ctx, now, bundles(configurations))
 	if err != nil {
 		return reconciler.Result(err, 0)
 	}
 	// A CA signs once the configurations trust it. Their update triggers the next reconciliation.
-	return reconciler.Result(inject(ctx, r.Client, configurations, bundle), again.Sub(now))
+	return reconciler.Result(inject(ctx, r.Client, configurations, renewed), again.Sub(now))
 }
 
-// renew writes the Secret if a certificate in it has to be renewed. It returns the CA certificates to trust, and when to call it again.
-func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte) (bundle []byte, again time.Time, err error) {
+// settings are what the API server needs to call the webhooks: the CA certificates to trust, and the paths.
+type settings struct {
+	bundle []byte
+	paths  secretpath.Paths
+}
+
+// renew writes the Secret if something in it has to be renewed. It returns what the webhook configurations need, and when to call it again.
+func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte) (settings, time.Time, error) {
 	secret := &corev1.Secret{}
-	err = r.Get(ctx, r.Secret, secret)
+	err := r.Get(ctx, r.Secret, secret)
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {
-		return nil, time.Time{}, fmt.Errorf("cannot read Secret %s: %w", r.Secret, err)
+		return settings{}, time.Time{}, fmt.Errorf("cannot read Secret %s: %w", r.Secret, err)
 	}
 	found, err := certificate.WebhooksFrom(secret.Data)
 	if err != nil {
@@ -99,11 +113,16 @@ func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte)
 		Now: now, Lifetimes: lifetimes, Names: r.Names, Trusted: trusted, Replace: duration != "" && duration != configured,
 	})
 	if err != nil {
-		return nil, time.Time{}, err
+		return settings{}, time.Time{}, err
 	}
 	data, err := renewed.Data()
 	if err != nil {
-		return nil, time.Time{}, err
+		return settings{}, time.Time{}, err
+	}
+	paths, expiry := secretpath.From(secret.Data).Renew(now, r.leading)
+	maps.Copy(data, paths.Data())
+	if expiry.Before(again) {
+		again = expiry
 	}
 	wanted := secret.DeepCopy()
 	wanted.Namespace, wanted.Name, wanted.Data = r.Secret.Namespace, r.Secret.Name, data
@@ -119,9 +138,9 @@ func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte)
 		err = r.Update(ctx, wanted)
 	}
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("cannot write Secret %s: %w", r.Secret, err)
+		return settings{}, time.Time{}, fmt.Errorf("cannot write Secret %s: %w", r.Secret, err)
 	}
-	return renewed.Bundle(), again, nil
+	return settings{bundle: renewed.Bundle(), paths: paths}, again, nil
 }
 
 func equalBytes(a, b []byte) bool { return string(a) == string(b) }
@@ -156,17 +175,22 @@ func (h Hooks) read(ctx context.Context, reader client.Reader) ([]client.Object,
 	return []client.Object{mutating, validating}, nil
 }
 
-// clients returns the connection settings of each webhook of a configuration.
-func clients(configuration client.Object) []*admissionv1.WebhookClientConfig {
-	var out []*admissionv1.WebhookClientConfig
+// hook is a webhook of a configuration: its name, and where the API server calls it.
+type hook struct {
+	name string
+	*admissionv1.WebhookClientConfig
+}
+
+func hooksOf(configuration client.Object) []hook {
+	var out []hook
 	switch c := configuration.(type) {
 	case *admissionv1.MutatingWebhookConfiguration:
 		for i := range c.Webhooks {
-			out = append(out, &c.Webhooks[i].ClientConfig)
+			out = append(out, hook{c.Webhooks[i].Name, &c.Webhooks[i].ClientConfig})
 		}
 	case *admissionv1.ValidatingWebhookConfiguration:
 		for i := range c.Webhooks {
-			out = append(out, &c.Webhooks[i].ClientConfig)
+			out = append(out, hook{c.Webhooks[i].Name, &c.Webhooks[i].ClientConfig})
 		}
 	}
 	return out
@@ -175,27 +199,30 @@ func clients(configuration client.Object) []*admissionv1.WebhookClientConfig {
 func bundles(configurations []client.Object) [][]byte {
 	var out [][]byte
 	for _, configuration := range configurations {
-		for _, c := range clients(configuration) {
-			out = append(out, c.CABundle)
+		for _, h := range hooksOf(configuration) {
+			out = append(out, h.CABundle)
 		}
 	}
 	return out
 }
 
-// inject writes a CA bundle to the webhook configurations that have another.
-func inject(ctx context.Context, writer client.Writer, configurations []client.Object, bundle []byte) error {
+// inject writes settings to the webhook configurations that have others.
+func inject(ctx context.Context, writer client.Writer, configurations []client.Object, wanted settings) error {
 	for _, configuration := range configurations {
 		changed := false
-		for _, c := range clients(configuration) {
-			if !equalBytes(c.CABundle, bundle) {
-				c.CABundle, changed = bundle, true
+		for _, h := range hooksOf(configuration) {
+			if !equalBytes(h.CABundle, wanted.bundle) {
+				h.CABundle, changed = wanted.bundle, true
+			}
+			if path := wanted.paths.Path(h.name); h.Service != nil && ptr.Deref(h.Service.Path, "") != path {
+				h.Service.Path, changed = ptr.To(path), true
 			}
 		}
 		if !changed {
 			continue
 		}
 		if err := writer.Update(ctx, configuration); err != nil {
-			return fmt.Errorf("cannot write the CA bundle to webhook configuration %q: %w", configuration.GetName(), err)
+			return fmt.Errorf("cannot write the CA bundle and the paths to webhook configuration %q: %w", configuration.GetName(), err)
 		}
 	}
 	return nil

@@ -17,18 +17,18 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/virtualmachineinstancetypes-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineinstancetypes,verbs=create;update,versions=v1beta1,name=virtualmachineinstancetype-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/virtualmachineclusterinstancetypes-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineclusterinstancetypes,verbs=create;update,versions=v1beta1,name=virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/virtualmachinepreferences-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachinepreferences,verbs=create;update,versions=v1beta1,name=virtualmachinepreference-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/virtualmachineclusterpreferences-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineclusterpreferences,verbs=create;update,versions=v1beta1,name=virtualmachineclusterpreference-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineinstancetypes,verbs=create;update,versions=v1beta1,name=virtualmachineinstancetype-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineclusterinstancetypes,verbs=create;update,versions=v1beta1,name=virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachinepreferences,verbs=create;update,versions=v1beta1,name=virtualmachinepreference-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineclusterpreferences,verbs=create;update,versions=v1beta1,name=virtualmachineclusterpreference-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
 
-// instancetypeHooks are the webhooks of instance types and preferences, by path.
+// instancetypeHooks are the webhooks of instance types and preferences, by name.
 func instancetypeHooks(scheme *runtime.Scheme) map[string]*admission.Webhook {
 	return map[string]*admission.Webhook{
-		"/virtualmachineinstancetypes-validate":        admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineInstancetype]{}),
-		"/virtualmachineclusterinstancetypes-validate": admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineClusterInstancetype]{}),
-		"/virtualmachinepreferences-validate":          admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachinePreference]{}),
-		"/virtualmachineclusterpreferences-validate":   admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineClusterPreference]{}),
+		"virtualmachineinstancetype-validator.instancetype.kubevirt.io":        admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineInstancetype]{}),
+		"virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io": admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineClusterInstancetype]{}),
+		"virtualmachinepreference-validator.instancetype.kubevirt.io":          admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachinePreference]{}),
+		"virtualmachineclusterpreference-validator.instancetype.kubevirt.io":   admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineClusterPreference]{}),
 	}
 }
 

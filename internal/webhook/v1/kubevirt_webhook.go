@@ -21,9 +21,9 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/kubevirt-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/kubevirt-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=update,versions=v1,name=kubevirt-update-validator.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/kubevirt-validate-delete,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=delete,versions=v1,name=kubevirt-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=update,versions=v1,name=kubevirt-update-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=delete,versions=v1,name=kubevirt-validator.kubevirt.io,admissionReviewVersions=v1
 
 // kubeVirtValidator validates the KubeVirt object.
 type kubeVirtValidator struct {

@@ -35,7 +35,7 @@ import (
 //
 // failurePolicy is "fail": without this webhook an eviction could stop a guest that is to be migrated.
 //
-// +kubebuilder:webhook:path=/launcher-eviction-validate,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-') || request.name.startsWith('hp-volume-')"}]}`
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-') || request.name.startsWith('hp-volume-')"}]}`
 
 // withoutKeepAlive closes each connection after its first request. On a connection that is kept open, a request could arrive at the moment
 // when this process stops and closes its idle connections. The request would fail, and with it kubectl drain. A drain of the node on which

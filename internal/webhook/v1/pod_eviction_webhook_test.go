@@ -117,19 +117,42 @@ var _ = Describe("an eviction", func() {
 		expectLeaves(pod)
 	})
 
-	It("closes the connection after the response, so that no later request uses it", func() {
-		// The API server calls webhooks with HTTP/1.1.
-		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
+	// post sends an admission review of the eviction of a Pod to the webhook, as any Pod can, or as the API server does.
+	post := func(path, pod string) (*http.Response, string) {
+		GinkgoHelper()
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 		DeferCleanup(transport.CloseIdleConnections)
-		response, err := (&http.Client{Transport: transport}).Post("https://"+webhookAddress+"/launcher-eviction-validate", "application/json",
-			strings.NewReader(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",
-				"request":{"uid":"1","name":"virt-launcher-gone","namespace":"default","object":{}}}`))
+		response, err := (&http.Client{Transport: transport}).Post("https://"+webhookAddress+path, "application/json", strings.NewReader(
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","name":"`+pod+`","namespace":"default",
+				"operation":"CREATE","object":{"apiVersion":"policy/v1","kind":"Eviction"}}}`))
 		Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = response.Body.Close() }()
 		body, err := io.ReadAll(response.Body)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(string(body)).To(ContainSubstring(`"allowed":true`))
+		return response, string(body)
+	}
+
+	It("closes the connection after the response, so that no later request uses it", func() {
+		response, body := post(paths.Path(evictionHook), "virt-launcher-gone")
+		Expect(body).To(ContainSubstring(`"allowed":true`))
 		Expect(response.Close).To(BeTrue(), "the connection is kept")
+	})
+
+	It("that the API server did not send has no response but 404, and no effect", func() {
+		vmi, pod := launch("forged", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		others := strings.TrimSuffix(paths.Path("virtualmachine-validator.kubevirt.io"), "virtualmachine-validator.kubevirt.io")
+		for _, path := range []string{"/", "/" + evictionHook, "/launcher-eviction-validate", "/00112233445566778899aabbccddeeff/" + evictionHook, others + evictionHook} {
+			response, body := post(path, pod.Name)
+			Expect(response.StatusCode).To(Equal(http.StatusNotFound), path)
+			Expect(body).To(Equal("Not Found\n"), path)
+			Expect(response.Close).To(BeTrue(), path)
+		}
+		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
+		Expect(expectStays(pod).Annotations).NotTo(HaveKey(eviction.InProgressAnnotation))
+
+		_, body := post(paths.Path(evictionHook), pod.Name)
+		Expect(body).To(ContainSubstring("Eviction triggered evacuation of VMI"))
+		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))
 	})
 
 	It("by the descheduler is recorded on the VMI until another client evicts it", func() {

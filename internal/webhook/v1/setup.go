@@ -5,23 +5,23 @@
 // that the schemas of the CRDs cannot express. A response lists all errors of an object, up to specsupport.MaxErrors.
 //
 // A rule is a method of check, or a function of one, in the file of its subject. Fields that are not implemented are in the tables of
-// package specsupport. The paths and names of the webhooks are KubeVirt's.
+// package specsupport. The names of the webhooks are KubeVirt's. controller-gen needs a path for each, which "make manifests" removes:
+// virt-controller writes the paths (docs/adr/0098).
 package v1
 
 import (
-	"context"
 	"errors"
+	"maps"
 	"net/http"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
-	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
-	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // Options configures the webhooks.
@@ -48,7 +48,7 @@ func ServiceAccounts(namespace string, names ...string) []string {
 	return users
 }
 
-// SetupWithManager registers every webhook of this package with the manager's webhook server.
+// SetupWithManager registers every webhook of this package with the manager's webhook server, at the path /name.
 func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	if options.Config == nil {
 		return errors.New("webhooks need a source of the cluster's configuration: set Options.Config")
@@ -59,66 +59,65 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	if options.APIReader == nil {
 		options.APIReader = mgr.GetAPIReader()
 	}
-	scheme, trusted := mgr.GetScheme(), sets.New(options.TrustedUsers...)
-	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
-	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: options.APIReader, trusted: trusted})
-	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: options.APIReader})
-	finder := reference.Finder{Objects: options.Client, Revisions: options.APIReader}
-	hooks := map[string]http.Handler{
-		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
-		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted, finder: finder}),
-
-		"/virtualmachinereplicaset-validate": admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
-		"/virtualmachinepool-validate":       admission.WithValidator(scheme, &poolValidator{config: options.Config}),
-
-		"/virtualmachinesnapshots-validate": admission.WithValidator(scheme, &snapshotValidator{config: options.Config}),
-
-		"/virtualmachinebackups-validate":        admission.WithValidator(scheme, &backupValidator[*backupv1alpha1.VirtualMachineBackup]{config: options.Config}),
-		"/virtualmachinebackuptrackers-validate": admission.WithValidator(scheme, &backupValidator[*backupv1alpha1.VirtualMachineBackupTracker]{config: options.Config}),
-
-		"/virtualmachineexports-validate": admission.WithValidator(scheme, exportValidator{}),
-
-		"/virtualmachineinstances-mutate":          withBoundedQuantities(admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}), &v1.VirtualMachineInstance{}),
-		"/virtualmachineinstances-validate-create": vmi,
-		"/virtualmachineinstances-validate-update": vmi,
-
-		"/migration-mutate-create":   admission.WithDefaulter(scheme, migrationDefaulter{}),
-		"/migration-validate-create": migration,
-		"/migration-validate-update": migration,
-
-		"/migration-policy-validate-create": admission.WithValidator(scheme, &migrationPolicyValidator{config: options.Config}),
-
-		"/virtualmachinerestores-validate": admission.WithValidator(scheme, &restoreValidator{config: options.Config, reader: options.Client}),
-
-		"/vm-clone-mutate-create":   &admission.Webhook{Handler: &cloneMutator{decoder: admission.NewDecoder(scheme)}},
-		"/vm-clone-validate-create": admission.WithValidator(scheme, &cloneValidator{config: options.Config}),
-
-		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
-			config: options.Config, apiReader: options.APIReader, writer: options.Client, liveMigration: options.LiveMigration,
-		}}),
-
-		"/kubevirt-validate-create": kubeVirt,
-		"/kubevirt-validate-update": kubeVirt,
-		"/kubevirt-validate-delete": kubeVirt,
-	}
-	for path, hook := range instancetypeHooks(scheme) {
-		hooks[path] = hook
-	}
-	for path, hook := range hooks {
-		mgr.GetWebhookServer().Register(path, hook)
+	for name, hook := range hooks(mgr.GetScheme(), options) {
+		mgr.GetWebhookServer().Register("/"+name, hook)
 	}
 	return nil
 }
 
-// withBoundedQuantities rejects objects with quantities that take hours to decode. Mutating webhooks need it, because the API server calls
-// them before it validates an object by its schema, which also rejects such quantities.
-func withBoundedQuantities(hook *admission.Webhook, object any) *admission.Webhook {
-	next := hook.Handler
-	hook.Handler = admission.HandlerFunc(func(ctx context.Context, request admission.Request) admission.Response {
-		if err := quantity.Check(request.Object.Raw, object); err != nil {
-			return admission.Errored(http.StatusBadRequest, err)
-		}
-		return next.Handle(ctx, request)
-	})
-	return hook
+// evictionHook is the name of the webhook of evictions.
+const evictionHook = "virt-launcher-eviction-interceptor.kubevirt.io"
+
+// hooks returns the webhooks by name. None of them decodes an object before its quantities are checked.
+func hooks(scheme *runtime.Scheme, options Options) map[string]http.Handler {
+	all := vmHooks(scheme, options)
+	maps.Copy(all, storageHooks(scheme, options))
+	maps.Copy(all, instancetypeHooks(scheme))
+	served, kinds := map[string]http.Handler{}, newKinds(scheme)
+	for name, hook := range all {
+		served[name] = &admission.Webhook{Handler: kinds.bounded(hook.Handler)}
+	}
+	served[evictionHook] = withoutKeepAlive(served[evictionHook])
+	return served
+}
+
+// vmHooks are the webhooks of VMs, their instances, migrations and the installation, by name.
+func vmHooks(scheme *runtime.Scheme, options Options) map[string]*admission.Webhook {
+	trusted := sets.New(options.TrustedUsers...)
+	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
+	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: options.APIReader, trusted: trusted})
+	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: options.APIReader})
+	finder := reference.Finder{Objects: options.Client, Revisions: options.APIReader}
+	return map[string]*admission.Webhook{
+		"virtualmachines-mutator.kubevirt.io":                  {Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
+		"virtualmachine-validator.kubevirt.io":                 admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted, finder: finder}),
+		"virtualmachinereplicaset-validator.kubevirt.io":       admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
+		"virtualmachinepool-validator.kubevirt.io":             admission.WithValidator(scheme, &poolValidator{config: options.Config}),
+		"virtualmachineinstances-mutator.kubevirt.io":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
+		"virtualmachineinstances-create-validator.kubevirt.io": vmi,
+		"virtualmachineinstances-update-validator.kubevirt.io": vmi,
+		"migrations-mutator.kubevirt.io":                       admission.WithDefaulter(scheme, migrationDefaulter{}),
+		"migration-create-validator.kubevirt.io":               migration,
+		"migration-update-validator.kubevirt.io":               migration,
+		"migration-policy-validator.kubevirt.io":               admission.WithValidator(scheme, &migrationPolicyValidator{config: options.Config}),
+		evictionHook: {Handler: &evictionInterceptor{
+			config: options.Config, apiReader: options.APIReader, writer: options.Client, liveMigration: options.LiveMigration,
+		}},
+		"kubevirt-create-validator.kubevirt.io": kubeVirt,
+		"kubevirt-update-validator.kubevirt.io": kubeVirt,
+		"kubevirt-validator.kubevirt.io":        kubeVirt,
+	}
+}
+
+// storageHooks are the webhooks of snapshots, restores, clones, backups and exports, by name.
+func storageHooks(scheme *runtime.Scheme, options Options) map[string]*admission.Webhook {
+	return map[string]*admission.Webhook{
+		"virtualmachinesnapshot-validator.snapshot.kubevirt.io":    admission.WithValidator(scheme, &snapshotValidator{config: options.Config}),
+		"virtualmachinebackup-validator.backup.kubevirt.io":        admission.WithValidator(scheme, &backupValidator[*backupv1alpha1.VirtualMachineBackup]{config: options.Config}),
+		"virtualmachinebackuptracker-validator.backup.kubevirt.io": admission.WithValidator(scheme, &backupValidator[*backupv1alpha1.VirtualMachineBackupTracker]{config: options.Config}),
+		"virtualmachineexport-validator.export.kubevirt.io":        admission.WithValidator(scheme, exportValidator{}),
+		"virtualmachinerestore-validator.snapshot.kubevirt.io":     admission.WithValidator(scheme, &restoreValidator{config: options.Config, reader: options.Client}),
+		"virtualmachineclones-mutator.kubevirt.io":                 {Handler: &cloneMutator{decoder: admission.NewDecoder(scheme)}},
+		"vm-clone-validator.kubevirt.io":                           admission.WithValidator(scheme, &cloneValidator{config: options.Config}),
+	}
 }

@@ -5,6 +5,7 @@ package v1
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"os"
@@ -23,15 +24,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/webhook/secretpath"
+	webhookserver "github.com/vireo-project/vireo/internal/webhook/server"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -42,8 +46,9 @@ var (
 	k8s         client.Client // an administrator
 	kubectl     func(args ...string) (stdout, stderr io.Reader, err error)
 	controller  client.Client // virt-controller's account, with its rights
-	// webhookAddress is the address of the webhook server.
+	// webhookAddress is the address of the webhook server, and paths are those that the API server uses.
 	webhookAddress string
+	paths          secretpath.Paths
 )
 
 func TestWebhooks(t *testing.T) {
@@ -63,7 +68,10 @@ var _ = BeforeSuite(func() {
 
 	root := filepath.Join("..", "..", "..")
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
-	env.WebhookInstallOptions = envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "config", "webhook", "manifests.yaml")}}
+	paths, _ = secretpath.Paths{}.Renew(time.Now(), time.Now())
+	hooks, err := apiserver.Webhooks(filepath.Join(root, "config", "webhook", "manifests.yaml"), paths.Path)
+	Expect(err).NotTo(HaveOccurred())
+	env.WebhookInstallOptions = hooks
 	audit, err := rights.NewAudit(env, GinkgoT().TempDir())
 	Expect(err).NotTo(HaveOccurred())
 	cfg, err := env.Start()
@@ -82,6 +90,8 @@ var _ = BeforeSuite(func() {
 	Expect(snapshotv1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(clonev1beta1.AddToScheme(scheme)).To(Succeed())
 	Expect(exportv1.AddToScheme(scheme)).To(Succeed())
+	Expect(backupv1alpha1.AddToScheme(scheme)).To(Succeed())
+	Expect(migrationsv1alpha1.AddToScheme(scheme)).To(Succeed())
 
 	k8s, err = client.New(cfg, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
@@ -93,11 +103,13 @@ var _ = BeforeSuite(func() {
 
 	opts := env.WebhookInstallOptions
 	webhookAddress = net.JoinHostPort(opts.LocalServingHost, strconv.Itoa(opts.LocalServingPort))
+	serving, err := tls.LoadX509KeyPair(filepath.Join(opts.LocalServingCertDir, "tls.crt"), filepath.Join(opts.LocalServingCertDir, "tls.key"))
+	Expect(err).NotTo(HaveOccurred())
 	mgr, err := ctrl.NewManager(account, ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Host: opts.LocalServingHost, Port: opts.LocalServingPort, CertDir: opts.LocalServingCertDir,
+		WebhookServer: webhookserver.New(webhookserver.Options{
+			Address: webhookAddress, Webhook: paths.Webhook, TLS: []func(*tls.Config){func(config *tls.Config) { config.Certificates = []tls.Certificate{serving} }},
 		}),
 	})
 	Expect(err).NotTo(HaveOccurred())

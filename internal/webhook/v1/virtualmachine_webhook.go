@@ -26,8 +26,8 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/virtualmachines-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
 
 // vmMutator adds the finalizer and the record of the guest's identity to a new VM, keeps that record when a client replaces the VM without it,
 // and changes nothing else. It constructs the patch itself, because a patch that is computed from the decoded object would also add the zero

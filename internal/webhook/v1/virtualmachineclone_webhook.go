@@ -31,8 +31,8 @@ import (
 )
 
 // The API server converts requests of other versions to the one in the rules.
-// +kubebuilder:webhook:path=/vm-clone-mutate-create,mutating=true,failurePolicy=fail,sideEffects=None,groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=create,versions=v1beta1,name=virtualmachineclones-mutator.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/vm-clone-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=create;update,versions=v1beta1,name=vm-clone-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=true,failurePolicy=fail,sideEffects=None,groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=create,versions=v1beta1,name=virtualmachineclones-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=clone.kubevirt.io,resources=virtualmachineclones,verbs=create;update,versions=v1beta1,name=vm-clone-validator.kubevirt.io,admissionReviewVersions=v1
 
 // maxShownText is how many characters of a user's text a message contains.
 const maxShownText = 256

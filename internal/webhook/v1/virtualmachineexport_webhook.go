@@ -19,7 +19,7 @@ import (
 )
 
 // The API server converts requests of other versions to the one in the rule.
-// +kubebuilder:webhook:path=/virtualmachineexports-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=export.kubevirt.io,resources=virtualmachineexports,verbs=create;update,versions=v1,name=virtualmachineexport-validator.export.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=export.kubevirt.io,resources=virtualmachineexports,verbs=create;update,versions=v1,name=virtualmachineexport-validator.export.kubevirt.io,admissionReviewVersions=v1
 
 // exportValidator validates the source of an export, with KubeVirt's messages.
 type exportValidator struct{}

@@ -23,9 +23,9 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// +kubebuilder:webhook:path=/migration-mutate-create,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migrations-mutator.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/migration-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migration-create-validator.kubevirt.io,admissionReviewVersions=v1
-// +kubebuilder:webhook:path=/migration-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=update,versions=v1,name=migration-update-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migrations-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migration-create-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=update,versions=v1,name=migration-update-validator.kubevirt.io,admissionReviewVersions=v1
 
 // migrationDefaulter adds the finalizer to a new migration, and the label that selects the migrations of a VMI.
 type migrationDefaulter struct{}

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/virtualmachinereplicaset-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancereplicasets,verbs=create;update,versions=v1,name=virtualmachinereplicaset-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancereplicasets,verbs=create;update,versions=v1,name=virtualmachinereplicaset-validator.kubevirt.io,admissionReviewVersions=v1
 
 // replicaSetValidator validates a replica set by the rules for its VMIs.
 type replicaSetValidator struct {

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/virtualmachinepool-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=pool.kubevirt.io,resources=virtualmachinepools,verbs=create;update,versions=v1beta1,name=virtualmachinepool-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=pool.kubevirt.io,resources=virtualmachinepools,verbs=create;update,versions=v1beta1,name=virtualmachinepool-validator.kubevirt.io,admissionReviewVersions=v1
 
 // poolValidator validates a pool, and its template by the rules for VMs.
 type poolValidator struct {

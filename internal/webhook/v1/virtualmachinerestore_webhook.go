@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// +kubebuilder:webhook:path=/virtualmachinerestores-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=create;update,versions=v1beta1,name=virtualmachinerestore-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=create;update,versions=v1beta1,name=virtualmachinerestore-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
 
 // restoreValidator validates a restore. The reconciler checks whether the snapshot can be restored to the target, because both may change.
 // The messages are KubeVirt's.

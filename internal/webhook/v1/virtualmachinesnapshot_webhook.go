@@ -17,7 +17,7 @@ import (
 )
 
 // The API server converts requests of other versions to the one in the rule.
-// +kubebuilder:webhook:path=/virtualmachinesnapshots-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=create;update,versions=v1beta1,name=virtualmachinesnapshot-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=create;update,versions=v1beta1,name=virtualmachinesnapshot-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
 
 // snapshotValidator validates the source of a snapshot, with KubeVirt's messages.
 type snapshotValidator struct{ config ConfigSource }

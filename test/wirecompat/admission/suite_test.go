@@ -52,7 +52,12 @@ func run(m *testing.M) int {
 	}
 	log.SetLogger(logr.Discard())
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
-	env.WebhookInstallOptions = envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "config", "webhook", "manifests.yaml")}}
+	hooks, err := apiserver.Webhooks(filepath.Join(root, "config", "webhook", "manifests.yaml"), func(name string) string { return name })
+	if err != nil {
+		fmt.Println("cannot read the webhooks:", err)
+		return 1
+	}
+	env.WebhookInstallOptions = hooks
 	defer func() {
 		if err := env.Stop(); err != nil {
 			fmt.Println("cannot stop the API server:", err)
