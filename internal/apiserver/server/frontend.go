@@ -9,14 +9,19 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	apiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 )
 
 // Limits of connections, as those of a Kubernetes API server. Source: k8s.io/apiserver pkg/server/secure_serving.go.
@@ -26,6 +31,14 @@ const (
 	readHeaderTimeout = 32 * time.Second
 	maxStreams        = 100
 	streamBuffer      = 256 << 10
+)
+
+const (
+	// maxConnections limits the open connections. Every Pod can open some, and the API server's aggregation layer opens one for each
+	// stream, of which there may be 1000.
+	maxConnections = 2048
+	// maxProtected is how many authenticated requests keep their connections when there are too many.
+	maxProtected = maxConnections * 3 / 4
 )
 
 // frontend serves in place of the HTTP server of the API server library, which reads the TLS versions and ciphers only once. The
@@ -48,7 +61,7 @@ func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)
 	// The handshake accepts any client certificate, and clients without one: an authenticator verifies it, and others use tokens.
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, ClientAuth: tls.RequestClientCert}
 	f := &frontend{
-		Listener: info.Listener, timeout: generic.ShutdownTimeout, stopping: make(chan struct{}), stopped: make(chan struct{}),
+		Listener: connectionlimit.New(info.Listener, maxConnections), timeout: generic.ShutdownTimeout, stopping: make(chan struct{}), stopped: make(chan struct{}),
 		tls: dynamiccertificates.NewDynamicServingCertificateController(config.Clone(), info.ClientCA, info.Cert, info.SNICerts, nil),
 	}
 	for _, source := range []dynamiccertificates.Notifier{info.ClientCA, info.Cert} {
@@ -62,7 +75,8 @@ func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)
 	}
 	f.server = &http.Server{
 		Handler: generic.Handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
-		ErrorLog: stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
+		ConnContext: connectionlimit.Context,
+		ErrorLog:    stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: streamBuffer,
 			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: maxStreams * streamBuffer,
@@ -115,6 +129,18 @@ func (f *frontend) wait() {
 		_ = f.Listener.Close()
 	})
 	<-f.stopped
+}
+
+// protect returns a handler that protects the connections of users who have authenticated, as long as it serves their requests.
+func protect(handler http.Handler) http.Handler {
+	protected := connectionlimit.Protected(handler, maxProtected)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, known := request.UserFrom(r.Context()); known && !slices.Contains(u.GetGroups(), user.AllUnauthenticated) {
+			protected.ServeHTTP(w, r)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // handshakeLog logs failed handshakes, which unauthenticated clients cause, at a high verbosity.

@@ -89,7 +89,7 @@ func (o *Options) config(verbs []subresource.Verb) (*apiserver.Config, error) {
 
 // withOpenPaths serves what needs no authentication and authorization.
 func (o *Options) withOpenPaths(handler http.Handler, config *apiserver.Config) http.Handler {
-	return o.openPaths(handler, apiserver.DefaultBuildHandlerChain(handler, config))
+	return o.openPaths(handler, apiserver.DefaultBuildHandlerChain(protect(handler), config))
 }
 
 // openPaths sends requests that need neither to handler, and the others to chain.

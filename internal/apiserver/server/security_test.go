@@ -28,6 +28,19 @@ func newProxyClient(certificates ...tls.Certificate) proxyClient {
 	}}}}
 }
 
+// get sends a GET request of an administrator, and returns the response code.
+func (c proxyClient) get(path string) int {
+	GinkgoHelper()
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+address+path, http.NoBody)
+	Expect(err).NotTo(HaveOccurred())
+	request.Header.Set("X-Remote-User", "admin")
+	request.Header.Set("X-Remote-Group", "system:masters")
+	response, err := c.client.Do(request)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = response.Body.Close() }()
+	return response.StatusCode
+}
+
 // do sends a request for a verb of an object that does not exist, and returns the response code.
 func (c proxyClient) do(v subresource.Verb, version, user string, groups ...string) int {
 	GinkgoHelper()
