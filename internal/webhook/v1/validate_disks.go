@@ -48,14 +48,19 @@ func checkDisks(c *check) {
 		} else {
 			seen[disk.Name] = i
 		}
-		for _, msg := range validation.IsDNS1123Label(disk.Name) {
-			c.invalid(at.Child("name"), disk.Name, "%s", msg)
-		}
-		c.diskVolume(at, disk, volumes)
-		c.diskDevice(at, disk)
-		c.diskDriver(at, disk)
-		c.blockSize(at.Child("blockSize"), disk)
+		c.disk(at, disk, volumes)
 	}
+}
+
+// disk checks one disk.
+func (c *check) disk(at *field.Path, disk *v1.Disk, volumes map[string]*v1.Volume) {
+	for _, msg := range validation.IsDNS1123Label(disk.Name) {
+		c.invalid(at.Child("name"), disk.Name, "%s", msg)
+	}
+	c.diskVolume(at, disk, volumes)
+	c.diskDevice(at, disk)
+	c.diskDriver(at, disk)
+	c.blockSize(at.Child("blockSize"), disk)
 }
 
 func (c *check) volumesByName() map[string]*v1.Volume {

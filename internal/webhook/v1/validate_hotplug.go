@@ -7,21 +7,26 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/hotplug"
+	"github.com/vireo-project/vireo/internal/specsupport"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // validateHotplug returns the errors of a change of a VMI's disks and volumes, which only our components make. The rules and the messages
-// are KubeVirt's. Source: kubevirt/kubevirt pkg/storage/admitters.
-func validateHotplug(before, after *v1.VirtualMachineInstance) field.ErrorList {
+// are KubeVirt's, source: kubevirt/kubevirt pkg/storage/admitters, except that a new disk must also comply with the rules of a new VMI: no
+// VM's template was validated if the VMI has no VM.
+func validateHotplug(before, after *v1.VirtualMachineInstance, config clusterconfig.Config) field.ErrorList {
 	path := field.NewPath("spec")
 	h := &hotplugCheck{
 		volumes: path.Child("volumes"), disks: path.Child("domain", "devices", "disks"), status: &after.Status, spec: &after.Spec,
+		config:   config,
 		oldDisks: disksByName(&before.Spec), newDisks: disksByName(&after.Spec),
 	}
 	if equality.Semantic.DeepEqual(before.Spec.Volumes, after.Spec.Volumes) && maps.EqualFunc(h.oldDisks, h.newDisks, sameDisk) {
@@ -38,6 +43,7 @@ type hotplugCheck struct {
 	volumes, disks     *field.Path
 	status             *v1.VirtualMachineInstanceStatus
 	spec               *v1.VirtualMachineInstanceSpec
+	config             clusterconfig.Config
 	oldDisks, newDisks map[string]*v1.Disk
 	errs               field.ErrorList
 }
@@ -149,6 +155,29 @@ func (h *hotplugCheck) checkNew(volume *v1.Volume, disk *v1.Disk) {
 	default:
 		if message := hotplug.Problem(disk); message != "" {
 			h.reject(h.disks, volume.Name, "%s", message)
+			return
+		}
+		h.checkDisk(disk.Name)
+	}
+}
+
+// checkDisk checks a new disk like one of a new VMI, and that we can plug it.
+func (h *hotplugCheck) checkDisk(name string) {
+	c := &check{path: field.NewPath("spec"), spec: h.spec, config: h.config}
+	disks := h.spec.Domain.Devices.Disks
+	if c.tooMany(h.disks, len(disks)) {
+		h.errs = append(h.errs, c.errs...)
+		return
+	}
+	i := slices.IndexFunc(disks, func(d v1.Disk) bool { return d.Name == name })
+	c.disk(h.disks.Index(i), &disks[i], c.volumesByName())
+	if disks[i].BootOrder != nil {
+		checkBootOrder(c)
+	}
+	h.errs = append(h.errs, c.errs...)
+	for _, err := range slices.Concat(specsupport.Refusals(specsupport.UnimplementedInVMI(c.path, h.spec)), specsupport.ImpossibleInVMI(c.path, h.spec)) {
+		if strings.HasPrefix(err.Field, h.disks.Index(i).String()) {
+			h.errs = append(h.errs, err)
 		}
 	}
 }

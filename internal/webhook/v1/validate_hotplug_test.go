@@ -5,12 +5,16 @@ package v1
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apifield "k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/specsupport"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -139,12 +143,56 @@ func TestHotplugRules(t *testing.T) {
 			after := before.DeepCopy()
 			tc.after(after)
 			var got []string
-			for _, err := range validateHotplug(before, after) {
+			for _, err := range validateHotplug(before, after, clusterconfig.Default()) {
 				got = append(got, err.Detail)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// A disk that is plugged into a VMI without a VM is refused for the errors for which it is refused in a new VMI.
+func TestPluggedDisksFollowTheRulesOfNewOnes(t *testing.T) {
+	for field, change := range map[string]func(*v1.Disk){
+		"name":            func(d *v1.Disk) { d.Name = "Not_A_Label" },
+		"disk.pciAddress": func(d *v1.Disk) { d.Disk.Bus, d.Disk.PciAddress = v1.DiskBusVirtio, "somewhere" },
+		"serial":          func(d *v1.Disk) { d.Serial = strings.Repeat("s", 300) },
+		"cache":           func(d *v1.Disk) { d.Cache = "sometimes" },
+		"io":              func(d *v1.Disk) { d.IO = "other" },
+		"errorPolicy":     func(d *v1.Disk) { d.ErrorPolicy = ptr.To[v1.DiskErrorPolicy]("hope") },
+		"bootOrder":       func(d *v1.Disk) { d.BootOrder = ptr.To[uint](0) },
+		"bootOrder ":      func(d *v1.Disk) { d.BootOrder = ptr.To[uint](1) }, // of the root disk
+		"blockSize": func(d *v1.Disk) {
+			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512}, MatchVolume: &v1.FeatureState{}}
+		},
+		"blockSize.custom.logical": func(d *v1.Disk) { d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 3, Physical: 4096}} },
+		"blockSize.custom.physical": func(d *v1.Disk) {
+			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 4 << 20}}
+		},
+		"lun.reservation": func(d *v1.Disk) { d.Disk, d.LUN = nil, &v1.LunTarget{Bus: v1.DiskBusSCSI, Reservation: true} },
+		"":                func(d *v1.Disk) { d.LUN = &v1.LunTarget{Bus: v1.DiskBusSCSI} },
+	} {
+		before := pluggedVMI()
+		before.Spec.Domain.Devices.Disks[0].BootOrder = ptr.To[uint](1)
+		after, plugged := before.DeepCopy(), builder.MakeVMI("x").Hotpluggable("more", "claim").Obj()
+		disk := v1.Disk{Name: "more", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSCSI}}}
+		change(&disk)
+		plugged.Spec.Volumes[0].Name = disk.Name
+		after.Spec.Volumes = append(after.Spec.Volumes, plugged.Spec.Volumes...)
+		after.Spec.Domain.Devices.Disks = append(after.Spec.Domain.Devices.Disks, disk)
+		want := strings.TrimSuffix("spec.domain.devices.disks[3]."+strings.TrimSpace(field), ".")
+		errs := validateHotplug(before, after, clusterconfig.Default())
+		if !slices.ContainsFunc(errs, func(err *apifield.Error) bool { return err.Field == want }) {
+			t.Errorf("%s: got %v", want, errs)
+		}
+		created := slices.Concat(validateInstance(apifield.NewPath("spec"), &after.Spec, clusterconfig.Default()),
+			specsupport.Refusals(specsupport.UnimplementedInVMI(apifield.NewPath("spec"), &after.Spec)))
+		for _, err := range errs {
+			if !slices.ContainsFunc(created, func(c *apifield.Error) bool { return c.Error() == err.Error() }) {
+				t.Errorf("a new VMI is not refused for: %v", err)
+			}
+		}
 	}
 }

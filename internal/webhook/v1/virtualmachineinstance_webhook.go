@@ -58,7 +58,7 @@ func (v *vmiValidator) ValidateUpdate(
 	ctx context.Context, before, after *v1.VirtualMachineInstance,
 ) (admission.Warnings, error) {
 	if v.isTrusted(ctx) {
-		return nil, invalidVMI(after, validateHotplug(before, after))
+		return nil, invalidVMI(after, validateHotplug(before, after, v.config.Current()))
 	}
 	var errs field.ErrorList
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
