@@ -121,10 +121,6 @@ func (s *scope) newClaim(v *volume) *corev1.PersistentVolumeClaim {
 func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 	// kubectl would compare what it applies next with the manifest of another claim.
 	delete(claim.Annotations, corev1.LastAppliedConfigAnnotation)
-	// KubeVirt removes the content type together with the other annotations of the importer.
-	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
-		return key != cdi.ContentTypeAnnotation && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
-	})
 	if override := s.override(v.VolumeName); override != nil {
 		for key, value := range override.Labels {
 			metav1.SetMetaDataLabel(&claim.ObjectMeta, key, value)
@@ -133,6 +129,11 @@ func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, key, value)
 		}
 	}
+	// Who may create a restore need not be one who may instruct the importer or a provisioner by a claim. KubeVirt removes the content type
+	// together with the other annotations of the importer, and none of an override.
+	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
+		return key != cdi.ContentTypeAnnotation && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	})
 	// The state claim gets this label when the VM is restored, because a VM starts with the claim that has the label.
 	delete(claim.Labels, v1.PersistentStateLabel)
 	delete(claim.Labels, snapshot.RestoreCleanupStateLabel)

@@ -201,7 +201,12 @@ func TestRestoredClaim(t *testing.T) {
 	c := newCluster()
 	c.Restore.Spec.VolumeRestoreOverrides = []v1beta1.VolumeRestoreOverride{{
 		VolumeName: "data", Labels: map[string]string{"tier": "silver", v1.PersistentStateLabel: "another"},
-		Annotations: map[string]string{"more": "yes", snapshot.LastRestoreAnnotation: "forged"},
+		Annotations: map[string]string{
+			"more": "yes", snapshot.LastRestoreAnnotation: "forged",
+			// Instructions for the importer, a provisioner and the scheduler.
+			"cdi.kubevirt.io/storage.import.endpoint": "http://e.org", "k8s.io/CloneRequest": "default/other", "pv.kubernetes.io/bind-completed": "yes",
+			"volume.kubernetes.io/selected-node": "node",
+		},
 	}}
 	c.run(t, all)
 	got := c.Claims["restore-r1-data"]
