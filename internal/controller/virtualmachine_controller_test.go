@@ -371,6 +371,30 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			ExpectGone(vm)
 		})
 
+		It("does nothing that is written to its spec then, which no webhook validates", func() {
+			vm, vmi := m.started(builder.MakeVM("vm"))
+			ExpectExists(vm).Finalizers = append(vm.Finalizers, "user/finalizer")
+			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			ExpectExists(vm)
+			vm.Spec.RunStrategy, vm.Spec.Running = ptr.To(v1.RunStrategyAlways), nil
+			vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "any"}
+			vm.Spec.Template.Spec.Hostname = "changed"
+			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "disk"}}}
+			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+			m.writes.Take()
+			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+			setStatus(vmi, v1.Succeeded)
+			removeFinalizer(vmi)
+			for range 4 {
+				_, err := m.reconcile(vm)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(m.writes.Take()).NotTo(ContainElement(HavePrefix("create ")))
+			ExpectGone(vmi)
+			Expect(ExpectExists(vm).Finalizers).To(ConsistOf("user/finalizer"))
+		})
+
 		It("keeps the VMI if the propagation policy is Orphan", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())

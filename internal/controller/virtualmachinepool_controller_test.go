@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -334,6 +335,25 @@ var _ = Describe("VirtualMachinePool", func() {
 			Expect(ExpectExists(b).Finalizers).To(Equal([]string{"user/finalizer"}))
 			r.expectReconciled(b, patchPoolStatus)
 			Expect(r.names()).To(BeEmpty(), "a pool that is being deleted makes no VMs")
+		})
+
+		It("does nothing that is written to its spec once it is being deleted, which no webhook validates", func() {
+			b := builder.MakePool("web").Namespace(r.ns).Obj()
+			b.Finalizers = []string{"user/finalizer"}
+			ExpectCreated(b)
+			r.settle(b)
+			Expect(k8sClient.Delete(ctx, b)).To(Succeed())
+			r.change(b, func(s *poolSpec) {
+				s.Replicas = ptr.To[int32](5)
+				s.VirtualMachineTemplate.Spec.Template.Spec.Hostname = "changed"
+			})
+			for range 3 {
+				_, err := r.reconcile(b)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(r.writes.Take()).NotTo(ContainElement(Or(HavePrefix("create "), HavePrefix("delete "))))
+			Expect(r.names()).To(Equal([]string{"web-0"}))
+			Expect(r.vm("web-0").Spec.Template.Spec.Hostname).NotTo(Equal("changed"))
 		})
 
 		It("leaves the VMs of a new pool of its name, which the cache does not show yet", func() {

@@ -179,6 +179,23 @@ var _ = Describe("VirtualMachineRestore", func() {
 		ExpectGone(r.vm)
 	})
 
+	It("does nothing that is written to its spec once it is being deleted", func() {
+		of := r.restore()
+		r.until(of, func() bool { return r.lockedBy() == "back" })
+		ExpectExists(of).Finalizers = append(of.Finalizers, "user/finalizer")
+		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		ExpectExists(of).Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{{VolumeName: "data", RestoreName: "mine"}}
+		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		r.writes.Take()
+		for range 3 {
+			_, err := r.reconcile(of)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		Expect(r.writes.Take()).NotTo(ContainElement(Or(HavePrefix("create "), HavePrefix("delete "))))
+		ExpectExists(of)
+	})
+
 	It("starts over after a conflict, if the cache does not show the lock yet", func() {
 		of := r.restore()
 		stale := ExpectExists(r.vm.DeepCopy())
