@@ -188,10 +188,11 @@ func TestPluggedDisksFollowTheRulesOfNewOnes(t *testing.T) {
 			t.Errorf("%s: got %v", want, errs)
 		}
 		created := slices.Concat(validateInstance(apifield.NewPath("spec"), &after.Spec, clusterconfig.Default()),
-			specsupport.Refusals(specsupport.UnimplementedInVMI(apifield.NewPath("spec"), &after.Spec)))
+			specsupport.Refusals(specsupport.UnimplementedInVMI(apifield.NewPath("spec"), &after.Spec)),
+			specsupport.ImpossibleInVMI(apifield.NewPath("spec"), &after.Spec))
 		for _, err := range errs {
 			if !slices.ContainsFunc(created, func(c *apifield.Error) bool { return c.Error() == err.Error() }) {
-				t.Errorf("a new VMI is not refused for: %v", err)
+				t.Errorf("a new VMI is neither refused nor kept from starting for: %v", err)
 			}
 		}
 	}
