@@ -115,6 +115,9 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
+		// That of the reconciler of migrations, which is not here.
+		byVMI := func(o client.Object) []string { return []string{o.(*v1.VirtualMachineInstanceMigration).Spec.VMIName} }
+		Expect(mgr.GetFieldIndexer().IndexField(ctx, &v1.VirtualMachineInstanceMigration{}, "spec.vmiName", byVMI)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() { done <- mgr.Start(running) }()

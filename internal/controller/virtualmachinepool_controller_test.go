@@ -199,7 +199,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").Replicas(20).With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ := disk(r.vm("web-0"))
 			lists := 0
-			r.Reconciler.APIReader = interceptor.NewClient(asController, interceptor.Funcs{
+			r.APIReader = interceptor.NewClient(asController, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 					lists++
 					_, metadata := list.(*metav1.PartialObjectMetadataList)

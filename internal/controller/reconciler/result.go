@@ -23,17 +23,17 @@ const BusyRetry = 500 * time.Millisecond
 // error, because the next reconciliation starts from the API server's version; nor is ErrBusy. If they are joined with other errors, those
 // are reported.
 func Result(err error, after time.Duration) (ctrl.Result, error) {
-	switch failure := Failure(err); {
-	case failure != nil:
-		return ctrl.Result{}, failure
+	result := ctrl.Result{RequeueAfter: after}
+	switch {
+	case Failure(err) != nil:
+		return ctrl.Result{}, Failure(err)
 	case apierrors.IsConflict(err):
 		// The queue's delay grows as long as the conflicts last, while the cache has not received the other write.
-		return ctrl.Result{Requeue: true}, nil //nolint:staticcheck // RequeueAfter would reset the queue's delay, and an error be logged.
+		result = ctrl.Result{Requeue: true} //nolint:staticcheck // RequeueAfter would reset the queue's delay, and an error be logged.
 	case err != nil:
-		return ctrl.Result{RequeueAfter: BusyRetry}, nil
-	default:
-		return ctrl.Result{RequeueAfter: after}, nil
+		result.RequeueAfter = BusyRetry
 	}
+	return result, nil
 }
 
 // Failure returns what of an error is a failure: all but the conflicts, and ErrBusy, that are joined in it. It returns nil if there is

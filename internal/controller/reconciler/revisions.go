@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controllerrevision"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
 // revisionKind is the kind of ControllerRevisions.
@@ -67,7 +67,7 @@ func IsRevisionCopy(revision metav1.Object) bool {
 }
 
 // RevisionSorter sorts the keys in the data of an owner's ControllerRevisions, so that the garbage collector can orphan them. See package
-// controllerrevision.
+// revisiondata.
 type RevisionSorter struct {
 	// Client writes, APIReader reads from the API server.
 	Client    client.Writer
@@ -85,7 +85,7 @@ func (s RevisionSorter) SortAll(ctx context.Context, revisions []metav1.PartialO
 		switch name, isCopy := strings.CutSuffix(key.Name, revisionCopySuffix); {
 		case isCopy:
 			failed = errors.Join(failed, s.finish(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}))
-		case !controllerrevision.IsSorted(&revisions[i]):
+		case !revisiondata.IsSorted(&revisions[i]):
 			failed = errors.Join(failed, s.Sort(ctx, key, nil))
 		}
 	}
@@ -101,16 +101,16 @@ func (s RevisionSorter) Sort(ctx context.Context, key client.ObjectKey, annotati
 	}
 	mark := func(r *appsv1.ControllerRevision) {
 		metav1.SetMetaDataLabel(&r.ObjectMeta, v1.CreatedByLabel, string(s.Owner.GetUID()))
-		controllerrevision.MarkSorted(r)
+		revisiondata.MarkSorted(r)
 		for name, value := range annotations {
 			metav1.SetMetaDataAnnotation(&r.ObjectMeta, name, value)
 		}
 	}
-	if controllerrevision.IsSorted(revision) && revision.Labels[v1.CreatedByLabel] != "" {
+	if revisiondata.IsSorted(revision) && revision.Labels[v1.CreatedByLabel] != "" {
 		return nil
 	}
 	raw := revision.Data.Raw //nolint:forbidigo // only the order of keys changes
-	sorted, err := controllerrevision.SortKeys(raw)
+	sorted, err := revisiondata.SortKeys(raw)
 	if err != nil {
 		return fmt.Errorf("decode the data of ControllerRevision %s: %w", key, err)
 	}

@@ -18,10 +18,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
-	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/quantity"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
 // revisionData is the content of a start revision. Source: kubevirt/kubevirt pkg/virt-controller/watch/vm,
@@ -71,7 +71,7 @@ func recordRevision(ctx context.Context, s *Scope) error {
 		},
 		Revision: s.VM.Generation,
 	}
-	if err := controllerrevision.SetData(revision, map[string]any{"spec": spec}); err != nil {
+	if err := revisiondata.SetData(revision, map[string]any{"spec": spec}); err != nil {
 		return fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	if err := s.Client.Create(ctx, revision); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -126,11 +126,12 @@ func releasePool(ctx context.Context, s *Scope) error {
 // keepDisks removes the VM from the owners of its DataVolumes and claims, so that they are not deleted with it. The next VM of
 // its name adopts them. They are read from the API server, because one that the cache does not contain yet would be deleted.
 func keepDisks(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
-	var errs []error
-	for _, name := range virtualmachine.DataVolumeNames(vm) {
+	dvs, claims := virtualmachine.DataVolumeNames(vm), virtualmachine.ClaimNames(vm)
+	errs := make([]error, 0, len(dvs)+len(claims))
+	for _, name := range dvs {
 		errs = append(errs, keep(ctx, s, vm, cdi.GroupVersion.WithKind("DataVolume"), name))
 	}
-	for _, name := range virtualmachine.ClaimNames(vm) {
+	for _, name := range claims {
 		errs = append(errs, keep(ctx, s, vm, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), name))
 	}
 	return errors.Join(errs...)

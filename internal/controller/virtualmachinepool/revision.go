@@ -21,8 +21,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/naming"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
-	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/quantity"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
 // templateHashAnnotation of a revision is a hash of the template of VMs, by which the revision is found without reading its data. The
@@ -117,7 +117,7 @@ func createRevision(ctx context.Context, s *Scope, name, sum string) (string, er
 			},
 			Revision: s.Pool.Generation,
 		}
-		if err := controllerrevision.SetData(revision, s.Pool.Spec); err != nil {
+		if err := revisiondata.SetData(revision, s.Pool.Spec); err != nil {
 			return "", fmt.Errorf("encode the spec of VirtualMachinePool %s: %w", s.Key, err)
 		}
 		err := s.Client.Create(ctx, revision)

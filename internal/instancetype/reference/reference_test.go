@@ -23,8 +23,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
 func TestKindOf(t *testing.T) {
@@ -196,7 +196,7 @@ func TestNewRevision(t *testing.T) {
 	if !reference.IsRevision(revision.Labels) || !reference.IsLatest(revision.Labels) {
 		t.Error("it is not recognized by its labels")
 	}
-	if sorted, err := controllerrevision.SortKeys(revision.Data.Raw); err != nil || !bytes.Equal(sorted, revision.Data.Raw) {
+	if sorted, err := revisiondata.SortKeys(revision.Data.Raw); err != nil || !bytes.Equal(sorted, revision.Data.Raw) {
 		t.Errorf("the keys are not sorted (%v): %s", err, revision.Data.Raw)
 	}
 	var data map[string]any

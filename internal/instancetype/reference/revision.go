@@ -16,9 +16,9 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/quantity"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
 // RevisionName returns the name of the ControllerRevision with the version of an object that a VM uses. The format is KubeVirt's.
@@ -58,7 +58,7 @@ func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.Controlle
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)},
 		},
 	}
-	if err := controllerrevision.SetData(revision, stored); err != nil {
+	if err := revisiondata.SetData(revision, stored); err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", kind.Name, object.GetName(), err)
 	}
 	return revision, nil

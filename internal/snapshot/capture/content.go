@@ -17,9 +17,9 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controllerrevision"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
 // maxVolumes is how many volumes a content may have: those that admission allows for a VM, and the persistent state.
@@ -161,11 +161,11 @@ func Revision(vmSnapshot *v1beta1.VirtualMachineSnapshot, revision *appsv1.Contr
 // SameData reports whether two revisions have the same data, regardless of the order of its keys.
 func SameData(a, b *appsv1.ControllerRevision) bool {
 	ofA, ofB := a.Data.Raw, b.Data.Raw //nolint:forbidigo // only the order of keys changes
-	first, err := controllerrevision.SortKeys(ofA)
+	first, err := revisiondata.SortKeys(ofA)
 	if err != nil {
 		return bytes.Equal(ofA, ofB)
 	}
-	second, err := controllerrevision.SortKeys(ofB)
+	second, err := revisiondata.SortKeys(ofB)
 	return err == nil && bytes.Equal(first, second)
 }
 
@@ -178,9 +178,9 @@ func CopyRevision(
 		Data:       *revision.Data.DeepCopy(),
 		Revision:   revision.Revision,
 	}
-	if sorted, err := controllerrevision.SortKeys(revision.Data.Raw); err == nil { //nolint:forbidigo // only the order of keys changes
+	if sorted, err := revisiondata.SortKeys(revision.Data.Raw); err == nil { //nolint:forbidigo // only the order of keys changes
 		out.Data.Raw = sorted //nolint:forbidigo // this does not decode them
-		controllerrevision.MarkSorted(out)
+		revisiondata.MarkSorted(out)
 	}
 	// Other labels are not copied. A VM can also refer to the revision of a workload, whose controller would adopt a copy with these
 	// labels.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package controllerrevision encodes the data of ControllerRevisions.
+// Package revisiondata encodes the data of ControllerRevisions.
 //
 // The data is immutable byte by byte. When the API server applies a strategic merge patch, as the garbage collector sends to orphan an
 // object, it encodes the data anew with sorted keys. If the stored keys are not sorted, every such patch fails. See docs/adr/0063.
-package controllerrevision
+package revisiondata
 
 import (
 	"encoding/json"
