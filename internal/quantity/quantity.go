@@ -118,7 +118,7 @@ var known sync.Map
 // fieldsOf returns the types of a struct's fields by their names in JSON.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	if fields, found := known.Load(t); found {
-		return fields.(map[string]reflect.Type) //nolint:errcheck // nothing else is stored
+		return fields.(map[string]reflect.Type) // nothing else is stored
 	}
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {

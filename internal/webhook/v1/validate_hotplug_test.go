@@ -155,34 +155,37 @@ func TestHotplugRules(t *testing.T) {
 
 // A disk that is plugged into a VMI without a VM is refused for the errors for which it is refused in a new VMI.
 func TestPluggedDisksFollowTheRulesOfNewOnes(t *testing.T) {
-	for field, change := range map[string]func(*v1.Disk){
-		"name":            func(d *v1.Disk) { d.Name = "Not_A_Label" },
-		"disk.pciAddress": func(d *v1.Disk) { d.Disk.Bus, d.Disk.PciAddress = v1.DiskBusVirtio, "somewhere" },
-		"serial":          func(d *v1.Disk) { d.Serial = strings.Repeat("s", 300) },
-		"cache":           func(d *v1.Disk) { d.Cache = "sometimes" },
-		"io":              func(d *v1.Disk) { d.IO = "other" },
-		"errorPolicy":     func(d *v1.Disk) { d.ErrorPolicy = ptr.To[v1.DiskErrorPolicy]("hope") },
-		"bootOrder":       func(d *v1.Disk) { d.BootOrder = ptr.To[uint](0) },
-		"bootOrder ":      func(d *v1.Disk) { d.BootOrder = ptr.To[uint](1) }, // of the root disk
-		"blockSize": func(d *v1.Disk) {
+	for _, tc := range []struct {
+		field  string
+		change func(*v1.Disk)
+	}{
+		{"name", func(d *v1.Disk) { d.Name = "Not_A_Label" }},
+		{"disk.pciAddress", func(d *v1.Disk) { d.Disk.Bus, d.Disk.PciAddress = v1.DiskBusVirtio, "somewhere" }},
+		{"serial", func(d *v1.Disk) { d.Serial = strings.Repeat("s", 300) }},
+		{"cache", func(d *v1.Disk) { d.Cache = "sometimes" }},
+		{"io", func(d *v1.Disk) { d.IO = "other" }},
+		{"errorPolicy", func(d *v1.Disk) { d.ErrorPolicy = ptr.To[v1.DiskErrorPolicy]("hope") }},
+		{"bootOrder", func(d *v1.Disk) { d.BootOrder = ptr.To[uint](0) }},
+		{"bootOrder", func(d *v1.Disk) { d.BootOrder = ptr.To[uint](1) }}, // of the root disk
+		{"blockSize", func(d *v1.Disk) {
 			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512}, MatchVolume: &v1.FeatureState{}}
-		},
-		"blockSize.custom.logical": func(d *v1.Disk) { d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 3, Physical: 4096}} },
-		"blockSize.custom.physical": func(d *v1.Disk) {
+		}},
+		{"blockSize.custom.logical", func(d *v1.Disk) { d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 3, Physical: 4096}} }},
+		{"blockSize.custom.physical", func(d *v1.Disk) {
 			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 4 << 20}}
-		},
-		"lun.reservation": func(d *v1.Disk) { d.Disk, d.LUN = nil, &v1.LunTarget{Bus: v1.DiskBusSCSI, Reservation: true} },
-		"":                func(d *v1.Disk) { d.LUN = &v1.LunTarget{Bus: v1.DiskBusSCSI} },
+		}},
+		{"lun.reservation", func(d *v1.Disk) { d.Disk, d.LUN = nil, &v1.LunTarget{Bus: v1.DiskBusSCSI, Reservation: true} }},
+		{"", func(d *v1.Disk) { d.LUN = &v1.LunTarget{Bus: v1.DiskBusSCSI} }},
 	} {
 		before := pluggedVMI()
 		before.Spec.Domain.Devices.Disks[0].BootOrder = ptr.To[uint](1)
 		after, plugged := before.DeepCopy(), builder.MakeVMI("x").Hotpluggable("more", "claim").Obj()
 		disk := v1.Disk{Name: "more", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSCSI}}}
-		change(&disk)
+		tc.change(&disk)
 		plugged.Spec.Volumes[0].Name = disk.Name
 		after.Spec.Volumes = append(after.Spec.Volumes, plugged.Spec.Volumes...)
 		after.Spec.Domain.Devices.Disks = append(after.Spec.Domain.Devices.Disks, disk)
-		want := strings.TrimSuffix("spec.domain.devices.disks[3]."+strings.TrimSpace(field), ".")
+		want := strings.TrimSuffix("spec.domain.devices.disks[3]."+tc.field, ".")
 		errs := validateHotplug(before, after, clusterconfig.Default())
 		if !slices.ContainsFunc(errs, func(err *apifield.Error) bool { return err.Field == want }) {
 			t.Errorf("%s: got %v", want, errs)
