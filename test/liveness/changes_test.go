@@ -296,7 +296,7 @@ func (w *changedWorld) reconcile() error {
 	}
 	s := &virtualmachine.Scope{
 		Client: w.client, APIReader: w.client, Recorder: events.NewFakeRecorder(100), DataVolumes: noImporter{}, VolumeSnapshots: noSnapshots{},
-		Now: time.Now(), VM: w.vm, LiveUpdate: w.rollout, CPUAllocationRatio: 10,
+		Now: time.Now(), VM: w.vm, Settings: virtualmachine.Settings{LiveUpdate: w.rollout, CPUAllocationRatio: 10},
 	}
 	if err := s.Load(ctx); err != nil {
 		return err
