@@ -111,7 +111,8 @@ func startLibvirtd(log logr.Logger, children *reaper.Reaper, filters string) (*d
 func connect(ctx context.Context, socket string) (*libvirtwire.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := waitForFile(ctx, socket); err != nil {
+	// If the kernel gives the user of all launchers of the node no further watch, the attempts to connect wait for the socket.
+	if err := waitForFile(ctx, socket); err != nil && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENOSPC) {
 		return nil, err
 	}
 	for {
