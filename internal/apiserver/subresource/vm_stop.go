@@ -58,8 +58,8 @@ func decideStop(m vmWithVMI, grace *int64) (plan, error) {
 	return p, err
 }
 
-// cancelStart returns a plan that removes the requests of a VM that is about to start. KubeVirt refuses this stop, and the VM starts. A VMI that has ended is removed, or the strategy
-// RerunOnFailure would request another start.
+// cancelStart returns a plan that removes the requests of a VM that is about to start. KubeVirt refuses this stop, and
+// the VM starts. A VMI that has ended is removed, or the strategy RerunOnFailure would request another start.
 func (m vmWithVMI) cancelStart() (plan, error) {
 	if m.vmi == nil {
 		return plan{}, nil

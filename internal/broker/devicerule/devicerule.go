@@ -25,8 +25,9 @@ type table interface {
 	set([]Device) error
 }
 
-// Set makes the rules of this package in the cgroups of a process, or of this one if it is nil, those for the devices, if the current ones differ. isPod reports
-// whether an element of a cgroup's path is that of the Pod: the cgroups below it are the container's. It is given the current devices.
+// Set makes the rules of this package in the cgroups of a process, or of this one if it is nil, those for the devices, if
+// the current ones differ. isPod reports whether an element of a cgroup's path is that of the Pod: the cgroups below it
+// are the container's. It is given the current devices.
 func Set(process *os.File, isPod func(element string) bool, wanted func(current []Device) ([]Device, error)) error {
 	return inHierarchy(process, func(hierarchy *os.File, cgroup podprocess.Cgroup) error {
 		paths := pathsOf(cgroup, isPod)

@@ -56,7 +56,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	used, text := p.encoded(families, zip)
 	defer p.release(used)
-	_, _ = w.Write(text) //nolint:gosec // G705: the content type is plain text
+	_, _ = w.Write(text)
 }
 
 // encoded returns the page as it is to be sent, and the version of it that the caller releases afterwards.

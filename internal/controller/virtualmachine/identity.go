@@ -37,8 +37,9 @@ func addVMMetadata(ctx context.Context, s *Scope) error {
 	})
 }
 
-// identityOf returns what the identity of a VM without a record is derived from. revisions are those of its earlier starts. VMs that started before the choice was recorded
-// keep their UUID, and so do those that KubeVirt's controller ran, which have its annotation.
+// identityOf returns what the identity of a VM without a record is derived from. revisions are those of its earlier
+// starts. VMs that started before the choice was recorded keep their UUID, and so do those that KubeVirt's controller
+// ran, which have its annotation.
 func identityOf(vm *v1.VirtualMachine, revisions []metav1.PartialObjectMetadata) firmware.Identity {
 	for i := range revisions {
 		switch recorded := firmware.Identity(revisions[i].Annotations[firmware.IdentityAnnotation]); recorded {
