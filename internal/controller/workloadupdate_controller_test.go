@@ -68,7 +68,9 @@ func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &recordedEvents{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
 	u.node = u.ns + "-node-1"
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
-		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64"}}}
+		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64", v1.SupportedMachineTypeLabel + "q35": "true",
+		}}}
 		ExpectCreated(host)
 		host.Spec.Taints = nil // The API server taints new nodes as not ready, and no kubelet makes them ready.
 		Expect(k8sClient.Update(ctx, host)).To(Succeed())

@@ -48,7 +48,7 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 }
 
-// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=list;watch;patch
+// +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackups/status,verbs=patch
 // +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers/status,verbs=patch
