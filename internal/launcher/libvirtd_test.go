@@ -23,7 +23,7 @@ const withoutInotify = "VIREO_TEST_WITHOUT_INOTIFY"
 // The limit is for a user in a user namespace, so the test runs again in one of its own.
 func TestConnectWithoutInotify(t *testing.T) {
 	if os.Getenv(withoutInotify) == "" {
-		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$") //nolint:gosec // the test itself
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$")
 		again.Env = append(os.Environ(), withoutInotify+"=1")
 		again.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
