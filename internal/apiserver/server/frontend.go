@@ -26,11 +26,20 @@ import (
 
 // Limits of connections, as those of a Kubernetes API server. Source: k8s.io/apiserver pkg/server/secure_serving.go.
 const (
-	maxHeaderBytes    = 1 << 20
 	idleTimeout       = 90 * time.Second
 	readHeaderTimeout = 32 * time.Second
 	maxStreams        = 100
-	streamBuffer      = 256 << 10
+)
+
+// Limits of what each connection can make virt-api keep in memory before it knows the client. They are smaller than those of a Kubernetes API
+// server, 1 MiB and 256 KiB: maxConnections times as much would be more than virt-api's memory limit.
+const (
+	// maxHeaderBytes limits the headers of a request, with the user's token, or with the groups that the API server sends.
+	maxHeaderBytes = 64 << 10
+	// frameBuffer limits a frame of HTTP/2, for which there is a buffer as soon as it begins. It is the smallest limit that HTTP/2 allows.
+	frameBuffer = 16 << 10
+	// streamBuffer limits what of a body is kept until it is read. Some 2000 requests can wait for the API server to review their tokens.
+	streamBuffer = 64 << 10
 )
 
 const (
@@ -73,17 +82,21 @@ func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)
 	if restrict != nil {
 		restrict(config)
 	}
-	f.server = &http.Server{
-		Handler: generic.Handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
+	f.server = newHTTPServer(generic.Handler, config)
+	info.Listener = f
+	return f
+}
+
+func newHTTPServer(handler http.Handler, config *tls.Config) *http.Server {
+	return &http.Server{
+		Handler: handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
 		ConnContext: connectionlimit.Context,
 		ErrorLog:    stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: streamBuffer,
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: frameBuffer,
 			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: maxStreams * streamBuffer,
 		},
 	}
-	info.Listener = f
-	return f
 }
 
 // Accept implements net.Listener. It returns when the frontend is closed.
