@@ -99,12 +99,14 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 	It("is taken back by the old manifests", func(ctx context.Context) {
 		expectUndisturbed(ctx, guests, func() {
 			if !apart && hasBroker(previousManifests) {
-				kubectl(ctx, "", "apply", "--server-side", "-f", filepath.Join(installers, previousManifests))
+				applyManifests(ctx, previousManifests)
 				Eventually(imagesOf).WithContext(ctx).WithArguments("virt-handler").WithTimeout(bootTimeout).WithPolling(pollInterval).
 					Should(ContainElement(HaveSuffix(":" + previous)))
 				kubectl(ctx, "", "delete", "daemonset", "virt-broker", "-n", "kubevirt")
 			}
 			install(ctx, previousManifests, previous)
+			// virt-controller of this commit has replaced the paths of the webhooks until it ended.
+			applyManifests(ctx, previousManifests)
 		})
 		create(ctx, makeVM(namespace, "old"))
 		expectReady(ctx, namespace, "old")
@@ -144,9 +146,20 @@ func launcherImage(version string) string { return registry + "/virt-launcher:" 
 func install(ctx context.Context, manifests, version string) {
 	GinkgoHelper()
 	start := time.Now()
-	kubectl(ctx, "", "apply", "--server-side", "-f", filepath.Join(installers, manifests))
+	applyManifests(ctx, manifests)
 	expectRolledOut(ctx, version)
 	reportTime("all components were replaced by those of "+version, start)
+}
+
+// applyManifests applies manifests. If the previous release has webhooks with fixed paths, they conflict with the secret ones that this
+// commit's virt-controller has written.
+func applyManifests(ctx context.Context, manifests string) {
+	GinkgoHelper()
+	arguments := []string{"apply", "--server-side", "-f", filepath.Join(installers, manifests)}
+	if manifests == previousManifests {
+		arguments = append(arguments, "--force-conflicts")
+	}
+	kubectl(ctx, "", arguments...)
 }
 
 // expectUndisturbed changes the installation, and checks that guests keep their Pods, continue counting, and can be paused.
