@@ -10,7 +10,11 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
+
+// patience is how long a test waits for another goroutine.
+const patience = 20 * time.Second
 
 // enqueue calls Do in another goroutine and returns when the request is queued.
 func enqueue(t *testing.T, q *Queue, namespace string, do func()) {
@@ -22,8 +26,8 @@ func enqueue(t *testing.T, q *Queue, namespace string, do func()) {
 			return nil
 		})
 	}()
-	for queued(q) == before {
-		if t.Context().Err() != nil {
+	for deadline := time.Now().Add(patience); queued(q) == before; runtime.Gosched() {
+		if time.Now().After(deadline) {
 			t.Fatal("the request was not queued")
 		}
 	}
@@ -153,8 +157,10 @@ func TestSmallRequestsDoNotStarveLargeOnes(t *testing.T) {
 		_, err := q.Acquire(ctx, "large", 4)
 		canceled <- err
 	}()
-	for queued(q) == 0 && t.Context().Err() == nil {
-		runtime.Gosched()
+	for deadline := time.Now().Add(patience); queued(q) == 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("the large request was not queued")
+		}
 	}
 	enqueue(t, q, "small", func() { order <- "small" })
 	second()

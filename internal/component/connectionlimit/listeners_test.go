@@ -18,14 +18,15 @@ import (
 
 const root = "../../.."
 
-// protection says how a listener is protected from clients that send nothing or too much: text of a file that limits its connections, or
-// that demands a certificate of its clients in the handshake.
+// protection says how a listener is protected from clients that send nothing or too much: text of a file that limits its connections, that
+// demands a certificate of its clients in the handshake, or that lets only some clients reach it.
 type protection struct{ file, text string }
 
 const (
 	limit       = `connectionlimit.New(`
 	certificate = `tls.RequireAndVerifyClientCert`
 	socket      = `"unix"`
+	bridge      = `unix.BindToDevice(`
 )
 
 // listeners are the calls of components that listen, by file and function, and how each is protected. Add a new one with its protection:
@@ -51,9 +52,9 @@ var listeners = map[string][]protection{
 	"internal/broker/server/server.go Listen":         {{"internal/broker/server/server.go", socket}},
 	"internal/broker/device/plugin.go serve":          {{"internal/broker/device/plugin.go", socket}},
 	// In a launcher Pod, for its own guest.
-	"internal/launcher/dhcp/listen.go listen4":  {{"internal/launcher/dhcp/listen.go", "dhcp"}},
-	"internal/launcher/dhcp/listen.go listen6":  {{"internal/launcher/dhcp/listen.go", "dhcp"}},
-	"internal/launcher/tail/presence.go listen": {{"internal/launcher/tail/presence.go", "unix."}},
+	"internal/launcher/dhcp/listen.go listen4":  {{"internal/launcher/dhcp/listen.go", bridge}},
+	"internal/launcher/dhcp/listen.go listen6":  {{"internal/launcher/dhcp/listen.go", bridge}},
+	"internal/launcher/tail/presence.go listen": {{"internal/launcher/tail/presence.go", "unix.SockaddrUnix{"}},
 }
 
 // listens matches the functions that make a listener, also inside libraries.

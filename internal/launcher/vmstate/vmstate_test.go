@@ -163,11 +163,10 @@ func TestKeeper(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "tpm2-00.permall"), []byte("x"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for !slices.Contains(keeper.watcher.WatchList(), dir) {
-		if t.Context().Err() != nil {
+	for deadline := time.Now().Add(20 * time.Second); !slices.Contains(keeper.watcher.WatchList(), dir); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
 			t.Fatal("the directory of the new TPM is not watched")
 		}
-		time.Sleep(time.Millisecond)
 	}
 	cancel()
 	<-ended
