@@ -28,8 +28,8 @@ type VirtualMachineInstanceStatus struct {
 	PhaseTransitionTimestamps []VirtualMachineInstancePhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
 	// interfaces are the guest's network interfaces. Set by the agent.
 	Interfaces []VirtualMachineInstanceNetworkInterface `json:"interfaces,omitempty"`
-	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent. Like KubeVirt's encoder, the schema
-	// always writes it: clients read its fields at once.
+	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent. As in KubeVirt, it is never missing:
+	// clients read its fields without checking that it exists.
 	// +kubebuilder:default={}
 	GuestOSInfo VirtualMachineInstanceGuestOSInfo `json:"guestOSInfo,omitempty"`
 	// migrationState is the migration that is running or was the last.
@@ -82,7 +82,7 @@ type VirtualMachineInstanceStatus struct {
 	// virtualMachineRevisionName names the ControllerRevision with the VM's spec at the start.
 	// +optional
 	VirtualMachineRevisionName string `json:"virtualMachineRevisionName,omitempty"`
-	// runtimeUser is the user ID of the launcher, 107. It is always written, too.
+	// runtimeUser is the user ID of the launcher, 107. It is never missing, either: it is 0 before there is a launcher Pod.
 	// +kubebuilder:default=0
 	// +optional
 	RuntimeUser uint64 `json:"runtimeUser"`

@@ -47,8 +47,8 @@ func (b *Broker) claimDevice(attachment string) (*os.File, devicerule.Device, er
 	return reference, devicerule.Device{Major: unix.Major(number), Minor: unix.Minor(number)}, err
 }
 
-// hold opens the device of an attachment Pod until the kubelet has removed its link to it, and returns which it is. Nothing is read from
-// it: the kernel gives the number of an open device to no other, so that a rule for the number is one for this device.
+// hold opens the device of an attachment Pod, and returns the device's number. It stays open until the kubelet has removed its link to it.
+// Nothing is read from it: the kernel gives the number of an open device to no other, so that a rule for the number is one for this device.
 func (b *Broker) hold(attachment string) (devicerule.Device, error) {
 	reference, device, err := b.claimDevice(attachment)
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *Broker) hold(attachment string) (devicerule.Device, error) {
 	return device, nil
 }
 
-// setOwnDevices lets the container of the broker itself open the devices that it holds, and no others.
+// setOwnDevices lets the container of the broker itself open the devices in held, and no others.
 func (b *Broker) setOwnDevices() error {
 	err := devicerule.Set(nil, pods.IsAnyCgroup, func(current []devicerule.Device) ([]devicerule.Device, error) {
 		// In their order, so that nothing is written if nothing changes.
@@ -89,7 +89,7 @@ func (b *Broker) setOwnDevices() error {
 	return err
 }
 
-// attached returns the devices of the attachment Pods of the node with the namespaces of these, except a Pod that does not count.
+// attached returns the namespaces of the attachment Pods of the node by their devices. The Pod with the UID in except does not count.
 func (b *Broker) attached(except string) (map[devicerule.Device][]string, error) {
 	namespaces := map[devicerule.Device][]string{}
 	return namespaces, b.attachments(func(namespace, pod string) {
@@ -119,8 +119,8 @@ func (b *Broker) permitted(pod string, devices []devicerule.Device, attached map
 	}), err
 }
 
-// setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, except one that does not
-// count, and adds one.
+// setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, and adds one for a device
+// unless that is nil. The attachment Pod with the UID in except does not count.
 func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
 	b.rules.Lock()
 	defer b.rules.Unlock()

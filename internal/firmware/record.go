@@ -45,7 +45,7 @@ func RecordOf(namespace, name string, annotations map[string]string) (Record, bo
 	if text == "" || len(text) > maxRecord || json.Unmarshal([]byte(text), &record) != nil || record.VM != recordedVM(namespace, name) {
 		return Record{}, false
 	}
-	// Anything else would be refused, or another UUID for libvirt.
+	// libvirt would refuse anything else, or read it as another UUID.
 	if uuid.Validate(record.UUID) != nil || record.Serial != "" && uuid.Validate(record.Serial) != nil {
 		return Record{}, false
 	}

@@ -139,8 +139,8 @@ func MemoryOverhead(vmi *v1.VirtualMachineInstance, cfg Config) resource.Quantit
 	return *resource.NewQuantity(sum, resource.BinarySI)
 }
 
-// plus, times and whole compute with sizes that a user determines. They return the largest number where the result would be larger. No argument is
-// negative.
+// plus, times and whole compute with sizes that a user determines. They return the largest number where the result would be larger. No
+// argument is negative.
 func plus(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
 
 func times(a, b int64) int64 {

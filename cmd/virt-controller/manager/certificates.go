@@ -28,8 +28,8 @@ import (
 	"github.com/vireo-project/vireo/internal/webhook/secretpath"
 )
 
-// Certificates provides the serving certificate and the paths of the webhooks from a Secret. It watches the Secret instead of mounting it, because the kubelet
-// updates mounts once a minute, and the first certificate should be used at once.
+// Certificates provides the serving certificate and the paths of the webhooks from a Secret. It watches the Secret instead of mounting it,
+// because the kubelet updates mounts once a minute, and the first certificate should be used at once.
 type Certificates struct {
 	key     types.NamespacedName
 	hooks   webhookcertificate.Hooks

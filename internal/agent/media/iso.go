@@ -68,8 +68,8 @@ type isoImage struct {
 	time time.Time
 }
 
-// buildISO returns an ISO 9660 image with unchanged file names: Rock Ridge for Linux, Joliet for Windows. The library that this project used
-// writes no Joliet tree with subdirectories.
+// buildISO returns an ISO 9660 image with unchanged file names: Rock Ridge for Linux, Joliet for Windows. The library go-diskfs writes no
+// Joliet tree with subdirectories.
 func buildISO(label string, files map[string][]byte) ([]byte, error) {
 	root, err := isoTree(files)
 	if err != nil {

@@ -93,7 +93,7 @@ func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint
 	return guest.AttachMemory(ctx, s.domainName(), domain.MemoryDevice(s.vmi, uint(atBoot>>10), requested))
 }
 
-// resize attempts to resize the guest. That libvirt refuses becomes a condition of a reason.
+// resize attempts to resize the guest. If libvirt refuses, a condition reports it with the reason.
 func (r *Reconciler) resize(s *scope, reason string, run func() error) error {
 	return r.attempt(s, reason, reason, func() error {
 		if err := run(); err != nil {

@@ -90,13 +90,14 @@ func timeout(lease *coordinationv1.Lease) time.Duration {
 	return Timeout
 }
 
-// observedBefore returns when a renewal was last observed according to the annotations of a Node, or now if the agent was alive then.
+// observedBefore returns when the last renewal of a Lease counts as observed, according to what the annotations of the Node say about its
+// agent: so long ago that the agent is silent if it was, the recorded time if it has released the Lease, and otherwise now.
 func observedBefore(lease *coordinationv1.Lease, annotations map[string]string, now time.Time) time.Time {
 	if annotations[UnresponsiveAnnotation] != "" {
 		return now.Add(-timeout(lease))
 	}
 	last, err := time.Parse(time.RFC3339, annotations[HeartbeatAnnotation])
-	// The annotation is too old to decide about an agent that renews its Lease.
+	// While an agent renews its Lease, the annotation is written so rarely that it does not show whether the agent is alive.
 	if err == nil && released(lease) && last.Before(now) {
 		return last
 	}

@@ -92,8 +92,8 @@ func (s RevisionSorter) SortAll(ctx context.Context, revisions []metav1.PartialO
 	return failed
 }
 
-// Sort replaces a revision if its keys are not sorted. In any case it sets the label by which the cache selects revisions, the annotation
-// of sorted keys, and the given ones.
+// Sort replaces a revision if its keys are not sorted, and sets the label by which the cache selects revisions, the annotation of sorted
+// keys, and the given ones. A revision that has both the label and the annotation stays as it is.
 func (s RevisionSorter) Sort(ctx context.Context, key client.ObjectKey, annotations map[string]string) error {
 	revision := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, key, revision); err != nil {

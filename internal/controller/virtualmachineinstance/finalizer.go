@@ -94,8 +94,8 @@ func (e *endings) forget(vmi types.NamespacedName) {
 	delete(e.times, vmi)
 }
 
-// untilShown returns how long the final phase has to be shown before the VMI may be removed, or 0. After a restart of virt-controller,
-// which is when it has no time of its own, the timestamp of the phase prevents that a VMI that ended long ago is kept.
+// untilShown returns how long the final phase still has to be shown before the VMI may be removed, or 0. A virt-controller that has been
+// restarted observes the end of a VMI anew: the timestamp of the phase prevents it from keeping one that ended long ago.
 func (s *scope) untilShown() time.Duration {
 	if s.stage() != vmistatus.Ended {
 		return 0

@@ -17,11 +17,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// Adopt makes state that is on the claim under another name the guest's own, and returns its former names. The
-// claim belongs to one VM. Its TPM's state is by the UUID of the firmware, and the EFI variables are by the VM's
-// name: both may have changed since, because the VM was restored to another one, or has another UUID in its
-// template. State that has the guest's names is never replaced. If there is more than one other state, the guest
-// gets the one that was written last, which is the one that the VM used last.
+// Adopt makes state that is on the claim under another name the guest's own, and returns its former names. The claim belongs to one VM. The
+// TPM's state is named after the UUID of the firmware, and the file with the EFI variables after the VM: both names may have changed, because
+// the VM was restored under another name, or has another UUID in its template. State that has the guest's names is never replaced. If there
+// is more than one other state, the guest gets the one that was written last, which is the one that the VM used last.
 func Adopt(claim, vmi, uuid string) (adopted []string, err error) {
 	for _, kind := range []struct {
 		dir, own string

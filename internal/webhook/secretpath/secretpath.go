@@ -34,7 +34,7 @@ const (
 // its paths: other replicas have it before an API server uses it, and an API server may use it until it has read the new configuration.
 type Paths struct {
 	current, next, previous []byte
-	// since is when the current key became that.
+	// since is when current became the current key.
 	since time.Time
 }
 
@@ -56,9 +56,9 @@ func (p Paths) Data() map[string][]byte {
 // Exist reports whether there is a key.
 func (p Paths) Exist() bool { return len(p.current) > 0 }
 
-// Renew replaces the current key by the next one if it is older than Lifetime, or than leading, the time since which this process has
-// been the leader: while there was none, an API server may have reported the path to a user as that of a webhook that does not respond.
-// It returns when Renew has to be called again.
+// Renew replaces the current key by the next one if it is older than Lifetime, or if it became the current one before leading, when this
+// process became the leader: while no webhook responded, an API server may have named the path in an error that a user got. It returns
+// when Renew has to be called again.
 func (p Paths) Renew(now, leading time.Time) (Paths, time.Time) {
 	again := p.since.Add(Lifetime)
 	if p.Exist() && len(p.next) > 0 && !p.since.Before(leading) && !p.since.After(now) && now.Before(again) {
@@ -73,7 +73,7 @@ func (p Paths) Renew(now, leading time.Time) (Paths, time.Time) {
 
 func newKey() []byte { return []byte(rand.Text()) }
 
-// Path returns the path of a webhook. Each webhook has a token of its own: who learns the path of one, does not know those of others.
+// Path returns the path of a webhook. Each webhook has a token of its own, so that the path of one does not reveal those of others.
 func (p Paths) Path(webhook string) string { return "/" + token(p.current, webhook) + "/" + webhook }
 
 // Webhook returns the name of the webhook that a path leads to. ok is false if the path has none of the tokens of this webhook.
@@ -92,7 +92,7 @@ func (p Paths) Webhook(path string) (name string, ok bool) {
 	return name, equal == 1
 }
 
-// token returns the token of a webhook, which may be a segment of a webhook's path in Kubernetes.
+// token returns the token of a webhook. It has only characters that Kubernetes permits in a path of a webhook.
 func token(key []byte, webhook string) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(webhook))

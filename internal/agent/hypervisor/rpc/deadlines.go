@@ -18,7 +18,7 @@ type deadlines struct {
 
 // deadline is the deadline of one call.
 type deadline struct {
-	// left is the time that is left since then, or while it is paused.
+	// left is the time that was left at since, when the timer was last started.
 	left  time.Duration
 	since time.Time
 	timer *time.Timer

@@ -30,10 +30,10 @@ const (
 	maxBitmapsCommas = 8 << 10
 	// bitmapsPatience is for how long a request waits until the bitmaps of another guest are written. The source waits longer.
 	bitmapsPatience = time.Second
-	// ReceivedBitmaps is how much memory takes what is received of one guest at a time: the body, for which the decoder's buffer grows by
-	// twice its size, and what is decoded.
+	// ReceivedBitmaps is the memory for the bitmaps that are received, of one guest at a time: three times the body, because the
+	// decoder copies its buffer into one of twice the size when it is full, and what is decoded.
 	ReceivedBitmaps = 3*maxBitmapsBody + 2*overlay.MaxBits
-	// SentBitmaps is the same for what is sent: the bitmaps, those of another disk that is being read, and the body twice.
+	// SentBitmaps is the memory for those that are sent: the bitmaps, those of another disk that is being read, and the body twice.
 	SentBitmaps = 2*overlay.MaxBits + 2*maxBitmapsBody
 	// MaxAdded is how many bytes may be written to all overlays of a guest, which is paused meanwhile.
 	MaxAdded = 16 << 20
@@ -64,8 +64,8 @@ func (c *Client) KeepBitmaps(ctx context.Context, a Attempt, disks []DiskBitmaps
 // receiving has an element while bitmaps are received and written, which take much memory.
 var receiving = make(chan struct{}, 1)
 
-// commas reads no more than so many commas. A value of JSON has at most one element more than commas, and may take much less of the text than
-// of the memory.
+// commas reads a text of JSON, and fails when it has more than left commas. It limits the elements, of which there is at most one more than
+// commas: an element may take much more memory than text.
 type commas struct {
 	io.Reader
 	left int
