@@ -17,6 +17,9 @@ import (
 // BundleName is the name of the ConfigMap with the CA certificates, one key for each role. KubeVirt's.
 const BundleName = "kubevirt-ca"
 
+// PublicBundle is the key of the CA certificates for clients outside of the installation, which connect to virt-exportproxy. KubeVirt's.
+const PublicBundle = "ca-bundle"
+
 // AuthorityLabelValue is the value of the label kubevirt.io of the CAs' Secrets.
 const AuthorityLabelValue = "certificate-authority"
 

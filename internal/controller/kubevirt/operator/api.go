@@ -151,11 +151,14 @@ func APIServiceBundles(ctx context.Context, reader client.Reader) ([][]byte, err
 	return bundles, nil
 }
 
-// bundles is the ConfigMap with the certificates that the components trust.
+// bundles is the ConfigMap with the certificates that the components trust, and those for users of virt-exportproxy.
 func bundles(s Settings) client.Object {
-	data := make(map[string]string, len(s.Bundles))
+	data := make(map[string]string, len(s.Bundles)+1)
 	for role, bundle := range s.Bundles {
 		data[role] = string(bundle)
+	}
+	if bundle, known := s.Bundles[certificate.ExportProxyServing.Name]; known {
+		data[certificate.PublicBundle] = string(bundle)
 	}
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
@@ -40,6 +41,28 @@ func render(t *testing.T, s Settings) []*unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	return objects
+}
+
+// Users of virt-exportproxy read its authority from the key that KubeVirt has.
+func TestPublicBundle(t *testing.T) {
+	data := func(s Settings) map[string]string {
+		for _, o := range render(t, s) {
+			if o.GetKind() == "ConfigMap" && o.GetName() == certificate.BundleName {
+				found := &corev1.ConfigMap{}
+				convert(t, o, found)
+				return found.Data
+			}
+		}
+		t.Fatal("no ConfigMap with the CA certificates was rendered")
+		return nil
+	}
+	if _, found := data(settings(nil))[certificate.PublicBundle]; found {
+		t.Error("there is a bundle without an authority")
+	}
+	published := data(settings(func(s *Settings) { s.Bundles[certificate.ExportProxyServing.Name] = []byte("proxy") }))
+	if got := published[certificate.PublicBundle]; got != "proxy" {
+		t.Errorf("got %q, want the authority of virt-exportproxy", got)
+	}
 }
 
 func handlerOf(t *testing.T, s Settings) *appsv1.DaemonSet {
