@@ -66,6 +66,10 @@ func setPaused(s *scope, now metav1.Time) {
 	default:
 		paused = pauses[d.Reason]
 	}
+	if d.Reason == hypervisor.PausedAPIError && pausedFor(status, v1.PausedAPIErrorReason) == nil {
+		// recoverFromAPIError counts from the condition's time, and a migration may have paused the guest long before it failed.
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
+	}
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue, Reason: paused.reason, Message: paused.message,
 	}, now)

@@ -9,10 +9,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 var _ = Describe("The agent and a guest that is paused although nobody requested it", func() {
@@ -61,6 +63,23 @@ var _ = Describe("The agent and a guest that is paused although nobody requested
 		a.expectEvent("Normal Resumed The guest was resumed")
 		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
 		Expect(g.launcher.Resumes()).To(Equal(1))
+	})
+
+	It("resumes it for a minute, also if a migration has paused it for longer before", func() {
+		g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedTransient)
+		g.settle()
+		vmi := g.read()
+		vmistatus.SetCondition(&vmi.Status, v1.VirtualMachineInstanceCondition{
+			Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue, Reason: v1.PausedByMigrationMonitorReason,
+		}, metav1.NewTime(time.Now().Add(-10*time.Minute)))
+		Expect(api.Status().Update(ctx, vmi)).To(Succeed())
+		g.launcher.Fail("resumeAfter", errLost)
+		g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedAPIError)
+		expectPaused(v1.PausedAPIErrorReason)
+		Expect(g.launcher.Resumes()).To(Equal(1))
+		g.launcher.Fail("resumeAfter", nil)
+		after(11 * time.Second)
+		Eventually(g.launcher.Snapshot).Should(HaveField("State", hypervisor.StateRunning))
 	})
 
 	It("gives up on such a guest after a minute, and does not begin again after its restart", func() {
