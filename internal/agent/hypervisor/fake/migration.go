@@ -359,7 +359,7 @@ func (l *Launcher) KeepState(ctx context.Context, _ hypervisor.StateFiles, nvram
 	return l.record(ctx, "state", func(m *moving) { m.nvram = nvram })
 }
 
-// CheckState fails if that was set.
+// CheckState finds no damage, unless Fail has set an error.
 func (l *Launcher) CheckState(ctx context.Context, _ hypervisor.StateFiles) error {
 	return l.enter(ctx, "check state")
 }
