@@ -21,8 +21,16 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// growRetry is the delay before a disk that could not grow is tried again.
-const growRetry = 5 * time.Minute
+const (
+	// growRetry is the delay before a disk that could not grow is tried again.
+	growRetry = 5 * time.Minute
+	// roomRetries is how often the room of a file system is read again. It can become larger later than its claim, as on storage over the
+	// network, and stays smaller than the claim's size without its configured overhead in many file systems.
+	roomRetries = 3
+)
+
+// errLessRoom is the error of a disk that is smaller than its claim allows, because its file system has no room for more.
+var errLessRoom = errors.New("its file system has room for less")
 
 // growth is the last attempt to grow a disk.
 type growth struct {
@@ -30,6 +38,23 @@ type growth struct {
 	bytes uint64
 	// retry is when to try again, or zero after a success.
 	retry time.Time
+	// lessRoom is how often the file system had room for less than that.
+	lessRoom int
+}
+
+// after returns the attempt that follows, which has ended with an error or nil.
+func (g growth) after(want uint64, err error, now time.Time) growth {
+	attempt := growth{bytes: want}
+	if errors.Is(err, errLessRoom) {
+		attempt.lessRoom = 1
+		if g.bytes == want {
+			attempt.lessRoom += g.lessRoom
+		}
+	}
+	if err != nil && attempt.lessRoom <= roomRetries {
+		attempt.retry = now.Add(growRetry)
+	}
+	return attempt
 }
 
 // mountID identifies a volume in a launcher Pod. Another claim can be plugged by the name of an earlier one, then with another
@@ -76,17 +101,17 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 		last, tried := s.cache.grown[id]
 		switch {
 		case tried && last.bytes == want && last.retry.IsZero():
-			continue // The device has not grown with its claim, or the file system has no room for more.
+			continue // The device has not grown with its claim, or the file system still has no room for more.
 		case tried && last.bytes == want && s.now.Before(last.retry):
 			s.requeueAfter(last.retry.Sub(s.now))
 			continue
 		}
-		attempt := growth{bytes: want}
-		if err := r.growDisk(ctx, s, disks, volume, target, want); err != nil {
+		err := r.growDisk(ctx, s, disks, volume, target, want)
+		if err != nil && !errors.Is(err, errLessRoom) {
 			log.FromContext(ctx).Error(err, "Cannot grow a disk to the size of its claim", "volume", volume.Name, "bytes", want)
-			attempt.retry = s.now.Add(growRetry)
-			s.requeueAfter(growRetry)
 		}
+		attempt := last.after(want, err, s.now)
+		s.requeueAfter(attempt.retry.Sub(s.now))
 		if s.cache.grown == nil {
 			s.cache.grown = map[mountID]growth{}
 		}
@@ -145,10 +170,13 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 		return fmt.Errorf("its file system has no %s", launcherpod.DiskImage)
 	}
 	size := media.ImageBytes(claimInfo(s.vmi, volume.Name), image, pool.Available)
-	if size <= s.cache.sizes[target] {
-		return nil // Nothing but a larger claim makes room.
+	if size > s.cache.sizes[target] {
+		err = disks.GrowDisk(ctx, s.domainName(), target, size)
 	}
-	return disks.GrowDisk(ctx, s.domainName(), target, size)
+	if err == nil && size < want {
+		return errLessRoom
+	}
+	return err
 }
 
 // migratesOrWill reports whether the guest is being migrated or a migration of its volumes is due. libvirt grows no disks then.

@@ -107,6 +107,31 @@ var _ = Describe("The agent and a claim that grows", func() {
 		Expect(a.writes.Load()).To(Equal(writes))
 	})
 
+	It("grows a disk whose file system gets room later than its claim, and does not look for room for ever", func() {
+		g := started(corev1.PersistentVolumeFilesystem)
+		g.launcher.SetFreeSpace(1500 * mib)
+		g.expand("2000Mi")
+		Eventually(g.size).Should(BeEquivalentTo(1417 * mib)) // 94.5 % of 1500 MiB
+		g.launcher.SetFreeSpace(2000 * mib)
+		g.settle()
+		Expect(g.size()).To(BeEquivalentTo(1417*mib), "it was tried a moment ago")
+		a.ahead.Add(int64(6 * time.Minute))
+		g.settle()
+		Eventually(g.size).Should(BeEquivalentTo(1890 * mib))
+
+		g.launcher.SetFreeSpace(2500 * mib)
+		g.expand("3000Mi")
+		Eventually(g.size).Should(BeEquivalentTo(2362 * mib))
+		for range 4 {
+			a.ahead.Add(int64(6 * time.Minute))
+			g.settle()
+		}
+		pools := g.launcher.Calls("pool")
+		a.ahead.Add(int64(6 * time.Minute))
+		g.settle()
+		Expect(g.launcher.Calls("pool")).To(Equal(pools))
+	})
+
 	It("grows a disk to the size of its device, and does not retry if that is less than its claim", func() {
 		g := started(corev1.PersistentVolumeBlock)
 		g.launcher.SetDeviceSize("vdc", 1984*mib)
