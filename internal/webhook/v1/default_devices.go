@@ -12,7 +12,6 @@ import (
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/quantity"
-	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // defaultSpinlockRetries is KubeVirt's default, and the minimum of Hyper-V's specification.
@@ -29,10 +28,20 @@ func parseOrZero(s string) *resource.Quantity {
 
 func defaultDisks(spec *v1.VirtualMachineInstanceSpec, plugs bool) {
 	instancetype.AddImplicitDisks(spec)
-	for i := range spec.Volumes {
-		// So that it can be unplugged, and has the bus that it gets when it is plugged.
-		if disk := vmistatus.FindDisk(spec, spec.Volumes[i].Name); disk != nil && plugs && spec.Volumes[i].IsHotpluggable() {
-			hotplug.SetDefaults(disk)
+	disks := spec.Domain.Devices.Disks
+	if plugs {
+		// No schema and no rule has limited the lists yet: a search for each volume would take minutes.
+		byName := make(map[string]*v1.Disk, len(disks))
+		for i := range disks {
+			if byName[disks[i].Name] == nil {
+				byName[disks[i].Name] = &disks[i]
+			}
+		}
+		for i := range spec.Volumes {
+			// So that it can be unplugged, and has the bus that it gets when it is plugged.
+			if disk := byName[spec.Volumes[i].Name]; disk != nil && spec.Volumes[i].IsHotpluggable() {
+				hotplug.SetDefaults(disk)
+			}
 		}
 	}
 	bus, cdromBus := v1.DiskBusSATA, v1.DiskBusSATA
@@ -40,7 +49,6 @@ func defaultDisks(spec *v1.VirtualMachineInstanceSpec, plugs bool) {
 		// The machines virt and s390-ccw-virtio have no SATA controller, and a CD-ROM cannot be on the virtio bus.
 		bus, cdromBus = v1.DiskBusVirtio, v1.DiskBusSCSI
 	}
-	disks := spec.Domain.Devices.Disks
 	for i := range disks {
 		defaultDisk(&disks[i], bus, cdromBus)
 	}

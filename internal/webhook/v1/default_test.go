@@ -6,6 +6,7 @@ package v1
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,24 @@ func defaulted(change func(*clusterconfig.Config), options ...specOption) *v1.Vi
 	vmi.Spec.Domain.Firmware.UUID = "u"
 	setDefaults(vmi, config)
 	return &vmi.Spec
+}
+
+// A user determines how many volumes an object has that no schema and no rule has limited yet. A time that grows with the square of their
+// number would be minutes.
+func TestDefaultsOfManyVolumes(t *testing.T) {
+	const volumes = 100_000
+	begin := time.Now()
+	spec := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) {
+		for i := range volumes {
+			s.Volumes = append(s.Volumes, v1.Volume{Name: strconv.Itoa(i), VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Hotpluggable: true}}})
+		}
+	})
+	if elapsed := time.Since(begin); elapsed > 10*time.Second {
+		t.Errorf("the defaults of %d volumes took %s", volumes, elapsed)
+	}
+	if disks := spec.Domain.Devices.Disks; len(disks) != volumes || disks[volumes-1].Disk.Bus != v1.DiskBusSCSI {
+		t.Errorf("got %d disks", len(disks))
+	}
 }
 
 func TestDefaultsOfAnEmptyVMI(t *testing.T) {
