@@ -64,6 +64,10 @@ func CheckPatches(texts []string) []error {
 }
 
 func parsePatches(texts []string) (operations jsonpatch.Patch, errs []error) {
+	tooMany := fmt.Errorf("at most %d patch operations are possible, and %d copies among them", maxOperations, maxCopies)
+	if len(texts) > maxOperations {
+		return nil, []error{tooMany} // Each has an operation, or is an error.
+	}
 	copies := 0
 	for _, text := range texts {
 		parsed, err := parsePatch(text)
@@ -78,7 +82,7 @@ func parsePatches(texts []string) (operations jsonpatch.Patch, errs []error) {
 		}
 		operations = append(operations, parsed...)
 		if len(operations) > maxOperations || copies > maxCopies {
-			return nil, append(errs, fmt.Errorf("at most %d patch operations are possible, and %d copies among them", maxOperations, maxCopies))
+			return nil, append(errs, tooMany)
 		}
 	}
 	return operations, errs

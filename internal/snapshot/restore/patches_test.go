@@ -251,3 +251,12 @@ func TestErrorsAreRetriedLessAndLessOften(t *testing.T) {
 		t.Errorf("got %v, want %v", delays, want)
 	}
 }
+
+// A million texts fit into a request. The errors of all took seconds and hundreds of MiB.
+func TestTooManyTextsAreOneError(t *testing.T) {
+	for _, text := range []string{"", "1", `{"op":"remove","path":"/spec/template"}`} {
+		if errs := CheckPatches(slices.Repeat([]string{text}, maxOperations+1)); len(errs) != 1 || !strings.Contains(errs[0].Error(), "at most 1024") {
+			t.Errorf("%q: %d errors", text, len(errs))
+		}
+	}
+}

@@ -93,6 +93,9 @@ func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSp
 		errs = append(errs, field.Invalid(path.Child("patches"), field.OmitValueType{}, err.Error()))
 	}
 	for i := range spec.VolumeRestoreOverrides {
+		if len(errs) > specsupport.MaxErrors {
+			break // A user determines how many there are.
+		}
 		override, at := &spec.VolumeRestoreOverrides[i], path.Child("volumeRestoreOverrides").Index(i)
 		if override.VolumeName == "" {
 			errs = append(errs, field.Required(at.Child("volumeName"), "must provide a volume name"))
