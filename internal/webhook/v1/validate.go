@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 // maxListLength is KubeVirt's limit for lists of devices.
@@ -96,15 +97,25 @@ func (c *check) at(name string, more ...string) *field.Path { return c.path.Chil
 func (c *check) devices(name string) *field.Path { return c.path.Child("domain", "devices", name) }
 
 func (c *check) invalid(p *field.Path, value any, format string, args ...any) {
-	c.errs = append(c.errs, field.Invalid(p, value, fmt.Sprintf(format, args...)))
+	c.add(func() *field.Error { return field.Invalid(p, value, fmt.Sprintf(format, args...)) })
 }
 
 func (c *check) required(p *field.Path, format string, args ...any) {
-	c.errs = append(c.errs, field.Required(p, fmt.Sprintf(format, args...)))
+	c.add(func() *field.Error { return field.Required(p, fmt.Sprintf(format, args...)) })
 }
 
 func (c *check) forbidden(p *field.Path, format string, args ...any) {
-	c.errs = append(c.errs, field.Forbidden(p, fmt.Sprintf(format, args...)))
+	c.add(func() *field.Error { return field.Forbidden(p, fmt.Sprintf(format, args...)) })
+}
+
+// add adds an error. One that is not listed is only counted, as a copy of the last one: a user determines how many there are, and a million
+// texts would take hundreds of MiB.
+func (c *check) add(err func() *field.Error) {
+	if n := len(c.errs); n > specsupport.MaxErrors {
+		c.errs = append(c.errs, c.errs[n-1])
+		return
+	}
+	c.errs = append(c.errs, err())
 }
 
 // tooMany reports whether a list is longer than KubeVirt permits, and adds an error if it is.

@@ -5,6 +5,7 @@ package v1
 
 import (
 	"encoding/base64"
+	"slices"
 	"strings"
 	"testing"
 
@@ -253,6 +254,7 @@ func TestPortRangeRules(t *testing.T) {
 		{name: "one", config: gated, spec: ranges(tcp(80, 90))},
 		{name: "one port", config: gated, spec: ranges(tcp(22, 22))},
 		{name: "two", config: gated, spec: ranges(tcp(80, 100), tcp(101, 65535))},
+		{name: "too many that overlap", config: gated, spec: ranges(slices.Repeat([]v1.PortRange{tcp(80, 90)}, 11)...), want: []string{at + ": must have at most 10"}},
 		{name: "two protocols", config: gated, spec: ranges(tcp(80, 200), v1.PortRange{Protocol: "UDP", Start: 150, End: 300})},
 		{name: "overlap", config: gated, spec: ranges(tcp(80, 200), tcp(200, 300)), want: []string{at + "[1]: [80-200] and [200-300] overlap"}},
 		{name: "protocol", config: gated, spec: ranges(v1.PortRange{Protocol: "SCTP", Start: 80, End: 90}), want: []string{at + "[0].protocol: only TCP or UDP"}},

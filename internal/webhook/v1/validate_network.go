@@ -247,6 +247,7 @@ func checkPortRanges(c *check) {
 		}
 		if len(iface.PortRanges) > maxPortRanges {
 			c.errs = append(c.errs, field.TooMany(at, len(iface.PortRanges), maxPortRanges))
+			continue // Each of them may overlap with all others.
 		}
 		for j := range iface.PortRanges {
 			c.portRange(at, iface.PortRanges, j)

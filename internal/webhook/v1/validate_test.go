@@ -4,10 +4,12 @@
 package v1
 
 import (
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
@@ -222,4 +224,24 @@ func TestPlacementRules(t *testing.T) {
 		{name: "unknown eviction", spec: set(func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategy("Hide")) }),
 			want: []string{"spec.evictionStrategy: unrecognized option"}},
 	})
+}
+
+// A user determines how many errors there are: a million of three bytes each fit into a request.
+func TestErrorsThatAreNotListedTakeLittleMemory(t *testing.T) {
+	const faults = 1_000_000
+	spec := &newVMI("vmi").Spec
+	spec.DNSConfig = &corev1.PodDNSConfig{Options: make([]corev1.PodDNSConfigOption, faults)}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	errs := validateSpec(field.NewPath("spec"), spec, clusterconfig.Default())
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 32<<20 {
+		t.Errorf("%d errors take %d MiB", len(errs), kept>>20)
+	}
+	if len(errs) < faults {
+		t.Errorf("%d errors are counted, want %d", len(errs), faults)
+	}
+	runtime.KeepAlive(errs)
 }
