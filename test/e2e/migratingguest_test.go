@@ -206,16 +206,14 @@ type migrationTimes struct {
 	ARP       int     `json:"arp,omitempty"`
 }
 
-// addGaps adds the longest gaps of replies and connection, and the announcements.
+// addGaps adds the longest gaps of replies and connection, and the announcements since the request. All of them are counted: on a busy machine
+// the longest gap can follow them.
 func (j *migrationTimes) addGaps(replies, connection *gaps, frames []announcement) {
 	since, pingGap := replies.restart()
 	_, connectionGap := connection.restart()
 	j.PingGap, j.ConnectionGap = milliseconds(pingGap), milliseconds(connectionGap)
 	for _, frame := range frames {
-		if frame.At.Before(since) {
-			continue
-		}
-		if j.Announced == 0 {
+		if j.Announced == 0 && !frame.At.Before(since) {
 			j.Announced = milliseconds(frame.At.Sub(since))
 		}
 		if frame.Protocol == unix.ETH_P_RARP {

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -284,7 +285,7 @@ type announcement struct {
 	Protocol uint16
 }
 
-// announcements records the broadcasts of RARP and ARP that this host receives from a MAC address.
+// announcements records the broadcasts of RARP, and of ARP for the guest's own address, that this host receives from a MAC address.
 func announcements(ctx context.Context, from string) func() []announcement {
 	GinkgoHelper()
 	address, err := net.ParseMAC(from)
@@ -308,7 +309,7 @@ func announcements(ctx context.Context, from string) func() []announcement {
 			if err != nil || n < 14 || string(frame[6:12]) != string(address) || frame[0]&frame[5] != 0xff {
 				continue
 			}
-			if protocol := binary.BigEndian.Uint16(frame[12:]); protocol == unix.ETH_P_RARP || protocol == unix.ETH_P_ARP {
+			if protocol := binary.BigEndian.Uint16(frame[12:]); protocol == unix.ETH_P_RARP || protocol == unix.ETH_P_ARP && ownAddress(frame[14:n]) {
 				mutex.Lock()
 				seen = append(seen, announcement{time.Now(), protocol})
 				mutex.Unlock()
@@ -320,4 +321,9 @@ func announcements(ctx context.Context, from string) func() []announcement {
 		defer mutex.Unlock()
 		return append([]announcement(nil), seen...)
 	}
+}
+
+// ownAddress reports whether an ARP packet for IPv4 asks for its sender's own address, as a guest does that announces itself.
+func ownAddress(packet []byte) bool {
+	return len(packet) >= 28 && bytes.Equal(packet[14:18], packet[24:28])
 }
