@@ -25,6 +25,7 @@ const (
 	ProcState         = 212
 	ProcDestroy       = 234
 	ProcShutdown      = 258
+	ProcSetMetadata   = 264
 	ProcJob           = 298
 	ProcBegin         = 302
 	ProcPrepare       = 303

@@ -36,6 +36,11 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 		return err
 	}
 	defer release()
+	// As long as nothing was sent that could freeze the guest, there is nothing to note: no thaw could end such a note without the agent.
+	frozen, err := c.Frozen(ctx, domain)
+	if err != nil {
+		return err
+	}
 	note := hypervisor.Freeze{}
 	if limit > 0 {
 		note.Thaw = time.Now().Add(limit).Truncate(time.Second)
@@ -47,17 +52,15 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 	defer c.notify()
 	// The timer of an earlier freeze is canceled before the lock is released, so that it cannot thaw this one.
 	c.KeepThaw(domain, &note)
-	frozen := false
-	err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) (err error) {
-		if frozen, err = g.frozen(ctx); err != nil || frozen {
+	if !frozen {
+		err = c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
+			count, err := g.count(ctx, "guest-fsfreeze-freeze")
+			if frozen = count > 0; err == nil && !frozen {
+				frozen, err = g.frozen(ctx)
+			}
 			return err
-		}
-		count, err := g.count(ctx, "guest-fsfreeze-freeze")
-		if frozen = count > 0; err == nil && !frozen {
-			frozen, err = g.frozen(ctx)
-		}
-		return err
-	})
+		})
+	}
 	if err == nil {
 		err = c.syncState(ctx)
 	}

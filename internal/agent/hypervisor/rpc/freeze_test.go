@@ -5,11 +5,13 @@ package rpc
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
 )
 
 // A guest agent that connected before the freeze must not cause a check: the check could find the guest not frozen yet, and
@@ -54,5 +56,29 @@ func TestFreezeAndThawWaitForEachOther(t *testing.T) {
 		if err == nil {
 			t.Errorf("a %s did not wait for the one that runs", name)
 		}
+	}
+}
+
+// A guest whose agent does not respond is not frozen, and a note of that freeze would stay as long as it does not.
+func TestAFreezeThatWasNotSentIsNotNoted(t *testing.T) {
+	var asked, noted atomic.Int32
+	m, changed := startDaemon(t, newNode(t), func(p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {
+		const agentCommand, agentUnresponsive = 3, 86 // QEMU_PROC_DOMAIN_AGENT_COMMAND, VIR_ERR_AGENT_UNRESPONSIVE
+		var e scriptedlibvirtd.Encoder
+		switch c.Proc {
+		case scriptedlibvirtd.ProcLookup:
+			return p.Reply(c, e.Domain("ns_vm").Bytes()) == nil
+		case agentCommand:
+			asked.Add(1)
+			return p.Refuse(c, agentUnresponsive, "QEMU guest agent is not connected") == nil
+		case scriptedlibvirtd.ProcSetMetadata:
+			noted.Add(1)
+			return p.Reply(c, nil) == nil
+		}
+		return false
+	})
+	err := awaitConn(t, m, changed).Freeze(t.Context(), "ns_vm", time.Hour)
+	if err == nil || asked.Load() == 0 || noted.Load() > 0 {
+		t.Errorf("%v after %d commands to the guest agent and %d notes", err, asked.Load(), noted.Load())
 	}
 }
