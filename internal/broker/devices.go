@@ -119,8 +119,7 @@ func (b *Broker) permitted(pod string, devices []devicerule.Device, attached map
 	}), err
 }
 
-// setDevices removes the rules for devices that no attachment Pod in the namespace of the launcher Pod has, and adds one for a device
-// unless that is nil. The attachment Pod with the UID in except does not count.
+// setDevices removes the rules for devices that no attachment Pod but except has in the launcher Pod's namespace, and adds one unless it is nil.
 func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
 	b.rules.Lock()
 	defer b.rules.Unlock()

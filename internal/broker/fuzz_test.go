@@ -136,6 +136,7 @@ func FuzzReadVolume(f *testing.F) {
 		if err != nil {
 			return
 		}
+		defer got.Close()
 		result, ok := got.Result.(brokerapi.ReadVolumeResult)
 		for name, data := range result.Files {
 			if !ok || string(data) != "its own" || a.Volume != "disk-udata" || a.Kind != secrets {
