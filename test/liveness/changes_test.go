@@ -33,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
@@ -218,7 +219,10 @@ func newChangedWorld(rollout bool) *changedWorld {
 	return &changedWorld{
 		rollout: rollout,
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithObjects(claims...).
-			WithIndex(revision, reconciler.CreatedByIndex, reconciler.CreatedBy).WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).Build(),
+			WithIndex(revision, reconciler.CreatedByIndex, reconciler.CreatedBy).
+			WithIndex(&v1.VirtualMachineInstanceMigration{}, virtualmachineinstancemigration.VMIIndex, func(o client.Object) []string {
+				return []string{o.(*v1.VirtualMachineInstanceMigration).Spec.VMIName}
+			}).WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).Build(),
 	}
 }
 

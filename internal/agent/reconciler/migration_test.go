@@ -196,10 +196,11 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c := newMigratingGuest(onClaim)
 		c.control(moveData)
 		c.prepare(func(target *fake.Launcher) {
+			target.SetFreeSpace(1 << 20)
 			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
 		})
 		c.assignMigration()
-		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and disk.img on claim "new" only 1048576`))
+		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and claim "new" has room for 1048576`))
 		Expect(c.read().Status.MigratedVolumes).To(HaveLen(1))
 	})
 
