@@ -4,14 +4,32 @@
 package reconciler
 
 import (
+	"time"
+
+	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
 
-// Fair returns the options of a controller of a namespaced kind: its queue is fair, and this many requests are served at a time.
+const (
+	// firstRetry and maxRetry are the delays after the first failure of a request, and after many. What the API server refuses, because of a
+	// LimitRange for example, may be accepted later without an event, so that maxRetry is smaller than controller-runtime's 1000 s.
+	firstRetry, maxRetry = 5 * time.Millisecond, 5 * time.Minute
+	// retryRate and retryBurst limit the failed requests of a controller per second, like controller-runtime's.
+	retryRate, retryBurst = 10, 100
+)
+
+// Fair returns the options of a controller of a namespaced kind: its queue is fair, this many requests are served at a time, and one that
+// fails is repeated within five minutes.
 func Fair(workers int) controller.Options {
-	return controller.Options{MaxConcurrentReconciles: workers, NewQueue: NewFairQueue}
+	return controller.Options{
+		MaxConcurrentReconciles: workers, NewQueue: NewFairQueue,
+		RateLimiter: workqueue.NewTypedMaxOfRateLimiter(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, maxRetry),
+			&workqueue.TypedBucketRateLimiter[ctrl.Request]{Limiter: rate.NewLimiter(retryRate, retryBurst)},
+		),
+	}
 }
 
 // NewFairQueue makes a controller's queue in which namespaces take turns: however many requests one namespace has, a request of another one
