@@ -145,12 +145,17 @@ func (c *Creator) Migrate(
 	}
 	err := c.Client.Create(ctx, m)
 	switch {
-	case apierrors.IsAlreadyExists(err):
-		return nil // The cache does not contain it yet.
+	case apierrors.IsAlreadyExists(err), apierrors.IsBadRequest(err) && c.exists(ctx, m):
+		return nil // The cache does not contain it yet. Admission refuses a second migration of a guest before its name is looked at.
 	case err != nil:
 		c.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, c.Action, "Error creating a Migration%s: %v", c.Purpose, err)
 		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s away from node %s: %w", vmi.Namespace, vmi.Name, vmi.Status.NodeName, err)
 	}
 	c.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, c.Action, "Created Migration %s%s", m.Name, c.Purpose)
 	return nil
+}
+
+// exists reports whether the API server has a migration of this name.
+func (c *Creator) exists(ctx context.Context, m *v1.VirtualMachineInstanceMigration) bool {
+	return c.APIReader.Get(ctx, client.ObjectKeyFromObject(m), &v1.VirtualMachineInstanceMigration{}) == nil
 }
