@@ -150,7 +150,7 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(MatchError(hypervisor.ErrGuestSilent))
 		d, err = g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(d.Freeze()).To(HaveField("Thaw", BeTemporally("<=", time.Now())), "the guest may have received the request")
+		Expect(d.Freeze()).To(BeNil(), "no freeze was sent")
 	})
 
 	It("can send any response, of which only a limited part is kept", func() {
