@@ -116,10 +116,10 @@ func FuzzOpenSocket(f *testing.F) {
 			return
 		}
 		got, err := accepted.Run(t.Context())
+		t.Cleanup(got.Close) // also with an error
 		if err != nil {
 			return
 		}
-		defer got.Close()
 		if a.Name != launcherpod.LibvirtSocketName {
 			t.Errorf("connected to %q", a.Name)
 		}
@@ -133,10 +133,10 @@ func FuzzReadVolume(f *testing.F) {
 	}
 	fuzzVerb(f, brokerapi.ReadVolume, more, func(t *testing.T, a brokerapi.ReadVolumeArguments, accepted server.Task) {
 		got, err := accepted.Run(t.Context())
+		t.Cleanup(got.Close) // also with an error
 		if err != nil {
 			return
 		}
-		defer got.Close()
 		result, ok := got.Result.(brokerapi.ReadVolumeResult)
 		for name, data := range result.Files {
 			if !ok || string(data) != "its own" || a.Volume != "disk-udata" || a.Kind != secrets {
@@ -155,10 +155,10 @@ func FuzzOpenFile(f *testing.F) {
 	}
 	fuzzVerb(f, brokerapi.OpenFile, more, func(t *testing.T, a brokerapi.OpenFileArguments, accepted server.Task) {
 		got, err := accepted.Run(t.Context())
+		t.Cleanup(got.Close) // also with an error
 		if err != nil {
 			return
 		}
-		defer got.Close()
 		if content, err := io.ReadAll(got.File); err != nil || string(content) != "open" {
 			t.Errorf("%+v: read %q, %v", a, content, err)
 		}
