@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -143,8 +144,19 @@ func ExpectCreated(objects ...client.Object) {
 			ExpectStatus(wanted)
 		case *corev1.PersistentVolumeClaim:
 			ExpectStatus(wanted)
+		case *v1.VirtualMachineInstanceMigration:
+			// The cluster's limit counts the unfinished migrations of all namespaces.
+			DeferCleanup(removeMigration, wanted)
 		}
 	}
+}
+
+// removeMigration deletes a migration, whose finalizer no reconciler removes once its spec has ended.
+func removeMigration(m *v1.VirtualMachineInstanceMigration) {
+	GinkgoHelper()
+	noFinalizers := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	Expect(client.IgnoreNotFound(k8sClient.Patch(ctx, m, noFinalizers))).To(Succeed())
+	Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, m))).To(Succeed())
 }
 
 // ExpectStatus writes the status of an object, in place of its owner.
