@@ -142,7 +142,7 @@ func IsTracked(disk *libvirtxml.DomainDisk) bool {
 
 func isPluggedOrEmpty(disk *libvirtxml.DomainDisk) bool { return !HasMedium(disk) || IsPlugged(disk) }
 
-// HasMedium reports whether a disk has a medium. In libvirt's description, a drive without one has an empty file.
+// HasMedium reports whether a disk has a medium. In libvirt's description, a drive without one has an empty file or device.
 func HasMedium(disk *libvirtxml.DomainDisk) bool {
 	source := disk.Source
 	return source != nil && (sourceOf(disk) != "" || source.File == nil && source.Block == nil)

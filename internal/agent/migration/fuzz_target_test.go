@@ -59,7 +59,7 @@ func FuzzTarget(f *testing.F) {
 		}
 		for i := range there.Devices.Disks {
 			disk := &there.Devices.Disks[i]
-			if was := live.Devices.Disks[i].Source; was == nil || was.File != nil && was.File.File == "" {
+			if !domain.HasMedium(&live.Devices.Disks[i]) {
 				continue // The guest has taken the medium out.
 			}
 			got, want := withoutSlices(disk.Source), withoutSlices(sources[disk.Alias.Name])
