@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 const (

@@ -23,8 +23,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 // credentialsCluster returns a cluster with the VM demo, which owns a Secret with keys and one with passwords, and the VM bare

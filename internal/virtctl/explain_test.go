@@ -14,8 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 // The findings are tested in the package explain. This tests that the objects are found.

@@ -17,8 +17,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 // longName is too long for a label's value. longID replaces it, with digits of its SHA-1.

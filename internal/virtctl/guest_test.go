@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 func TestGuestAgent(t *testing.T) {

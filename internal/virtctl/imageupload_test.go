@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 const firstPost = "POST /v1beta1/upload-async token-1"

@@ -13,8 +13,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 func TestMemoryDump(t *testing.T) {

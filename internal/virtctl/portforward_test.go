@@ -24,7 +24,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 // echo returns each message.

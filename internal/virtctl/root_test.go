@@ -14,7 +14,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/virtctl"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 func TestProgramName(t *testing.T) {

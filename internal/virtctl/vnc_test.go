@@ -23,8 +23,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/internal/virtctl/vnc/web"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 // quarters are the colors of the test screen's four quarters.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/internal/virtctl"
-	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
+	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
 func TestVolumes(t *testing.T) {

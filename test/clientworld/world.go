@@ -43,7 +43,7 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
-	"github.com/vireo-project/vireo/test/fakeagent"
+	fakeagent "github.com/vireo-project/vireo/test/fakes/agent"
 	"github.com/vireo-project/vireo/test/rights"
 )
 

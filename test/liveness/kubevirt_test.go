@@ -28,7 +28,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -38,6 +37,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/specsupport"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // runningGuest is the guest for which a domain is built.
@@ -385,7 +385,7 @@ func guestUnder(config clusterconfig.Config, spec string) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
-	disks, err := media.Prepare(context.Background(), launcherWith(fake.NewNode().Launcher("pod"), vmi), kubelet{}, media.Limits{}, vmi)
+	disks, err := media.Prepare(context.Background(), launcherWith(libvirt.NewNode().Launcher("pod"), vmi), kubelet{}, media.Limits{}, vmi)
 	if err != nil {
 		return nil, fmt.Errorf("media: %w", err)
 	}

@@ -16,7 +16,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
@@ -25,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // clusterOf returns the configuration of a cluster with the feature gates that the leaves need.
@@ -54,7 +54,7 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("network: %w", err)
 	}
-	launcher := fake.NewNode().Launcher("pod")
+	launcher := libvirt.NewNode().Launcher("pod")
 	disks, err := media.Prepare(context.Background(), launcherWith(launcher, vmi), kubelet{}, media.Limits{}, vmi)
 	if err != nil {
 		return "", fmt.Errorf("media: %w", err)
@@ -124,7 +124,7 @@ func describeClaims(vmi *v1.VirtualMachineInstance) {
 }
 
 // launcherWith adds the contents of images and claims to the storage of a launcher.
-func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launcher {
+func launcherWith(l *libvirt.Launcher, vmi *v1.VirtualMachineInstance) *libvirt.Launcher {
 	for i := range vmi.Spec.Volumes {
 		name := vmi.Spec.Volumes[i].Name
 		image := hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 30}

@@ -27,13 +27,13 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
@@ -44,7 +44,7 @@ type agent struct {
 	node                       string
 	serving, migration, backup *certificate.Source
 	consolePort, migrationPort int
-	launchers                  *fake.Node
+	launchers                  *libvirt.Node
 	targets                    *peer.Targets
 	peers                      func(port int) *peer.Client
 	api                        client.WithWatch // with the service account's rights
@@ -55,7 +55,7 @@ type agent struct {
 }
 
 // connections implements server.Options.Connections.
-type connections struct{ *fake.Node }
+type connections struct{ *libvirt.Node }
 
 func (m connections) Open(_ context.Context, pod hypervisor.PodRef) (server.Connection, error) {
 	launcher, err := m.Node.Open(pod)
@@ -91,7 +91,7 @@ func startAgent(w *world, node string) *agent {
 	w.g.Expect(err).NotTo(HaveOccurred())
 	a := &agent{
 		api: api,
-		w:   w, node: node, launchers: fake.NewNode(), targets: peer.NewTargets(),
+		w:   w, node: node, launchers: libvirt.NewNode(), targets: peer.NewTargets(),
 		serving:   certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject(node), trust),
 		migration: certificate.NewSource(config, certificate.AgentMigration, certificate.AgentMigrationSubject(node), trust),
 		backup:    certificate.NewSource(config, certificate.AgentBackup, certificate.AgentBackupSubject(node), trust),

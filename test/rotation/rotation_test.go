@@ -27,7 +27,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -35,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/pki"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -317,7 +317,7 @@ func (w *world) expectScreen(vmi *v1.VirtualMachineInstance) {
 	defer cancel()
 	_, message, err := socket.Read(ctx)
 	w.g.Expect(err).NotTo(HaveOccurred())
-	w.g.Expect(string(message)).To(Equal(fake.RFBBanner))
+	w.g.Expect(string(message)).To(Equal(libvirt.RFBBanner))
 }
 
 // expectEcho writes a message to a stream and expects it back.

@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // filesOf returns the content of the Pod's volume for the VMI's volume v.
@@ -68,7 +68,7 @@ func TestFilesVolumes(t *testing.T) {
 			message: "volumeLabel", permanent: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			launcher := fake.NewNode().Launcher("pod")
+			launcher := libvirt.NewNode().Launcher("pod")
 			got, err := Prepare(context.Background(), launcher, tc.content.write(t), limits, vmiWith(tc.source))
 			if tc.message != "" {
 				expectError(t, err, true, false, tc.message)
@@ -99,7 +99,7 @@ func TestFilesVolumes(t *testing.T) {
 }
 
 func TestFilesOfAMissingVolume(t *testing.T) {
-	_, err := Prepare(context.Background(), fake.NewNode().Launcher("pod"), content{}.write(t), limits, vmiWith(configMap("")))
+	_, err := Prepare(context.Background(), libvirt.NewNode().Launcher("pod"), content{}.write(t), limits, vmiWith(configMap("")))
 	var invalid *InvalidError
 	if err == nil || errors.As(err, &invalid) {
 		t.Errorf("got %v, want an error that is retried", err)
@@ -132,7 +132,7 @@ func TestACPITables(t *testing.T) {
 			vmi := vmiWith(tc.source, func(vmi *v1.VirtualMachineInstance) {
 				vmi.Spec.Domain.Firmware.ACPI = &tc.acpi
 			})
-			got, err := Prepare(context.Background(), fake.NewNode().Launcher("pod"), filesOf(SecretVolume, tc.files).write(t), limits, vmi)
+			got, err := Prepare(context.Background(), libvirt.NewNode().Launcher("pod"), filesOf(SecretVolume, tc.files).write(t), limits, vmi)
 			if tc.message != "" {
 				expectError(t, err, true, false, tc.message)
 				return

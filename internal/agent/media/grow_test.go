@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 func TestDiskBytes(t *testing.T) {
@@ -115,7 +115,7 @@ func TestImagesAreResizedBeforeTheStart(t *testing.T) {
 		"a file of the node":    {vmi: vmiWith(host, disk), image: raw(before, 0), want: before},
 	} {
 		t.Run(name, func(t *testing.T) {
-			launcher := fake.NewNode().Launcher("pod")
+			launcher := libvirt.NewNode().Launcher("pod")
 			launcher.AddFile(diskDir, tc.image)
 			if tc.fails {
 				launcher.Fail("resize", errors.New("no"))

@@ -20,9 +20,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 const (
@@ -101,8 +101,8 @@ func movedTo(mode corev1.PersistentVolumeMode, size int64) func(*v1.VirtualMachi
 	}
 }
 
-func withFilledFile(dir, name, format string, bytes uint64) func(*fake.Launcher) {
-	return func(l *fake.Launcher) {
+func withFilledFile(dir, name, format string, bytes uint64) func(*libvirt.Launcher) {
+	return func(l *libvirt.Launcher) {
 		l.AddFile(dir, hypervisor.Volume{Name: name, Format: format, Capacity: bytes, Allocation: bytes + 4096})
 	}
 }
@@ -111,8 +111,8 @@ func asCDRom(vmi *v1.VirtualMachineInstance) {
 	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "v", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}}
 }
 
-func withFile(dir, name, format string, capacity uint64) func(*fake.Launcher) {
-	return func(l *fake.Launcher) {
+func withFile(dir, name, format string, capacity uint64) func(*libvirt.Launcher) {
+	return func(l *libvirt.Launcher) {
 		l.AddFile(dir, hypervisor.Volume{Name: name, Format: format, Capacity: capacity})
 	}
 }
@@ -138,29 +138,29 @@ func TestPrepare(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		vmi   *v1.VirtualMachineInstance
-		files []func(*fake.Launcher)
+		files []func(*libvirt.Launcher)
 		want  *domain.DiskFact
 		// invalid and wait are the kind of the expected error, message is part of its text.
 		invalid, wait bool
 		message       string
 	}{
-		{name: "containerDisk", vmi: vmiWith(container("")), files: []func(*fake.Launcher){withFile(imageDir, "a.qcow2", "qcow2", 5<<20)},
+		{name: "containerDisk", vmi: vmiWith(container("")), files: []func(*libvirt.Launcher){withFile(imageDir, "a.qcow2", "qcow2", 5<<20)},
 			want: overlay(imageDir+"/a.qcow2", "qcow2", 5<<20)},
 		{name: "containerDisk with a path", vmi: vmiWith(container("/x/../../b.img")),
-			files: []func(*fake.Launcher){withFile("/var/run/kubevirt/container-disks/v", "b.img", "raw", 1<<20)},
+			files: []func(*libvirt.Launcher){withFile("/var/run/kubevirt/container-disks/v", "b.img", "raw", 1<<20)},
 			want:  overlay("/var/run/kubevirt/container-disks/v/b.img", "raw", 1<<20)},
-		{name: "containerDisk as a CD", vmi: vmiWith(container(""), asCDRom), files: []func(*fake.Launcher){withFile(imageDir, "a.iso", "iso", 1<<20)},
+		{name: "containerDisk as a CD", vmi: vmiWith(container(""), asCDRom), files: []func(*libvirt.Launcher){withFile(imageDir, "a.iso", "iso", 1<<20)},
 			want: &domain.DiskFact{Path: imageDir + "/a.iso", Format: "raw", CapacityBytes: 1 << 20}},
 		{name: "containerDisk without a file", vmi: vmiWith(container("")), invalid: true, message: "no file in /disk"},
 		{name: "containerDisk with two files", vmi: vmiWith(container("")),
-			files:   []func(*fake.Launcher){withFile(imageDir, "a", "raw", 1), withFile(imageDir, "b", "raw", 1)},
+			files:   []func(*libvirt.Launcher){withFile(imageDir, "a", "raw", 1), withFile(imageDir, "b", "raw", 1)},
 			invalid: true, message: "2 files"},
-		{name: "containerDisk of another format", vmi: vmiWith(container("")), files: []func(*fake.Launcher){withFile(imageDir, "a", "vmdk", 1)},
+		{name: "containerDisk of another format", vmi: vmiWith(container("")), files: []func(*libvirt.Launcher){withFile(imageDir, "a", "vmdk", 1)},
 			invalid: true, message: "qcow2 or raw"},
 		{name: "emptyDisk", vmi: vmiWith(v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("1000")}}),
 			want: overlay("", "", 1024)},
 		{name: "claim with an image that looks like qcow2", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
-			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "qcow2", 7)},
+			files: []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "qcow2", 7)},
 			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 7}},
 		{name: "new claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
 			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 30}},
@@ -169,13 +169,13 @@ func TestPrepare(t *testing.T) {
 		{name: "block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock)),
 			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30}},
 		{name: "claim with an image without holes", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
-			files: []func(*fake.Launcher){withFilledFile(diskDir, "disk.img", "raw", 1<<20)},
+			files: []func(*libvirt.Launcher){withFilledFile(diskDir, "disk.img", "raw", 1<<20)},
 			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 20, Filled: true}},
 		{name: "claim with an image that looks like a small qcow2", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
-			files: []func(*fake.Launcher){withFilledFile(diskDir, "disk.img", "qcow2", 7)},
+			files: []func(*libvirt.Launcher){withFilledFile(diskDir, "disk.img", "qcow2", 7)},
 			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 7}},
 		{name: "hostDisk without holes", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/data/x.img", Type: v1.HostDiskExists}}),
-			files: []func(*fake.Launcher){withFilledFile(diskDir, "x.img", "raw", 1<<20)},
+			files: []func(*libvirt.Launcher){withFilledFile(diskDir, "x.img", "raw", 1<<20)},
 			want:  &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 1 << 20, Filled: true}},
 		{name: "preallocated claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem), preallocated),
 			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 30, KeepsSpace: true}},
@@ -185,13 +185,13 @@ func TestPrepare(t *testing.T) {
 		{name: "claim that a disk moves to", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20+512)),
 			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 64<<20 + 512}},
 		{name: "claim that a disk moves to, with a larger image", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20)),
-			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 65<<20)},
+			files: []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "raw", 65<<20)},
 			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 64 << 20, Sliced: true}},
 		{name: "claim that a disk moves to, with a smaller image", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20)),
-			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 63<<20)},
+			files: []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "raw", 63<<20)},
 			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 64 << 20}},
 		{name: "claim that a disk moves to, with a smaller image and without room", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<30)),
-			files:   []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 63<<20)},
+			files:   []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "raw", 63<<20)},
 			invalid: true, message: `the guest's disk has 68719476736 bytes, and claim "new" has room for`},
 		{name: "claim that a disk moves to, without room", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<30)),
 			invalid: true, message: `on claim "new" only 10737418240 are free`},
@@ -202,16 +202,16 @@ func TestPrepare(t *testing.T) {
 		{name: "claim that a disk does not move to", vmi: vmiWith(claim, movedTo(corev1.PersistentVolumeBlock, 1)),
 			wait: true, message: "migratedVolumes"},
 		{name: "ephemeral", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
-			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)}, want: overlay(diskDir+"/disk.img", "raw", 3<<20)},
+			files: []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)}, want: overlay(diskDir+"/disk.img", "raw", 3<<20)},
 		{name: "ephemeral over nothing", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
 			invalid: true, message: "no disk.img"},
 		{name: "new hostDisk", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
 			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
 		{name: "new hostDisk in a directory that the kubelet created", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
-			files: []func(*fake.Launcher){func(l *fake.Launcher) { l.SetRootDir(diskDir, false) }},
+			files: []func(*libvirt.Launcher){func(l *libvirt.Launcher) { l.SetRootDir(diskDir, false) }},
 			want:  &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
 		{name: "new hostDisk in a directory of root's", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
-			files:   []func(*fake.Launcher){func(l *fake.Launcher) { l.SetRootDir(diskDir, true) }},
+			files:   []func(*libvirt.Launcher){func(l *libvirt.Launcher) { l.SetRootDir(diskDir, true) }},
 			message: "permission denied"},
 		{name: "hostDisk without room", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{
 			Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("20Gi")}}),
@@ -224,14 +224,14 @@ func TestPrepare(t *testing.T) {
 			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10<<30 - 1<<20}},
 		{name: "hostDisk that must exist", vmi: vmiWith(host(v1.HostDiskExists)), invalid: true, message: "/data/x.img"},
 		{name: "ephemeral over a device", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeBlock)),
-			files: []func(*fake.Launcher){withFile("/dev", "v", "raw", 3<<30)},
+			files: []func(*libvirt.Launcher){withFile("/dev", "v", "raw", 3<<30)},
 			want: &domain.DiskFact{Path: ephemeralDir + "v.qcow2", Format: "qcow2", BackingPath: "/dev/v", BackingFormat: "raw",
 				BackingBlock: true, CapacityBytes: 3 << 30}},
 		{name: "unsupported kind", vmi: vmiWith(v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{}}),
 			invalid: true, message: "kind"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			launcher := fake.NewNode().Launcher("pod")
+			launcher := libvirt.NewNode().Launcher("pod")
 			for _, add := range tc.files {
 				add(launcher)
 			}
@@ -295,7 +295,7 @@ func TestCloudInit(t *testing.T) {
 		{name: "too much", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: strings.Repeat("x", maxCloudInit+1)}), message: "more than"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			launcher := fake.NewNode().Launcher("pod")
+			launcher := libvirt.NewNode().Launcher("pod")
 			got, err := Prepare(context.Background(), launcher, tc.content.write(t), limits, vmiWith(tc.source))
 			if tc.message != "" {
 				expectError(t, err, true, false, tc.message)

@@ -14,9 +14,9 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 func noCloudSource() v1.VolumeSource {
@@ -78,7 +78,7 @@ func TestMetadata(t *testing.T) {
 			message: "too much for a medium: the keys"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			launcher := fake.NewNode().Launcher("pod")
+			launcher := libvirt.NewNode().Launcher("pod")
 			_, err := Prepare(context.Background(), launcher, tc.content.write(t), limits, tc.vmi)
 			if tc.message != "" {
 				expectError(t, err, true, false, tc.message)
@@ -121,7 +121,7 @@ func TestWriteDeviceMetadata(t *testing.T) {
 		},
 	}}
 	vmi := vmiWith(configDriveSource(), tagged)
-	launcher, result := fake.NewNode().Launcher("pod"), &Result{Disks: map[string]domain.DiskFact{}}
+	launcher, result := libvirt.NewNode().Launcher("pod"), &Result{Disks: map[string]domain.DiskFact{}}
 	if err := WriteDeviceMetadata(context.Background(), launcher, content{}.write(t), vmi, defined, result); err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media/overlay"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // deviceFiles are the files of a Pod with one block device.
@@ -74,7 +74,7 @@ func TestTrack(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		vmi   *v1.VirtualMachineInstance
-		add   func(*fake.Launcher)
+		add   func(*libvirt.Launcher)
 		files deviceFiles
 		want  domain.DiskFact
 	}{
@@ -110,7 +110,7 @@ func TestTrack(t *testing.T) {
 		{name: "a CD", vmi: vmiWith(claim, image, asCDRom), add: withFile(diskDir, "disk.img", "raw", 1<<20), want: raw},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ctx, launcher := context.Background(), fake.NewNode().Launcher("pod")
+			ctx, launcher := context.Background(), libvirt.NewNode().Launcher("pod")
 			if tc.add != nil {
 				tc.add(launcher)
 			}
@@ -154,7 +154,7 @@ func TestTrackWithErrors(t *testing.T) {
 		"the launcher is unreachable":    {fmt.Errorf("create: %w", hypervisor.ErrUnreachable), true},
 		"there is no directory for them": {errors.New("no such directory"), false},
 	} {
-		launcher := fake.NewNode().Launcher("pod")
+		launcher := libvirt.NewNode().Launcher("pod")
 		result, err := Prepare(context.Background(), launcher, content{}.write(t), limits, vmi)
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestTrackWaitsForTheBroker(t *testing.T) {
 	claim.PersistentVolumeClaim.ClaimName = "c"
 	for _, mode := range []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock} {
 		vmi, busy := vmiWith(claim, claimOf("1Gi", mode), asDisk(nil)), errors.New("virt-broker is busy")
-		launcher := fake.NewNode().Launcher("pod")
+		launcher := libvirt.NewNode().Launcher("pod")
 		result, err := Prepare(context.Background(), launcher, content{}.write(t), limits, vmi)
 		if err != nil {
 			t.Fatal(err)

@@ -19,10 +19,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/kubelet"
 )
 
@@ -35,7 +35,7 @@ type guest struct {
 	tracking *v1.ChangedBlockTrackingStatus
 	vmi      *v1.VirtualMachineInstance
 	pod      *corev1.Pod
-	launcher *fake.Launcher
+	launcher *libvirt.Launcher
 	// node is the node of the Pod.
 	node string
 }
@@ -87,13 +87,13 @@ func makeGuest(changes ...func(*v1.VirtualMachineInstance)) *guest {
 }
 
 // schedule creates the VMI and a running launcher Pod on this node.
-func (g *guest) schedule(launchers *fake.Node) *guest {
+func (g *guest) schedule(launchers *libvirt.Node) *guest {
 	GinkgoHelper()
 	return g.scheduleOn(thisNode, launchers)
 }
 
 // scheduleOn creates the VMI and a running launcher Pod on a node.
-func (g *guest) scheduleOn(node string, launchers *fake.Node) *guest {
+func (g *guest) scheduleOn(node string, launchers *libvirt.Node) *guest {
 	GinkgoHelper()
 	g.node = node
 	Expect(api.Create(ctx, g.vmi)).To(Succeed())

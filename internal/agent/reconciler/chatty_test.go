@@ -13,12 +13,12 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("A guest agent with frequent reports", func() {
 	It("causes few writes and delays no other change, and its last report is written", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		resume := a.stopClock()
 		g := makeGuest().schedule(launchers).assign()
@@ -48,7 +48,7 @@ var _ = Describe("A guest agent with frequent reports", func() {
 
 var _ = Describe("A launcher with frequent state changes", func() {
 	It("causes few writes, and its last state is written", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		resume := a.stopClock()
 		g := makeGuest().schedule(launchers).assign()

@@ -22,16 +22,16 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("The agent", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var a *agent
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 	})
 

@@ -14,9 +14,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // credentialsByAgent sets the keys of one Secret for two users, more keys for one of them, and passwords from another Secret.
@@ -41,10 +41,10 @@ func credentialsByAgent(vmi *v1.VirtualMachineInstance) {
 }
 
 var _ = Describe("Access credentials", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var a *agent
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 	})
 
@@ -89,7 +89,7 @@ var _ = Describe("Access credentials", func() {
 
 var _ = Describe("Tags of devices", func() {
 	It("are on the config drive with the addresses that libvirt chose", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		startAgent(launchers)
 		g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#"}}

@@ -12,16 +12,16 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("The backup of a guest's disks", func() {
 	const image = "vm/b-1/b-root.qcow2"
 	var (
-		launchers *fake.Node
+		launchers *libvirt.Node
 		first     *agent
 		g         *guest
 	)
@@ -59,7 +59,7 @@ var _ = Describe("The backup of a guest's disks", func() {
 	}
 
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		first = startAgent(launchers)
 		g = makeGuest(finalized).schedule(launchers).assign()
 		g.expectPhase(v1.Running)

@@ -11,15 +11,15 @@ import (
 	. "github.com/onsi/gomega"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("Launchers that block the reconcile of their VMI", func() {
 	const many = 20
 
 	DescribeTable("delay no other VMI while they do not respond", func(call string) {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		// No reconcile passes the network before all launchers are set up.
 		notYet := error(&reconciler.Retry{Reason: "NotYet", After: time.Hour, Err: errors.New("not yet")})
@@ -48,7 +48,7 @@ var _ = Describe("Launchers that block the reconcile of their VMI", func() {
 	)
 
 	It("keep their phase and their status while the state is unknown", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)
@@ -63,7 +63,7 @@ var _ = Describe("Launchers that block the reconcile of their VMI", func() {
 	})
 
 	It("do not use up the retries of others", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		startAgent(launchers)
 		// With a shared limit of ten retries per second these would take a minute.
 		var failing []*guest

@@ -21,11 +21,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var (
@@ -105,7 +105,7 @@ func (f *faults) peers() reconciler.Peer {
 	return &faultyPeers{Client: peer.NewClient(f.client, f.port), faults: f}
 }
 
-func (f *faults) connection(l *fake.Launcher) reconciler.Connection {
+func (f *faults) connection(l *libvirt.Launcher) reconciler.Connection {
 	if f == nil {
 		return l
 	}
@@ -114,7 +114,7 @@ func (f *faults) connection(l *fake.Launcher) reconciler.Connection {
 
 // serve serves other agents.
 func (f *faults) serve(
-	mgr ctrl.Manager, node string, incoming client.Reader, targets *peer.Targets, launchers *fake.Node, guests *reconciler.Reconciler,
+	mgr ctrl.Manager, node string, incoming client.Reader, targets *peer.Targets, launchers *libvirt.Node, guests *reconciler.Reconciler,
 ) {
 	GinkgoHelper()
 	if f == nil {
@@ -138,7 +138,7 @@ func (f *faults) serve(
 }
 
 // sumFile returns a function that reads files of images in the launchers of a node.
-func sumFile(launchers *fake.Node) peer.ChecksumFunc {
+func sumFile(launchers *libvirt.Node) peer.ChecksumFunc {
 	return func(_ context.Context, pod hypervisor.PodRef, mount, name string) (peer.Checksum, error) {
 		size, crc, err := launchers.Launcher(pod.UID).Sum(path.Join(mount, name))
 		return peer.Checksum{Size: size, CRC32: crc}, err
@@ -172,7 +172,7 @@ func (p *faultyPeers) Release(ctx context.Context, m peer.Attempt) (runs time.Du
 
 // faultyConnection is the connection to a hypervisor of an agent with faults.
 type faultyConnection struct {
-	*fake.Launcher
+	*libvirt.Launcher
 	faults *faults
 }
 

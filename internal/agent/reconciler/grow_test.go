@@ -16,9 +16,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // onClaim adds a third disk to the guest, on a claim of 1000 MiB.
@@ -65,10 +65,10 @@ func (g *guest) size() int64 {
 }
 
 var _ = Describe("The agent and a claim that grows", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var a *agent
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 	})
 	const mib = 1 << 20

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // setLink changes the state of the guest's interface in the spec, as virt-controller does.
@@ -34,7 +34,7 @@ func (g *guest) link() string {
 }
 
 // linkIn returns the state of the interface of a launcher's domain.
-func linkIn(l *fake.Launcher) string {
+func linkIn(l *libvirt.Launcher) string {
 	GinkgoHelper()
 	nic := l.Snapshot().XML.Devices.Interfaces[0]
 	if nic.Link == nil {
@@ -44,10 +44,10 @@ func linkIn(l *fake.Launcher) string {
 }
 
 var _ = Describe("The agent and the link of an interface", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var a *agent
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 	})
 	started := func() *guest {

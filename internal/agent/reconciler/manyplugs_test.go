@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // phases counts the hotplugged volumes in each phase.
@@ -33,7 +33,7 @@ func (g *guest) phases() map[v1.VolumePhase]int {
 var _ = Describe("The agent and very many hotplugged volumes", func() {
 	It("plugs and unplugs 75 with few writes, and none that fails delays another", func() {
 		const many = 75
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)

@@ -11,15 +11,15 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("The dump of a guest's memory", func() {
 	var (
-		launchers *fake.Node
+		launchers *libvirt.Node
 		a         *agent
 		g         *guest
 	)
@@ -39,7 +39,7 @@ var _ = Describe("The dump of a guest's memory", func() {
 	}
 
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 		g = makeGuest(finalized).schedule(launchers).assign()
 		g.expectPhase(v1.Running)

@@ -14,10 +14,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media/overlay"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("The migration of a guest with tracked disks", func() {
@@ -41,12 +41,12 @@ var _ = Describe("The migration of a guest with tracked disks", func() {
 		for _, r := range ranges {
 			Expect(c.launcher.UploadAt(ctx, launcherpod.TrackedPool, file, r.At, r.Bytes)).To(Succeed())
 		}
-		c.prepare(func(target *fake.Launcher) {
+		c.prepare(func(target *libvirt.Launcher) {
 			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: size})
 		})
 		return c, file
 	}
-	bitmapsOf := func(l *fake.Launcher, file string) []overlay.Bitmap {
+	bitmapsOf := func(l *libvirt.Launcher, file string) []overlay.Bitmap {
 		GinkgoHelper()
 		_, found, err := overlay.ReadBitmaps(bytes.NewReader(l.Content(file)))
 		Expect(err).NotTo(HaveOccurred())

@@ -19,11 +19,11 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/agentpki"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // migratingGuest is a guest that is migrated from one node to another, with the agents of both.
@@ -33,9 +33,9 @@ type migratingGuest struct {
 	source *faults
 	target *faults
 
-	here, there     *fake.Node
+	here, there     *libvirt.Node
 	targetPod       atomic.Pointer[corev1.Pod] // The watcher reads it concurrently.
-	targetLauncher  *fake.Launcher
+	targetLauncher  *libvirt.Launcher
 	uid             types.UID
 	sourceA         *agent
 	targetA         *agent
@@ -50,7 +50,7 @@ var migratingGuests atomic.Int32
 func newMigratingGuest(changes ...func(*v1.VirtualMachineInstance)) *migratingGuest {
 	GinkgoHelper()
 	n := int(migratingGuests.Add(1))
-	c := &migratingGuest{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: fake.NewNode(), there: fake.NewNode()}
+	c := &migratingGuest{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: libvirt.NewNode(), there: libvirt.NewNode()}
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	Expect(err).NotTo(HaveOccurred())
 	address, ok := probe.Addr().(*net.TCPAddr)
@@ -95,7 +95,7 @@ func (c *migratingGuest) watch() {
 	})
 }
 
-func (c *migratingGuest) currentTargetLauncher() *fake.Launcher {
+func (c *migratingGuest) currentTargetLauncher() *libvirt.Launcher {
 	pod := c.targetPod.Load()
 	if pod == nil {
 		return nil
@@ -103,13 +103,13 @@ func (c *migratingGuest) currentTargetLauncher() *fake.Launcher {
 	return c.there.Launcher(pod.UID)
 }
 
-func runs(l *fake.Launcher) bool {
+func runs(l *libvirt.Launcher) bool {
 	d := l.Snapshot()
 	return d != nil && d.State == hypervisor.StateRunning
 }
 
 // prepare creates the target's Pod with the files of its volumes, as virt-controller does.
-func (c *migratingGuest) prepare(volumes ...func(*fake.Launcher)) *migratingGuest {
+func (c *migratingGuest) prepare(volumes ...func(*libvirt.Launcher)) *migratingGuest {
 	GinkgoHelper()
 	c.uid = uuid.NewUUID()
 	pod := c.launcherPod(podspec.TargetPodName(c.vmi, c.uid), c.target.node)
@@ -194,7 +194,7 @@ func (c *migratingGuest) expectNotMigrated() *v1.VirtualMachineInstanceMigration
 }
 
 // restart stops an agent, if it still runs, and starts another one.
-func (c *migratingGuest) restart(f **faults, a **agent, node *fake.Node) {
+func (c *migratingGuest) restart(f **faults, a **agent, node *libvirt.Node) {
 	GinkgoHelper()
 	old := *f
 	if !old.stopped.Swap(true) {

@@ -15,10 +15,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -195,7 +195,7 @@ var _ = Describe("A guest that is migrated to another node", func() {
 	It("stays on the source, with a reason, if the other claim is too small", func() {
 		c := newMigratingGuest(onClaim)
 		c.control(moveData)
-		c.prepare(func(target *fake.Launcher) {
+		c.prepare(func(target *libvirt.Launcher) {
 			target.SetFreeSpace(1 << 20)
 			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
 		})

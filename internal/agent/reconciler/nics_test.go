@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // withBlue adds an interface on a second network.
@@ -48,7 +48,7 @@ func attachBlue(pod *corev1.Pod) {
 }
 
 // aliases returns the aliases of the interfaces of a launcher's domain.
-func aliases(l *fake.Launcher) []string {
+func aliases(l *libvirt.Launcher) []string {
 	var all []string
 	for i := range l.Snapshot().XML.Devices.Interfaces {
 		all = append(all, l.Snapshot().XML.Devices.Interfaces[i].Alias.Name)
@@ -66,9 +66,9 @@ func (g *guest) nics() []string {
 }
 
 var _ = Describe("The agent and an interface of a running guest", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		startAgent(launchers)
 	})
 	started := func() *guest {

@@ -12,13 +12,13 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("A guest whose Pod was removed while its node was disconnected", func() {
-	var launchers *fake.Node
-	BeforeEach(func() { launchers = fake.NewNode() })
+	var launchers *libvirt.Node
+	BeforeEach(func() { launchers = libvirt.NewNode() })
 
 	ended := func(g *guest) func() string { return func() string { return g.launcher.Snapshot().Reason } }
 	// replace creates another VMI of the name, which runs on another node.

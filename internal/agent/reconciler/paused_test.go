@@ -13,16 +13,16 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("The agent and a guest that is paused although nobody requested it", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var a *agent
 	var g *guest
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 		g = makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)

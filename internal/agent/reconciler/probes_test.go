@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("Probes by guestAgentPing", func() {
@@ -25,7 +25,7 @@ var _ = Describe("Probes by guestAgentPing", func() {
 	}
 
 	It("are paused while the annotation is true", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		startAgent(launchers)
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)

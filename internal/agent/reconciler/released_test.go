@@ -12,13 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("A release by another node's agent", func() {
 	// The race detector finds what both use: nothing synchronizes the two from the read of the VMI on.
 	It("shares no state with the reconciliation of the VMI", func() {
-		launchers := fake.NewNode()
+		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		read, blocked := make(chan struct{}), make(chan struct{})
 		onRead := func() { close(read) }

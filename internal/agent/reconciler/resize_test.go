@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // growable lets a guest have up to 4 sockets of 2 cores and 4 GiB. It starts with one socket and 1 GiB.
@@ -77,10 +77,10 @@ func (g *guest) reported() string {
 
 var _ = Describe("The agent and a guest of another size", func() {
 	const gib = 1 << 30
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var a *agent
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		a = startAgent(launchers)
 	})
 	started := func() *guest {

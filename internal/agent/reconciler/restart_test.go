@@ -13,15 +13,15 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("An agent that is restarted", func() {
-	var launchers *fake.Node
+	var launchers *libvirt.Node
 	var first *agent
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		first = startAgent(launchers)
 	})
 

@@ -13,14 +13,14 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 var _ = Describe("The freeze of a snapshot", func() {
 	var (
-		launchers *fake.Node
+		launchers *libvirt.Node
 		first     *agent
 		g         *guest
 	)
@@ -55,7 +55,7 @@ var _ = Describe("The freeze of a snapshot", func() {
 	fsFreezeStatus := func() string { return g.read().Status.FSFreezeStatus }
 
 	BeforeEach(func() {
-		launchers = fake.NewNode()
+		launchers = libvirt.NewNode()
 		first = startAgent(launchers)
 		g = makeGuest(finalized).schedule(launchers).assign()
 		g.expectPhase(v1.Running)

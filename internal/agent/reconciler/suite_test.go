@@ -36,7 +36,6 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
@@ -44,6 +43,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/kubelet"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -99,7 +99,7 @@ var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Fail
 
 // agent is a running agent over the launchers of a node. Launchers outlive it.
 type agent struct {
-	launchers *fake.Node
+	launchers *libvirt.Node
 	networks  *fakeNetworks
 	recorder  *events.FakeRecorder
 	// writes counts writes of VMIs' statuses without those that fail with a conflict.
@@ -162,13 +162,13 @@ func (a *agent) advance(d time.Duration) {
 }
 
 // startAgent starts an agent of this node for the rest of the spec.
-func startAgent(launchers *fake.Node) *agent {
+func startAgent(launchers *libvirt.Node) *agent {
 	GinkgoHelper()
 	return startAgentOn(thisNode, launchers, nil)
 }
 
 // startAgentOn starts an agent of a node for the rest of the spec. Its effects go through its faults, if it has any.
-func startAgentOn(node string, launchers *fake.Node, f *faults) *agent {
+func startAgentOn(node string, launchers *libvirt.Node, f *faults) *agent {
 	GinkgoHelper()
 	a := &agent{
 		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000), faults: f,
@@ -305,7 +305,7 @@ func incomingCache(mgr ctrl.Manager, node string) cache.Cache {
 
 // connections opens connections to the fake's launchers.
 type connections struct {
-	*fake.Node
+	*libvirt.Node
 	faults *faults
 }
 

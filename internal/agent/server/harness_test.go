@@ -28,11 +28,11 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -51,14 +51,14 @@ type node struct {
 	t        *testing.T
 	ca       *pki.Authority
 	address  string
-	launcher *fake.Launcher
+	launcher *libvirt.Launcher
 	client   *http.Client
 	server   *server.Server
 	// stop stops the server and waits for it.
 	stop func()
 }
 
-type connections struct{ *fake.Node }
+type connections struct{ *libvirt.Node }
 
 func (c connections) Open(_ context.Context, pod hypervisor.PodRef) (server.Connection, error) {
 	launcher, err := c.Node.Open(pod)
@@ -99,7 +99,7 @@ func newNode(t *testing.T, change func(*server.Options), objects ...client.Objec
 	if len(objects) == 0 {
 		objects = []client.Object{instance(), launcherPod()}
 	}
-	launchers := fake.NewNode()
+	launchers := libvirt.NewNode()
 	n := &node{t: t, ca: pki.New(t), launcher: launchers.Launcher(podUID)}
 	domain := &libvirtxml.Domain{Name: launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name)}
 	if err := n.launcher.Start(context.Background(), domain, false); err != nil {

@@ -28,10 +28,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/component/profiler"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -113,16 +113,16 @@ func TestRequestNamesAVMIOfTheNode(t *testing.T) {
 
 func TestErrorsNameWhatFailed(t *testing.T) {
 	for name, c := range map[string]struct {
-		break_  func(*fake.Launcher)
+		break_  func(*libvirt.Launcher)
 		code    int
 		message string
 	}{
-		"the connection":                  {func(l *fake.Launcher) { l.Unreachable(fmt.Errorf("%w: it hung up", hypervisor.ErrUnreachable)) }, http.StatusServiceUnavailable, "no connection"},
-		"a connection that is being made": {func(l *fake.Launcher) { l.Unreachable(hypervisor.ErrConnecting) }, http.StatusServiceUnavailable, "try again"},
-		"libvirtd":                        {func(l *fake.Launcher) { l.Fail("pause", fmt.Errorf("out of\nmemory")) }, http.StatusInternalServerError, "out of memory"},
-		"the guest, which ended":          {func(l *fake.Launcher) { l.Crash() }, http.StatusConflict, "the guest is not running"},
-		"the guest, which is silent":      {func(l *fake.Launcher) { l.Fail("pause", hypervisor.ErrGuestSilent) }, http.StatusInternalServerError, "the guest agent failed"},
-		"libvirtd, with a long message":   {func(l *fake.Launcher) { l.Fail("pause", fmt.Errorf("%s", strings.Repeat("é", 5000))) }, http.StatusInternalServerError, "é"},
+		"the connection":                  {func(l *libvirt.Launcher) { l.Unreachable(fmt.Errorf("%w: it hung up", hypervisor.ErrUnreachable)) }, http.StatusServiceUnavailable, "no connection"},
+		"a connection that is being made": {func(l *libvirt.Launcher) { l.Unreachable(hypervisor.ErrConnecting) }, http.StatusServiceUnavailable, "try again"},
+		"libvirtd":                        {func(l *libvirt.Launcher) { l.Fail("pause", fmt.Errorf("out of\nmemory")) }, http.StatusInternalServerError, "out of memory"},
+		"the guest, which ended":          {func(l *libvirt.Launcher) { l.Crash() }, http.StatusConflict, "the guest is not running"},
+		"the guest, which is silent":      {func(l *libvirt.Launcher) { l.Fail("pause", hypervisor.ErrGuestSilent) }, http.StatusInternalServerError, "the guest agent failed"},
+		"libvirtd, with a long message":   {func(l *libvirt.Launcher) { l.Fail("pause", fmt.Errorf("%s", strings.Repeat("é", 5000))) }, http.StatusInternalServerError, "é"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil)
@@ -204,7 +204,7 @@ func TestStreamsAreRejectedBeforeTheUpgrade(t *testing.T) {
 func TestScreen(t *testing.T) {
 	n := newNode(t, nil)
 	first := n.stream(n.url("preserveSession=true", agentapi.VNC))
-	expectMessage(t, first, fake.RFBBanner)
+	expectMessage(t, first, libvirt.RFBBanner)
 	code, body := n.refused(n.url("preserveSession=true", agentapi.VNC))
 	expectStatus(t, code, body, http.StatusServiceUnavailable, "Active VNC connection. Request denied.")
 	send(t, first, "still here")
@@ -212,7 +212,7 @@ func TestScreen(t *testing.T) {
 
 	second := n.stream(n.url("", agentapi.VNC))
 	expectClose(t, first, agentapi.CloseTakenOver, "another client took over the screen")
-	expectMessage(t, second, fake.RFBBanner)
+	expectMessage(t, second, libvirt.RFBBanner)
 	console := n.stream(n.url("", agentapi.Console))
 	send(t, second, "a console does not take over the screen")
 	expectMessage(t, second, "a console does not take over the screen")
@@ -285,7 +285,7 @@ func TestStreamsAreLimited(t *testing.T) {
 	for {
 		socket, _, _ := n.dial(n.url("", agentapi.VNC))
 		if socket != nil {
-			expectMessage(t, socket, fake.RFBBanner)
+			expectMessage(t, socket, libvirt.RFBBanner)
 			return
 		}
 		if time.Now().After(deadline) {

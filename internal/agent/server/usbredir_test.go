@@ -13,9 +13,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 // withUSB returns a VMI whose guest has USB ports for clients.
@@ -31,7 +31,7 @@ func TestUSBRedirectionHasOnePortPerClient(t *testing.T) {
 	plugged := make([]*websocket.Conn, launcherpod.USBPorts)
 	for port := range plugged {
 		plugged[port] = n.stream(at)
-		expectMessage(t, plugged[port], fmt.Sprintf(fake.USBHello, port))
+		expectMessage(t, plugged[port], fmt.Sprintf(libvirt.USBHello, port))
 		send(t, plugged[port], "a descriptor")
 		expectMessage(t, plugged[port], "a descriptor")
 	}
@@ -44,7 +44,7 @@ func TestUSBRedirectionHasOnePortPerClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	plugged[closed] = n.streamWhenFree(at)
-	expectMessage(t, plugged[closed], fmt.Sprintf(fake.USBHello, closed))
+	expectMessage(t, plugged[closed], fmt.Sprintf(libvirt.USBHello, closed))
 	for _, stream := range plugged {
 		send(t, stream, "still here")
 		expectMessage(t, stream, "still here")
@@ -78,6 +78,6 @@ func TestUSBRedirectionIsRejected(t *testing.T) {
 			expectStatus(t, code, body, http.StatusConflict, "not running")
 		}
 		n.launcher.Fail("usb", nil)
-		expectMessage(t, n.stream(at), fmt.Sprintf(fake.USBHello, 0))
+		expectMessage(t, n.stream(at), fmt.Sprintf(libvirt.USBHello, 0))
 	})
 }

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/vireo-project/vireo/test/fakeagent"
+	fakeagent "github.com/vireo-project/vireo/test/fakes/agent"
 )
 
 const node = "node1"

@@ -33,7 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/test/builder"
-	"github.com/vireo-project/vireo/test/fakeagent"
+	fakeagent "github.com/vireo-project/vireo/test/fakes/agent"
 )
 
 const (

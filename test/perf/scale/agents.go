@@ -30,7 +30,6 @@ import (
 	"github.com/vireo-project/vireo/cmd/virt-handler/agent"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/observe"
@@ -41,6 +40,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
@@ -132,7 +132,7 @@ func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*reconci
 	if err != nil {
 		return nil, err
 	}
-	launchers, triggers := fake.NewNode(), reconciler.NewTriggers()
+	launchers, triggers := libvirt.NewNode(), reconciler.NewTriggers()
 	launchers.Notify(triggers.Enqueue)
 	guests := reconciler.New(reconciler.Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
@@ -166,7 +166,7 @@ func reporter(mgr ctrl.Manager, node string) *observe.Reporter {
 }
 
 // connections opens connections to simulated launchers, each with the image of a containerDisk.
-type connections struct{ node *fake.Node }
+type connections struct{ node *libvirt.Node }
 
 func (c connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) {
 	l, err := c.node.Open(pod)
@@ -183,7 +183,7 @@ func (c connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) 
 func (c connections) Forget(pod types.UID) { c.node.Forget(pod) }
 
 // connection does not keep the content of files, which a real launcher has in its own memory.
-type connection struct{ *fake.Launcher }
+type connection struct{ *libvirt.Launcher }
 
 func (connection) Upload(context.Context, string, string, []byte) error { return nil }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package fake implements hypervisors in memory: one launcher per Pod UID, each with its domain, its storage pools and
+// Package libvirt implements hypervisors in memory: one launcher per Pod UID, each with its domain, its storage pools and
 // knobs for failures. A launcher outlives the agent that uses it, as real launchers do.
-package fake
+package libvirt
 
 import (
 	"context"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package fakeagent is a node agent for tests of virt-api. It implements the agents' protocol over mutual TLS, returns configured
+// Package agent is a node agent for tests of virt-api. It implements the agents' protocol over mutual TLS, returns configured
 // responses, and echoes on streams.
-package fakeagent
+package agent
 
 import (
 	"context"

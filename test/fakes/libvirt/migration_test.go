@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package fake_test
+package libvirt_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
 const domain = "default_vm"
@@ -21,13 +21,13 @@ const domain = "default_vm"
 var errBroken = errors.New("broken")
 
 type move struct {
-	from, to *fake.Launcher
+	from, to *libvirt.Launcher
 	request  hypervisor.TransferRequest
 }
 
 func newMove(t *testing.T) move {
 	t.Helper()
-	m := move{from: fake.NewNode().Launcher("source"), to: fake.NewNode().Launcher("target")}
+	m := move{from: libvirt.NewNode().Launcher("source"), to: libvirt.NewNode().Launcher("target")}
 	definition := &libvirtxml.Domain{Name: domain, Type: "qemu"}
 	if err := m.from.Start(t.Context(), definition, false); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtctltest provides a cluster for tests of virtctl: an HTTPS server with HTTP/2, discovery, objects in memory, and the
+// Package virtctl provides a cluster for tests of virtctl: an HTTPS server with HTTP/2, discovery, objects in memory, and the
 // subresources that a test serves.
-package virtctltest
+package virtctl
 
 import (
 	"bytes"
