@@ -18,8 +18,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -356,7 +356,7 @@ func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 }
 
 // limits returns a configuration with a limit of migrations from one node.
-func limits(perNode uint32) reconciler.ConfigFeed {
+func limits(perNode uint32) kit.ConfigFeed {
 	GinkgoHelper()
 	store := clusterconfig.NewStore()
 	Expect(store.Set(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{

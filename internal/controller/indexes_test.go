@@ -16,7 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
@@ -35,7 +35,7 @@ var indexes = map[string]client.IndexerFunc{
 	}),
 	virtualmachinesnapshot.LockIndex:       indexOf(virtualmachinesnapshot.LockOf),
 	virtualmachineinstance.AttachmentIndex: indexOf(virtualmachineinstance.AttachmentOf),
-	reconciler.CreatedByIndex:              reconciler.CreatedBy,
+	kit.CreatedByIndex:                     kit.CreatedBy,
 	virtualmachineclone.ClaimIndex:         indexOf(virtualmachineclone.RestoreOfClaim),
 	virtualmachinerestore.LockIndex:        indexOf(virtualmachinerestore.LockOf),
 	virtualmachinebackup.GuestIndex:        indexOf(plan.UIDs),

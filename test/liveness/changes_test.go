@@ -33,8 +33,8 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/liveupdate"
@@ -219,7 +219,7 @@ func newChangedWorld(rollout bool) *changedWorld {
 	return &changedWorld{
 		rollout: rollout,
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithObjects(claims...).
-			WithIndex(revision, reconciler.CreatedByIndex, reconciler.CreatedBy).
+			WithIndex(revision, kit.CreatedByIndex, kit.CreatedBy).
 			WithIndex(&v1.VirtualMachineInstanceMigration{}, virtualmachineinstancemigration.VMIIndex, func(o client.Object) []string {
 				return []string{o.(*v1.VirtualMachineInstanceMigration).Spec.VMIName}
 			}).WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).Build(),

@@ -23,7 +23,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/webhookcertificate"
 	"github.com/vireo-project/vireo/internal/webhook/secretpath"
 )
@@ -97,7 +97,7 @@ func (c *Certificates) Ready(request *http.Request) error {
 	return c.hooks.Trusts(request.Context(), c.cache, func(bundle []byte) error {
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(bundle)
-		_, err := certificate.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: reconciler.Now(c.clock)})
+		_, err := certificate.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: kit.Now(c.clock)})
 		return err
 	})
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/monitoring"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
@@ -31,7 +31,7 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 		large = 250
 	)
 	used := int64(heap) + int64(metrics.LabelCopies)*monitoring.MaxLabelBytes + restore.RememberedBytes +
-		listing*copies*reconciler.PageSize*reconciler.MetadataBytes
+		listing*copies*kit.PageSize*kit.MetadataBytes
 	limit := memoryLimit(t) / 100 * memorylimit.PureGo
 	t.Logf("%d MiB, limit for Go: %d MiB", used/mib, limit/mib)
 	if used+large*mib > limit {

@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/component/profiler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/monitoring"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // queues are KubeVirt's names of the work queues, by the names of our controllers. Queues of other controllers have the name of
@@ -93,7 +93,7 @@ func profiles(reader client.Reader, o *Options, store *clusterconfig.Store) http
 		if err := reader.Get(ctx, key, trusted); err != nil {
 			return fmt.Errorf("cannot read ConfigMap %s: %w", key, err)
 		}
-		return certificate.VerifyAPI(state, []byte(trusted.Data[certificate.APIClient.Name]), reconciler.Now(o.Clock))
+		return certificate.VerifyAPI(state, []byte(trusted.Data[certificate.APIClient.Name]), kit.Now(o.Clock))
 	}
 	return profiler.OnlyAPI(verify, profiler.New(store).Handler())
 }

@@ -27,8 +27,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // Reconciler approves and signs the certificate requests of our components, and denies all other requests for our signers. It ignores
@@ -101,12 +101,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	wanted, err := role.Validate(&csr.Spec, r.Namespace)
 	var refusal *certificate.DeniedError
 	if errors.As(err, &refusal) {
-		return reconciler.Result(client.IgnoreNotFound(r.refuse(ctx, csr, refusal)), 0)
+		return kit.Result(client.IgnoreNotFound(r.refuse(ctx, csr, refusal)), 0)
 	}
 	if err == nil {
 		err = r.grant(ctx, csr, role, wanted)
 	}
-	return reconciler.Result(client.IgnoreNotFound(err), 0)
+	return kit.Result(client.IgnoreNotFound(err), 0)
 }
 
 func (r *Reconciler) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, why *certificate.DeniedError) error {
@@ -135,7 +135,7 @@ func (r *Reconciler) grant(
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "A part of the authority cannot be used", "secret", secret.Name)
 	}
-	signed, err := authority.Sign(wanted, reconciler.Now(r.Clock), lifetime(csr, r.Config.Current()))
+	signed, err := authority.Sign(wanted, kit.Now(r.Clock), lifetime(csr, r.Config.Current()))
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func lifetime(csr *certificatesv1.CertificateSigningRequest, config clusterconfi
 func (r *Reconciler) condition(
 	csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string,
 ) {
-	now := metav1.NewTime(reconciler.Now(r.Clock))
+	now := metav1.NewTime(kit.Now(r.Clock))
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now,
 	})

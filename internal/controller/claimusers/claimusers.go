@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
@@ -76,7 +76,7 @@ type Scanner struct {
 
 // Used returns which of the claims are used, each with the name of a Pod. It stops at the first page with such a Pod, so others may be
 // missing. It uses a result that is younger than Kept, or than maxAge if it is to prove that no Pod uses a claim. While another scan of the
-// namespace runs, it returns reconciler.ErrBusy, so that no namespace takes more than one worker.
+// namespace runs, it returns kit.ErrBusy, so that no namespace takes more than one worker.
 func (s Scanner) Used(
 	ctx context.Context, namespace string, claims []string, now time.Time, maxAge time.Duration,
 ) (map[string]string, error) {
@@ -84,7 +84,7 @@ func (s Scanner) Used(
 		return used, nil
 	}
 	if !s.Recent.begin(namespace) {
-		return nil, fmt.Errorf("the Pods of namespace %s are being read: %w", namespace, reconciler.ErrBusy)
+		return nil, fmt.Errorf("the Pods of namespace %s are being read: %w", namespace, kit.ErrBusy)
 	}
 	defer s.Recent.end(namespace)
 	result, err := s.scan(ctx, namespace, claims)

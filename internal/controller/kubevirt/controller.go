@@ -34,10 +34,10 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/commoninstancetypes"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
@@ -186,7 +186,7 @@ var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 }}
 
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{})
+	return kit.Requests(ctx, r.Client, &v1.KubeVirtList{})
 }
 
 // Reconcile installs or removes what one KubeVirt object specifies.
@@ -208,27 +208,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	switch {
 	case scope.Conflict != "" && deleting:
 		// It installed nothing.
-		return reconciler.Result(r.removeFinalizer(ctx, kv), 0)
+		return kit.Result(r.removeFinalizer(ctx, kv), 0)
 	case scope.Conflict != "":
 	case deleting:
 		scope.Uninstall = Remove(ctx, scope)
 	default:
 		// 1. Add the finalizer before anything is installed that a deletion has to remove.
 		if err := r.addFinalizer(ctx, kv); err != nil {
-			return reconciler.Result(err, 0)
+			return kit.Result(err, 0)
 		}
 		original = kv.DeepCopy()
 		scope.InstallErr = Install(ctx, scope)
 		// 2. Last, because no component needs them.
 		syncCommonInstancetypes(ctx, scope)
 	}
-	return reconciler.Result(r.finish(ctx, scope, original), scope.UntilRecheck())
+	return kit.Result(r.finish(ctx, scope, original), scope.UntilRecheck())
 }
 
 func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
 	s := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Monitoring: r.Monitoring, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv,
-		Now: reconciler.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
+		Now: kit.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
 	}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 	if _, errs := operator.ProductLabels(&kv.Spec); len(errs) > 0 {

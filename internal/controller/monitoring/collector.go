@@ -22,7 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // scrapeTimeout is how long reading the cache may take.
@@ -79,7 +79,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.resources.forget(w.vms.Items)
 	collectLabels(c.Labels, w.vms.Items, to)
 	collectSnapshots(w.snapshots.Items, to)
-	now := reconciler.Now(c.Clock)
+	now := kit.Now(c.Clock)
 	collectAuthorities(&w, c.WebhookSecret, now, to)
 	collectSilence(&w, now, to)
 }

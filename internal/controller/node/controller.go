@@ -25,7 +25,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // ReasonNodeUnresponsive is the reason of the event on a Node whose agent no longer renews its Lease, and of the events on its VMIs.
@@ -40,7 +40,7 @@ type Reconciler struct {
 	// Namespace is the install namespace, in which agents keep their Lease and their report.
 	Namespace string
 	// Config contains the list of obsolete CPU models.
-	Config reconciler.ConfigSource
+	Config kit.ConfigSource
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
 
@@ -78,7 +78,7 @@ func OfAgent(_ context.Context, o client.Object) []reconcile.Request {
 
 // Reconcile updates the labels and annotations of one Node, or deletes the Lease and the report of a Node that no longer exists.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	name, now := request.Name, reconciler.Now(r.Clock)
+	name, now := request.Name, kit.Now(r.Clock)
 	lease, report, err := r.agent(ctx, name)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
@@ -35,11 +35,11 @@ type Reconciler struct {
 	// Recorder records events on VMs.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 	// DataVolumes are those of the importer, where the cluster has one.
-	DataVolumes reconciler.DataVolumes
+	DataVolumes kit.DataVolumes
 	// VolumeSnapshots are read to report which volumes a snapshot can include.
-	VolumeSnapshots reconciler.VolumeSnapshots
+	VolumeSnapshots kit.VolumeSnapshots
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
 }
@@ -79,13 +79,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
-		WatchesRawSource(reconciler.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
+		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.vmsOfNamespace),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
 			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(classChanged)).
-		WithOptions(reconciler.Fair(vmWorkers))
+		WithOptions(kit.Fair(vmWorkers))
 	for _, class := range reference.Classes {
 		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {
 			controlled.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(r.vmsThatWaitFor(kind)), builder.WithPredicates(specChanged))
@@ -98,22 +98,22 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vm, config := &v1.VirtualMachine{}, r.Config.Current()
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), VM: vm,
 		DataVolumes: r.DataVolumes, VolumeSnapshots: r.VolumeSnapshots,
 		Settings: settingsOf(&config),
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {
 	case apierrors.IsNotFound(err):
-		return reconciler.Result(finalizeWithoutVM(ctx, scope, request.NamespacedName), 0)
+		return kit.Result(finalizeWithoutVM(ctx, scope, request.NamespacedName), 0)
 	case err != nil:
-		return reconciler.Result(fmt.Errorf("get VirtualMachine %s: %w", request, err), 0)
+		return kit.Result(fmt.Errorf("get VirtualMachine %s: %w", request, err), 0)
 	}
 	if err := scope.Load(ctx); err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
 	if err := Run(ctx, scope); err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
-	return reconciler.Result(nil, scope.RequeueAfter)
+	return kit.Result(nil, scope.RequeueAfter)
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/memorydump"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -29,7 +29,7 @@ func dumpMemory(ctx context.Context, s *Scope) error {
 	}
 	var err error
 	key := client.ObjectKey{Namespace: s.VM.Namespace, Name: request.ClaimName}
-	if o.Claim, err = reconciler.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
+	if o.Claim, err = kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
 		return err
 	}
 	step := memorydump.Next(o)

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/quantity"
@@ -127,12 +127,12 @@ func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMe
 // listRevisions lists the metadata of the VM's revisions: those of its starts, and those of its instance type and preference. The cache
 // does not store their data.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
-	return reconciler.OwnRevisions(ctx, s.Client, s.VM)
+	return kit.OwnRevisions(ctx, s.Client, s.VM)
 }
 
 // sorter sorts the keys of the VM's revisions.
-func (s *Scope) sorter() reconciler.RevisionSorter {
-	return reconciler.RevisionSorter{Client: s.Client, APIReader: s.APIReader, Owner: s.VM}
+func (s *Scope) sorter() kit.RevisionSorter {
+	return kit.RevisionSorter{Client: s.Client, APIReader: s.APIReader, Owner: s.VM}
 }
 
 // sortRevisions sorts the keys of the VM's revisions that are not sorted.

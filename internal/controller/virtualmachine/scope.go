@@ -22,7 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
@@ -103,7 +103,7 @@ type failureEvent struct{ reason, action, note string }
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.VM.Status.DeepCopy()
 	err := act(ctx, s)
-	if failure := reconciler.Failure(err); failure != nil && s.Failure == nil {
+	if failure := kit.Failure(err); failure != nil && s.Failure == nil {
 		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: failure.Error()}
 	}
 	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s), setTracking(ctx, s))

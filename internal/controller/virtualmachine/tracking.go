@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // Tracking is the cluster's configuration of the tracking of changed blocks.
@@ -31,7 +31,7 @@ func setTracking(ctx context.Context, s *Scope) error {
 	selected := false
 	if !s.Tracking.Selected.None() {
 		var err error
-		if selected, err = reconciler.SelectsForTracking(ctx, s.Client, s.Tracking.Selected, s.VM); err != nil {
+		if selected, err = kit.SelectsForTracking(ctx, s.Client, s.Tracking.Selected, s.VM); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 	}
@@ -79,5 +79,5 @@ func (r *Reconciler) vmsOfNamespace(ctx context.Context, namespace client.Object
 	if config := r.Config.Current(); config.ChangedBlockTracking.Namespaces == nil {
 		return nil
 	}
-	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineList{}, client.InNamespace(namespace.GetName()))
+	return kit.Requests(ctx, r.Client, &v1.VirtualMachineList{}, client.InNamespace(namespace.GetName()))
 }

@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
@@ -32,16 +32,16 @@ const referenceIndex = "waits-for-reference"
 func indexForVMs(indexer client.FieldIndexer) error {
 	revision := &metav1.PartialObjectMetadata{}
 	revision.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"))
-	return reconciler.AddIndexes(
+	return kit.AddIndexes(
 		indexer,
-		reconciler.IndexBy(revision, reconciler.CreatedByIndex, func(r *metav1.PartialObjectMetadata) []string { return reconciler.CreatedBy(r) }),
-		reconciler.IndexBy(&v1.VirtualMachine{}, claimIndex, ClaimNames),
-		reconciler.IndexBy(&v1.VirtualMachine{}, referenceIndex, reference.Waiting),
-		reconciler.IndexBy(&v1.VirtualMachine{}, reconciler.DataVolumeIndex, func(vm *v1.VirtualMachine) []string {
+		kit.IndexBy(revision, kit.CreatedByIndex, func(r *metav1.PartialObjectMetadata) []string { return kit.CreatedBy(r) }),
+		kit.IndexBy(&v1.VirtualMachine{}, claimIndex, ClaimNames),
+		kit.IndexBy(&v1.VirtualMachine{}, referenceIndex, reference.Waiting),
+		kit.IndexBy(&v1.VirtualMachine{}, kit.DataVolumeIndex, func(vm *v1.VirtualMachine) []string {
 			if len(DataVolumeNames(vm)) == 0 {
 				return nil
 			}
-			return []string{reconciler.HasDataVolumes}
+			return []string{kit.HasDataVolumes}
 		}),
 	)
 }
@@ -66,13 +66,13 @@ func (r *Reconciler) vmsThatWaitFor(kind reference.Kind) handler.MapFunc {
 // installed or removed.
 func (r *Reconciler) vmsWithDataVolume(ctx context.Context, change datavolume.Change) []reconcile.Request {
 	if change.Name == "" {
-		return r.find(ctx, client.MatchingFields{reconciler.DataVolumeIndex: reconciler.HasDataVolumes})
+		return r.find(ctx, client.MatchingFields{kit.DataVolumeIndex: kit.HasDataVolumes})
 	}
 	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
 }
 
 func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineList{}, options...)
+	return kit.Requests(ctx, r.Client, &v1.VirtualMachineList{}, options...)
 }
 
 // specChanged selects objects that are new or whose spec changed.

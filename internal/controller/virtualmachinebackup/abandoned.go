@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // Abandoned removes from VMIs what backups have left there that were removed by force, without their finalizer: migrations and other
@@ -32,25 +32,25 @@ func (a Abandoned) setupWithManager(mgr ctrl.Manager) error {
 		Named("abandonedbackup").
 		For(&v1.VirtualMachineInstance{}, builder.WithPredicates(isHeld, backupChanged)).
 		Watches(&v1alpha1.VirtualMachineBackup{}, handler.EnqueueRequestsFromMapFunc(a.guestsOf), builder.WithPredicates(isAbandoned)).
-		WithOptions(reconciler.Fair(workers)).
+		WithOptions(kit.Fair(workers)).
 		Complete(a)
 }
 
 // Reconcile takes the next step for each backup that has abandoned one VMI. Its writes, and those of the agent, lead to the steps after that.
 func (a Abandoned) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	cached, err := reconciler.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstance{}, a.Client)
+	cached, err := kit.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstance{}, a.Client)
 	if err != nil || cached == nil {
 		return ctrl.Result{}, err
 	}
 	if suspects, err := a.without(ctx, cached); err != nil || len(suspects) == 0 {
 		return ctrl.Result{}, err
 	}
-	s := &scope{Reconciler: a.Reconciler, now: reconciler.Now(a.Clock)}
-	s.vmi, err = reconciler.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstance{}, a.APIReader)
+	s := &scope{Reconciler: a.Reconciler, now: kit.Now(a.Clock)}
+	s.vmi, err = kit.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstance{}, a.APIReader)
 	if err != nil || s.vmi == nil || s.vmi.IsFinal() {
 		return ctrl.Result{}, err
 	}
-	return reconciler.Result(s.cleanUpAbandoned(ctx), 0)
+	return kit.Result(s.cleanUpAbandoned(ctx), 0)
 }
 
 // without returns the backups that have something in a VMI and that the cache does not have, or that do not remove it.
@@ -72,7 +72,7 @@ func (a Abandoned) without(ctx context.Context, vmi *v1.VirtualMachineInstance) 
 // after the VMI: the cache may lack a new one, while one that has written to the VMI existed before that.
 func (s *scope) cleanUpAbandoned(ctx context.Context) error {
 	holders := plan.Holders(s.vmi)
-	backups, err := reconciler.Current[v1alpha1.VirtualMachineBackup](ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackup"),
+	backups, err := kit.Current[v1alpha1.VirtualMachineBackup](ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackup"),
 		s.vmi.Namespace, nil, func(b metav1.Object) bool { return slices.Contains(holders, string(b.GetUID())) })
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s *scope) cleanUpAbandoned(ctx context.Context) error {
 
 // guestsOf returns the VMIs in which a backup has something.
 func (a Abandoned) guestsOf(ctx context.Context, backup client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, a.Client, &v1.VirtualMachineInstanceList{}, client.InNamespace(backup.GetNamespace()),
+	return kit.Requests(ctx, a.Client, &v1.VirtualMachineInstanceList{}, client.InNamespace(backup.GetNamespace()),
 		client.MatchingFields{GuestIndex: string(backup.GetUID())})
 }
 

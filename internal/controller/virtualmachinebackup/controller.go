@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // workers is how many backups are reconciled at the same time, KubeVirt's value. As many trackers are, and VMIs that backups have abandoned.
@@ -81,13 +81,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimComesOrGoes)).
 		Watches(&exportv1.VirtualMachineExport{}, handler.EnqueueRequestsFromMapFunc(ofExport)).
 		WatchesRawSource(r.Pods.Source(ofExporter)).
-		WithOptions(reconciler.Fair(workers)).
+		WithOptions(kit.Fair(workers)).
 		Complete(r)
 }
 
 // Reconcile reconciles one backup; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	s := &scope{Reconciler: r, now: reconciler.Now(r.Clock), backup: &v1alpha1.VirtualMachineBackup{}}
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock), backup: &v1alpha1.VirtualMachineBackup{}}
 	if err := r.Client.Get(ctx, request.NamespacedName, s.backup); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return ctrl.Result{}, nil
@@ -95,5 +95,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineBackup %s: %w", request, err)
 	}
 	err := s.run(ctx)
-	return reconciler.Result(err, s.requeueAfter)
+	return kit.Result(err, s.requeueAfter)
 }

@@ -21,7 +21,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -89,12 +89,12 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	var err error
 	if source.Kind == kindTracker {
 		// A stale one would have an earlier checkpoint.
-		if o.Tracker, err = reconciler.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.APIReader); err != nil {
+		if o.Tracker, err = kit.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.APIReader); err != nil {
 			return o, err
 		}
 		s.tracker = o.Tracker
 	}
-	if o.Claim, err = reconciler.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
+	if o.Claim, err = kit.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
 		return o, err
 	}
 	if err = s.observeExport(ctx, &o); err != nil {
@@ -129,10 +129,10 @@ func (s *scope) observeExport(ctx context.Context, o *plan.Observed) (err error)
 	if !plan.IsPull(s.backup) {
 		return nil
 	}
-	if o.Export, err = reconciler.Read(ctx, s.key(s.backup.Name), &exportv1.VirtualMachineExport{}, s.APIReader); err != nil || o.Export == nil {
+	if o.Export, err = kit.Read(ctx, s.key(s.backup.Name), &exportv1.VirtualMachineExport{}, s.APIReader); err != nil || o.Export == nil {
 		return err
 	}
-	pod, err := reconciler.Read(ctx, s.key(content.ServiceName(o.Export.Name)), &corev1.Pod{}, s.Pods)
+	pod, err := kit.Read(ctx, s.key(content.ServiceName(o.Export.Name)), &corev1.Pod{}, s.Pods)
 	if err == nil && pod != nil && metav1.IsControlledBy(pod, o.Export) {
 		o.ExportPod = pod
 	}
@@ -150,7 +150,7 @@ func (s *scope) checkpoints(ctx context.Context, vm string) ([]string, error) {
 	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the trackers of VirtualMachine %s: %w", s.key(vm), err)
 	}
-	trackers, err := reconciler.Current(ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackupTracker"), s.backup.Namespace,
+	trackers, err := kit.Current(ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackupTracker"), s.backup.Namespace,
 		cached.Items, all)
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (s *scope) currentVMIs(ctx context.Context) ([]v1.VirtualMachineInstance, e
 	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
-	return reconciler.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.backup.Namespace, cached.Items, all)
+	return kit.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.backup.Namespace, cached.Items, all)
 }
 
 // all selects every object of a list.
@@ -198,11 +198,11 @@ func all(metav1.Object) bool { return true }
 // readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
 // something of this backup: then it did. It also reports whether there is no such VM.
 func (s *scope) readVMI(ctx context.Context, name string) (noVM bool, err error) {
-	vm, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachine{}, s.Client)
+	vm, err := kit.Read(ctx, s.key(name), &v1.VirtualMachine{}, s.Client)
 	if err != nil {
 		return false, err
 	}
-	vmi, err := reconciler.Read(ctx, s.key(name), &v1.VirtualMachineInstance{}, s.APIReader)
+	vmi, err := kit.Read(ctx, s.key(name), &v1.VirtualMachineInstance{}, s.APIReader)
 	if err != nil || vmi == nil || vmi.IsFinal() {
 		return vm == nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
@@ -31,7 +31,7 @@ func (t trackers) setupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachinebackuptracker").
 		For(&v1alpha1.VirtualMachineBackupTracker{}).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(t.trackersOf), builder.WithPredicates(guestStarts)).
-		WithOptions(reconciler.Fair(workers)).
+		WithOptions(kit.Fair(workers)).
 		Complete(t)
 }
 
@@ -42,9 +42,9 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	key := client.ObjectKey{Namespace: tracker.Namespace, Name: tracker.Spec.Source.Name}
-	vmi, err := reconciler.Read(ctx, key, &v1.VirtualMachineInstance{}, t.Client)
+	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, t.Client)
 	if err != nil || vmi == nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
 	lost := plan.LostCheckpoint(tracker, vmi)
 	if lost == "" {
@@ -53,7 +53,7 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	changed := tracker.DeepCopy()
 	changed.Status.LatestCheckpoint = nil
 	if err := t.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(tracker)); err != nil {
-		return reconciler.Result(client.IgnoreNotFound(fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", request, err)), 0)
+		return kit.Result(client.IgnoreNotFound(fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", request, err)), 0)
 	}
 	// It begins and ends as KubeVirt's does.
 	t.Recorder.Eventf(tracker, nil, corev1.EventTypeWarning, backup.CheckpointLostEvent, actionBackup,
@@ -63,7 +63,7 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 
 // trackersOf returns the trackers of the VM of a VMI.
 func (t trackers) trackersOf(ctx context.Context, vmi client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, t.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(vmi.GetNamespace()),
+	return kit.Requests(ctx, t.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(vmi.GetNamespace()),
 		client.MatchingFields{trackerIndex: vmi.GetName()})
 }
 

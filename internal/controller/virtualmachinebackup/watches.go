@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -41,19 +41,19 @@ const (
 const GuestIndex = "guests-of-backup"
 
 func indexBackups(indexer client.FieldIndexer) error {
-	return reconciler.AddIndexes(
+	return kit.AddIndexes(
 		indexer,
-		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, sourceIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
+		kit.IndexBy(&v1alpha1.VirtualMachineBackup{}, sourceIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
 			return ifUnfinished(b, sourceKey(b.Spec.Source.Kind, b.Spec.Source.Name))
 		}),
-		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, claimIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
+		kit.IndexBy(&v1alpha1.VirtualMachineBackup{}, claimIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
 			return ifUnfinished(b, ptr.Deref(b.Spec.PvcName, ""))
 		}),
-		reconciler.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex, func(t *v1alpha1.VirtualMachineBackupTracker) []string {
+		kit.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex, func(t *v1alpha1.VirtualMachineBackupTracker) []string {
 			return []string{t.Spec.Source.Name}
 		}),
-		reconciler.IndexBy(&v1alpha1.VirtualMachineBackup{}, UIDIndex, UnfinishedUID),
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, GuestIndex, plan.UIDs),
+		kit.IndexBy(&v1alpha1.VirtualMachineBackup{}, UIDIndex, UnfinishedUID),
+		kit.IndexBy(&v1.VirtualMachineInstance{}, GuestIndex, plan.UIDs),
 	)
 }
 
@@ -70,7 +70,7 @@ func ifUnfinished(b *v1alpha1.VirtualMachineBackup, value string) []string {
 func sourceKey(kind, name string) string { return kind + "/" + name }
 
 func (r *Reconciler) find(ctx context.Context, namespace, index, value string) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupList{}, client.InNamespace(namespace), client.MatchingFields{index: value})
+	return kit.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupList{}, client.InNamespace(namespace), client.MatchingFields{index: value})
 }
 
 // ofTracker returns the unfinished backups of a tracker.
@@ -81,7 +81,7 @@ func (r *Reconciler) ofTracker(ctx context.Context, tracker client.Object) []ctr
 // ofVM returns the unfinished backups of a VM, also those by its trackers.
 func (r *Reconciler) ofVM(ctx context.Context, namespace, name string) []ctrl.Request {
 	requests := r.find(ctx, namespace, sourceIndex, sourceKey(kindVM, name))
-	for _, tracker := range reconciler.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(namespace),
+	for _, tracker := range kit.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(namespace),
 		client.MatchingFields{trackerIndex: name}) {
 		requests = append(requests, r.find(ctx, namespace, sourceIndex, sourceKey(kindTracker, tracker.Name))...)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // cloneWorkers is how many clones are reconciled at the same time.
@@ -47,7 +47,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), awaitedIndex, targetIndex, restoreIndex, claimIndex); err != nil {
+	if err := kit.AddIndexes(mgr.GetFieldIndexer(), awaitedIndex, targetIndex, restoreIndex, claimIndex); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -58,7 +58,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfVM)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesToVM), builder.WithPredicates(isDeleted)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfClaim)).
-		WithOptions(reconciler.Fair(cloneWorkers)).
+		WithOptions(kit.Fair(cloneWorkers)).
 		Complete(r)
 }
 
@@ -71,9 +71,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineClone %s: %w", request, err)
 	}
-	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Clone: vmClone}
+	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Clone: vmClone}
 	if err := Run(ctx, scope); err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
-	return reconciler.Result(nil, scope.RequeueAfter)
+	return kit.Result(nil, scope.RequeueAfter)
 }

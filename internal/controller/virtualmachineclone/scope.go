@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
@@ -53,7 +53,7 @@ func Run(ctx context.Context, s *Scope) error {
 	}
 	step := clone.Next(world)
 	if err := s.apply(ctx, &step); err != nil {
-		if reconciler.Failure(err) == nil || ctx.Err() != nil {
+		if kit.Failure(err) == nil || ctx.Err() != nil {
 			return err
 		}
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a clone")

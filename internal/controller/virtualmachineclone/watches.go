@@ -14,7 +14,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/snapshot"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
 
@@ -42,7 +42,7 @@ func RestoreOfClaim(claim *corev1.PersistentVolumeClaim) []string {
 const awaitedSnapshot, awaitedRestore, awaitedVM = "snapshot/", "restore/", "vm/"
 
 var (
-	awaitedIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField, func(vmClone *v1beta1.VirtualMachineClone) []string {
+	awaitedIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField, func(vmClone *v1beta1.VirtualMachineClone) []string {
 		if !clone.IsUnderway(vmClone) {
 			return nil
 		}
@@ -52,16 +52,16 @@ var (
 		}
 		return names
 	})
-	targetIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, targetField, func(vmClone *v1beta1.VirtualMachineClone) []string {
+	targetIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, targetField, func(vmClone *v1beta1.VirtualMachineClone) []string {
 		return []string{clone.TargetName(vmClone)}
 	})
-	restoreIndex = reconciler.IndexBy(&v1beta1.VirtualMachineClone{}, restoreField, func(vmClone *v1beta1.VirtualMachineClone) []string {
+	restoreIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, restoreField, func(vmClone *v1beta1.VirtualMachineClone) []string {
 		if vmClone.Status.RestoreName == nil {
 			return nil
 		}
 		return []string{*vmClone.Status.RestoreName}
 	})
-	claimIndex = reconciler.IndexBy(&corev1.PersistentVolumeClaim{}, ClaimIndex, RestoreOfClaim)
+	claimIndex = kit.IndexBy(&corev1.PersistentVolumeClaim{}, ClaimIndex, RestoreOfClaim)
 )
 
 // isDeleted accepts only the deletion of an object.
@@ -101,6 +101,6 @@ func (r *Reconciler) clonesOfClaim(ctx context.Context, object client.Object) []
 
 // clonesByIndex returns the clones of a namespace with this value in the index of the field.
 func (r *Reconciler) clonesByIndex(ctx context.Context, namespace, field, value string) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineCloneList{},
+	return kit.Requests(ctx, r.Client, &v1beta1.VirtualMachineCloneList{},
 		client.InNamespace(namespace), client.MatchingFields{field: value})
 }

@@ -14,7 +14,7 @@ import (
 
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
@@ -22,7 +22,7 @@ import (
 // read reads an object of the clone's namespace, or returns nil if it does not exist. If the cache does not have it, it is read from the
 // API server, because the cache may be stale.
 func read[T client.Object](ctx context.Context, s *Scope, name string, object T) (T, error) {
-	return reconciler.Read(ctx, client.ObjectKey{Namespace: s.Clone.Namespace, Name: name}, object, s.Client, s.APIReader)
+	return kit.Read(ctx, client.ObjectKey{Namespace: s.Clone.Namespace, Name: name}, object, s.Client, s.APIReader)
 }
 
 // readWorld reads what the next step depends on.

@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
 
@@ -41,11 +41,11 @@ type Reconciler struct {
 	// Recorder records events on exports.
 	Recorder events.EventRecorder
 	// DataVolumes are those of the importer, where the cluster has one.
-	DataVolumes reconciler.DataVolumes
+	DataVolumes kit.DataVolumes
 	// VolumeSnapshots reads VolumeSnapshots from a cache, where the cluster has them.
 	VolumeSnapshots volumesnapshot.Reader
 	// Config is the cluster's configuration.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 	// Namespace is the install namespace.
 	Namespace string
 	// Clock gives the time; nil means the system's clock.
@@ -77,7 +77,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), sourceIndex); err != nil {
+	if err := kit.AddIndexes(mgr.GetFieldIndexer(), sourceIndex); err != nil {
 		return err
 	}
 	exportsOfClaim, exportsOfLauncher := handler.EnqueueRequestsFromMapFunc(r.exportsOfClaim), handler.EnqueueRequestsFromMapFunc(r.exportsOfLauncher)
@@ -96,10 +96,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.VirtualMachineBackup{}, exportsOfSource(kindBackup)).
 		WatchesRawSource(r.DataVolumes.Source(r.exportsOfDataVolume)).
 		WatchesRawSource(r.Pods.Source(exportOfPod)).
-		WatchesRawSource(reconciler.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
-			return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{}, client.UnsafeDisableDeepCopy)
+		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
+			return kit.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{}, client.UnsafeDisableDeepCopy)
 		})).
-		WithOptions(reconciler.Fair(workers)).
+		WithOptions(kit.Fair(workers)).
 		Complete(r)
 }
 
@@ -115,7 +115,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if export.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil // The garbage collector deletes the objects that the export owns.
 	}
-	s := &scope{Reconciler: r, export: export, now: reconciler.Now(r.Clock)}
+	s := &scope{Reconciler: r, export: export, now: kit.Now(r.Clock)}
 	err := s.run(ctx)
-	return reconciler.Result(err, s.requeueAfter)
+	return kit.Result(err, s.requeueAfter)
 }

@@ -20,7 +20,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
 )
@@ -169,7 +169,7 @@ func (s *scope) route(ctx context.Context) (*plan.External, error) {
 		if host == "" {
 			continue
 		}
-		known, err := reconciler.Read(ctx, client.ObjectKey{Namespace: s.Namespace, Name: rootCAConfigMap}, &corev1.ConfigMap{}, s.APIReader)
+		known, err := kit.Read(ctx, client.ObjectKey{Namespace: s.Namespace, Name: rootCAConfigMap}, &corev1.ConfigMap{}, s.APIReader)
 		if err != nil || known == nil {
 			return &plan.External{Host: host}, err
 		}

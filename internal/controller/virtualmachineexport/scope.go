@@ -22,7 +22,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -59,7 +59,7 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	s.requeueAfter = step.RequeueAfter
 	failure := s.apply(ctx, world, step)
-	if failure != nil && reconciler.Failure(failure) == nil || ctx.Err() != nil {
+	if failure != nil && kit.Failure(failure) == nil || ctx.Err() != nil {
 		return errors.Join(failure, ctx.Err())
 	}
 	status := step.Status
@@ -140,7 +140,7 @@ func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) e
 // to the export.
 func (s *scope) create(ctx context.Context, object client.Object, reason, text string) (created bool, err error) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		err = reconciler.CreatePod(ctx, s.Client, s.APIReader, pod, plan.Container)
+		err = kit.CreatePod(ctx, s.Client, s.APIReader, pod, plan.Container)
 	} else {
 		err = s.Client.Create(ctx, object)
 	}
@@ -162,7 +162,7 @@ func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil || created {
 		return err
 	}
-	other, err := reconciler.Read(ctx, client.ObjectKeyFromObject(pod), &corev1.Pod{}, s.APIReader)
+	other, err := kit.Read(ctx, client.ObjectKeyFromObject(pod), &corev1.Pod{}, s.APIReader)
 	if err == nil && other != nil && !metav1.IsControlledBy(other, s.export) {
 		err = fmt.Errorf("Pod %s/%s exists and does not belong to the export: delete one of them", pod.Namespace, pod.Name) //nolint:staticcheck // a kind
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
@@ -42,7 +42,7 @@ const (
 // sourceField is the field of the index of exports. Its values are the kind of the source, alone and with the source's name.
 const sourceField = "source"
 
-var sourceIndex = reconciler.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, sourceValues)
+var sourceIndex = kit.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, sourceValues)
 
 func sourceValues(export *exportv1.VirtualMachineExport) []string {
 	kind := plan.SourceKind(export)
@@ -103,7 +103,7 @@ var claimChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { 
 
 // exportsByIndex returns the exports of a namespace with this value in the index.
 func (r *Reconciler) exportsByIndex(ctx context.Context, namespace, value string) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{},
+	return kit.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{},
 		client.InNamespace(namespace), client.MatchingFields{sourceField: value})
 }
 
@@ -153,7 +153,7 @@ func (r *Reconciler) exportsOfLauncher(ctx context.Context, object client.Object
 // exportsOfDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or removed.
 func (r *Reconciler) exportsOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
-		return reconciler.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{})
+		return kit.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{})
 	}
 	return r.exportsOfClaims(ctx, change.Namespace, change.Name)
 }

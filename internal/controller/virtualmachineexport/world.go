@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/export/content"
@@ -77,11 +77,11 @@ func (s *scope) readSource(ctx context.Context, w *plan.World) error {
 // would write to the disks while they are read.
 func (s *scope) readVM(ctx context.Context, w *plan.World) error {
 	key := s.key(s.export.Spec.Source.Name)
-	vm, err := reconciler.Read(ctx, key, &v1.VirtualMachine{}, s.Client, s.APIReader)
+	vm, err := kit.Read(ctx, key, &v1.VirtualMachine{}, s.Client, s.APIReader)
 	if err != nil || vm == nil {
 		return err
 	}
-	vmi, err := reconciler.Read(ctx, key, &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
+	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
 	if err != nil {
 		return err
 	}
@@ -116,11 +116,11 @@ func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.Virtua
 }
 
 func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
-	w.Snapshot, err = reconciler.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader)
+	w.Snapshot, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader)
 	if err != nil || w.Snapshot == nil {
 		return err
 	}
-	stored, err := reconciler.Read(ctx, s.key(capture.ContentName(w.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client, s.APIReader)
+	stored, err := kit.Read(ctx, s.key(capture.ContentName(w.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client, s.APIReader)
 	if err != nil || stored == nil || !capture.IsContentOf(stored, w.Snapshot) {
 		return err
 	}
@@ -140,7 +140,7 @@ func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
 // deleted while the backup is pulled. A stale backup or VMI only delays what has to be done: both are watched by the backup's reconciler, whose
 // writes enqueue the export.
 func (s *scope) readBackup(ctx context.Context, w *plan.World) (err error) {
-	w.Backup, err = reconciler.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
+	w.Backup, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
 	if err != nil || w.Backup == nil {
 		return err
 	}
@@ -194,10 +194,10 @@ func sourceClaims(w *plan.World) []string {
 // readOwn reads the Service and the Pod of the export. If the cache does not have the Pod yet, its creation is attempted again and fails.
 func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
 	key := s.key(content.ServiceName(s.export.Name))
-	if w.Service, err = reconciler.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
+	if w.Service, err = kit.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
 		return err
 	}
-	w.Pod, err = reconciler.Read(ctx, key, &corev1.Pod{}, s.Pods)
+	w.Pod, err = kit.Read(ctx, key, &corev1.Pod{}, s.Pods)
 	return err
 }
 
@@ -215,7 +215,7 @@ func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 	config := s.Config.Current()
 	w.Config = settingsOf(&config)
 	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.Exporter.AuthoritySecret()}
-	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)
+	secret, err := kit.Read(ctx, key, &corev1.Secret{}, s.Client)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (s *scope) agentAuthority(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.AgentBackup.AuthoritySecret()}
-	secret, err := reconciler.Read(ctx, key, &corev1.Secret{}, s.Client)
+	secret, err := kit.Read(ctx, key, &corev1.Secret{}, s.Client)
 	if err != nil || secret == nil {
 		return "", err
 	}

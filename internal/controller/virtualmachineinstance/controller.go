@@ -22,7 +22,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/metrics"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // vmiWorkers is how many VMIs are reconciled concurrently. KubeVirt's value.
@@ -42,9 +42,9 @@ type Reconciler struct {
 	// AgentRecorder returns a recorder of events whose source is the agent of a node.
 	AgentRecorder func(node string) events.EventRecorder
 	// Config is the cluster's configuration.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 	// DataVolumes reads and watches DataVolumes if the cluster has an importer.
-	DataVolumes reconciler.DataVolumes
+	DataVolumes kit.DataVolumes
 	// Namespace is the install namespace.
 	Namespace string
 	// Clock defaults to the real clock.
@@ -104,9 +104,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.UnderQuota), builder.WithPredicates(QuotaChanges)).
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentChanges)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
-		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.unassigned)).
+		WatchesRawSource(kit.OnConfig(r.Config, 0, r.unassigned)).
 		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
-		WithOptions(reconciler.Fair(vmiWorkers)).
+		WithOptions(kit.Fair(vmiWorkers)).
 		Complete(r.syncs.Wrap(r))
 }
 
@@ -117,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if apierrors.IsNotFound(err) {
 			r.endings.forget(request.NamespacedName)
 		}
-		return reconciler.Result(client.IgnoreNotFound(err), 0)
+		return kit.Result(client.IgnoreNotFound(err), 0)
 	}
 	config := r.Config.Current()
 	s := &scope{
@@ -126,14 +126,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			config: config, namespace: r.Namespace, clock: r.Clock, endings: &r.endings, recreations: r.attachmentRecreations(),
 		},
 		observed: observed{
-			now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods(), migratesWorkloads: config.MigratesWorkloads,
+			now: kit.Now(r.Clock), vmi: vmi, podConfig: config.Pods(), migratesWorkloads: config.MigratesWorkloads,
 		},
 	}
 	if err := s.load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := s.run(ctx); err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
-	return reconciler.Result(nil, s.requeueAfter)
+	return kit.Result(nil, s.requeueAfter)
 }

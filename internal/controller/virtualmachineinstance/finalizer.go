@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -100,7 +100,7 @@ func (s *scope) untilShown() time.Duration {
 	if s.stage() != vmistatus.Ended {
 		return 0
 	}
-	now := reconciler.Now(s.clock)
+	now := kit.Now(s.clock)
 	observed := s.endings.of(s.vmi, now).Add(shownFor)
 	stamped := s.enteredAt(s.vmi.Status.Phase).Add(shownFor + time.Second)
 	return max(0, min(observed.Sub(now), stamped.Sub(now)))
@@ -141,7 +141,7 @@ func (s *scope) deletePods(ctx context.Context) (gone bool, err error) {
 // listPods returns the Pods with the VMI's label. The caller checks their owner.
 func (s *scope) listPods(ctx context.Context) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingFields{reconciler.CreatedByIndex: string(s.vmi.UID)})
+	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingFields{kit.CreatedByIndex: string(s.vmi.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}

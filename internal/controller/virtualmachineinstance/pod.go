@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -101,7 +101,7 @@ func (s *scope) createPod(ctx context.Context) error {
 		return err
 	}
 	podspec.NoteLauncherImage(pod)
-	err = reconciler.CreatePod(ctx, s.client, s.apiReader, pod, launcherpod.ConsoleLogContainer)
+	err = kit.CreatePod(ctx, s.client, s.apiReader, pod, launcherpod.ConsoleLogContainer)
 	if apierrors.IsAlreadyExists(err) {
 		return s.findPod(ctx, pod)
 	}

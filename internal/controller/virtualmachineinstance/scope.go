@@ -25,7 +25,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -150,7 +150,7 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	if s.stage() == vmistatus.Ended {
-		s.endings.of(s.vmi, reconciler.Now(s.clock))
+		s.endings.of(s.vmi, kit.Now(s.clock))
 	}
 	// After the status: it names the claim to keep.
 	if err := s.settleStateClaims(ctx); err != nil {

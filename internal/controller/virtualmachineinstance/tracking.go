@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -23,11 +23,11 @@ func (s *scope) decideTracking(ctx context.Context) error {
 	if !s.config.IsEnabled(clusterconfig.GateIncrementalBackup) || owner == nil {
 		return nil
 	}
-	vm, err := reconciler.Read(ctx, client.ObjectKeyFromObject(s.vmi), &v1.VirtualMachine{}, s.client)
+	vm, err := kit.Read(ctx, client.ObjectKeyFromObject(s.vmi), &v1.VirtualMachine{}, s.client)
 	if err != nil || vm == nil || vm.UID != owner.UID {
 		return err
 	}
-	selected, err := reconciler.SelectsForTracking(ctx, s.client, s.config.ChangedBlockTracking, vm)
+	selected, err := kit.SelectsForTracking(ctx, s.client, s.config.ChangedBlockTracking, vm)
 	switch {
 	case err != nil:
 		return err

@@ -17,12 +17,12 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/node"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Indexes of VMIs in the cache. reconciler.NodeIndex is another one.
+// Indexes of VMIs in the cache. kit.NodeIndex is another one.
 const (
 	// claimIndex is by the claims of the volumes.
 	claimIndex = "spec.volumes.persistentVolumeClaim"
@@ -32,23 +32,23 @@ const (
 
 // indexForVMIs adds the indexes of VMIs and of the events about their Pods to the cache.
 func indexForVMIs(indexer client.FieldIndexer) error {
-	return reconciler.AddIndexes(
+	return kit.AddIndexes(
 		indexer,
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, claimIndex, ClaimNames),
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, reconciler.NodeIndex, func(vmi *v1.VirtualMachineInstance) []string {
+		kit.IndexBy(&v1.VirtualMachineInstance{}, claimIndex, ClaimNames),
+		kit.IndexBy(&v1.VirtualMachineInstance{}, kit.NodeIndex, func(vmi *v1.VirtualMachineInstance) []string {
 			return []string{vmi.Status.NodeName}
 		}),
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, otherNodeIndex, otherNode),
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, reconciler.DataVolumeIndex, func(vmi *v1.VirtualMachineInstance) []string {
+		kit.IndexBy(&v1.VirtualMachineInstance{}, otherNodeIndex, otherNode),
+		kit.IndexBy(&v1.VirtualMachineInstance{}, kit.DataVolumeIndex, func(vmi *v1.VirtualMachineInstance) []string {
 			if len(importNames(vmi)) == 0 {
 				return nil
 			}
-			return []string{reconciler.HasDataVolumes}
+			return []string{kit.HasDataVolumes}
 		}),
-		reconciler.IndexBy(&v1.VirtualMachineInstance{}, VSOCKIndex, VSOCKAddress),
-		reconciler.IndexBy(&corev1.Pod{}, AttachmentIndex, AttachmentOf),
-		reconciler.IndexBy(&corev1.Pod{}, reconciler.CreatedByIndex, func(pod *corev1.Pod) []string { return reconciler.CreatedBy(pod) }),
-		reconciler.IndexBy(&corev1.Event{}, podEventIndex, func(e *corev1.Event) []string {
+		kit.IndexBy(&v1.VirtualMachineInstance{}, VSOCKIndex, VSOCKAddress),
+		kit.IndexBy(&corev1.Pod{}, AttachmentIndex, AttachmentOf),
+		kit.IndexBy(&corev1.Pod{}, kit.CreatedByIndex, func(pod *corev1.Pod) []string { return kit.CreatedBy(pod) }),
+		kit.IndexBy(&corev1.Event{}, podEventIndex, func(e *corev1.Event) []string {
 			if !IsStartFailure(e) {
 				return nil
 			}
@@ -93,7 +93,7 @@ func UserOfState(claim client.Object) string {
 // removed. A DataVolume has the name of its claim, so that claimIndex finds VMIs whose volumes name either.
 func (r *Reconciler) usersOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
-		return r.find(ctx, client.MatchingFields{reconciler.DataVolumeIndex: reconciler.HasDataVolumes})
+		return r.find(ctx, client.MatchingFields{kit.DataVolumeIndex: kit.HasDataVolumes})
 	}
 	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
 }
@@ -101,7 +101,7 @@ func (r *Reconciler) usersOfDataVolume(ctx context.Context, change datavolume.Ch
 // guestsOfNode returns the VMIs whose status depends on a Node's agent: those whose guest is on the node, and those whose
 // migration has it as source or target.
 func (r *Reconciler) guestsOfNode(ctx context.Context, host client.Object) []ctrl.Request {
-	return append(r.find(ctx, client.MatchingFields{reconciler.NodeIndex: host.GetName()}),
+	return append(r.find(ctx, client.MatchingFields{kit.NodeIndex: host.GetName()}),
 		r.find(ctx, client.MatchingFields{otherNodeIndex: host.GetName()})...)
 }
 
@@ -161,17 +161,17 @@ var startFailure = predicate.And(
 )
 
 func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineInstanceList{}, options...)
+	return kit.Requests(ctx, r.Client, &v1.VirtualMachineInstanceList{}, options...)
 }
 
 // unassigned returns the VMIs without a node, whose Pods are rendered with the configuration.
 func (r *Reconciler) unassigned(ctx context.Context, _ client.Object) []ctrl.Request {
-	return r.find(ctx, client.MatchingFields{reconciler.NodeIndex: ""})
+	return r.find(ctx, client.MatchingFields{kit.NodeIndex: ""})
 }
 
 // UnderQuota returns the VMIs whose Pods a quota may have refused for lack of a limit.
 func (r *Reconciler) UnderQuota(ctx context.Context, quota client.Object) []ctrl.Request {
-	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{reconciler.NodeIndex: ""})
+	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{kit.NodeIndex: ""})
 }
 
 // QuotaChanges passes quotas that are new or whose spec counts something else than before. The status of a quota, its usage,

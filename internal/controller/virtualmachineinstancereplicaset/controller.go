@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -55,7 +55,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&v1.VirtualMachineInstance{}, builder.WithPredicates(changesReplicas)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.adopters),
 			builder.WithPredicates(changesReplicas)).
-		WithOptions(reconciler.Fair(replicaSetWorkers)).
+		WithOptions(kit.Fair(replicaSetWorkers)).
 		Complete(r)
 }
 
@@ -103,10 +103,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceReplicaSet %s: %w", request, err)
 	}
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Set: set,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Set: set,
 	}
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	return reconciler.Result(Run(ctx, scope), 0)
+	return kit.Result(Run(ctx, scope), 0)
 }

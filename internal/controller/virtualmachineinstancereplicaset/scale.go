@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // burst is how many VMIs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
@@ -62,7 +62,7 @@ func create(ctx context.Context, s *Scope, count int) error {
 		free.taken[vmi.Name] = true
 	}
 	made := make([]*v1.VirtualMachineInstance, count)
-	err := reconciler.InBatches(count, func(i int) (err error) {
+	err := kit.InBatches(count, func(i int) (err error) {
 		made[i], err = createOne(ctx, s, free)
 		return err
 	})
@@ -136,7 +136,7 @@ func render(set *v1.VirtualMachineInstanceReplicaSet, name string) *v1.VirtualMa
 
 // remove deletes VMIs if they are still at the version that was read: one may have been released from the set meanwhile.
 func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, action, message string) error {
-	return reconciler.InBatches(len(vmis), func(i int) error {
+	return kit.InBatches(len(vmis), func(i int) error {
 		vmi := vmis[i]
 		err := s.Client.Delete(ctx, vmi, client.Preconditions{UID: ptr.To(vmi.UID), ResourceVersion: ptr.To(vmi.ResourceVersion)})
 		if client.IgnoreNotFound(err) != nil {

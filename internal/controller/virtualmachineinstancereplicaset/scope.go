@@ -22,7 +22,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // defaultReplicas applies to a set without spec.replicas. KubeVirt's value.
@@ -154,7 +154,7 @@ func refresh(ctx context.Context, s *Scope) error {
 	owned := func(vmi metav1.Object) bool {
 		return metav1.IsControlledBy(vmi, s.Set) && s.Selector.Matches(labels.Set(vmi.GetLabels()))
 	}
-	current, err := reconciler.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.Set.Namespace, s.Neighbors, owned)
+	current, err := kit.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.Set.Namespace, s.Neighbors, owned)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 // fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(reason, action, message string, err error) {
-	if err = reconciler.Failure(err); err == nil || s.Failure != nil {
+	if err = kit.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &Failure{Reason: reason, Message: err.Error(), action: action, note: fmt.Sprintf(message, err)}

@@ -25,7 +25,7 @@ import (
 	poolapi "github.com/vireo-project/vireo/api/pool"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -65,7 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(detachedFrom)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.poolOfInstance),
 			builder.WithPredicates(changesMember)).
-		WithOptions(reconciler.Fair(poolWorkers)).
+		WithOptions(kit.Fair(poolWorkers)).
 		Complete(r)
 }
 
@@ -114,7 +114,7 @@ var changesMember = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 // Reconcile reconciles one pool, or releases the VMs of one that no longer exists; see Run for the phases and their order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Key: request.NamespacedName,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Key: request.NamespacedName,
 	}
 	pool := &poolv1.VirtualMachinePool{}
 	switch err := r.Client.Get(ctx, request.NamespacedName, pool); {
@@ -126,5 +126,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	return reconciler.Result(Run(ctx, scope), scope.After)
+	return kit.Result(Run(ctx, scope), scope.After)
 }

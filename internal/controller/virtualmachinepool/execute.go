@@ -19,7 +19,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
@@ -46,7 +46,7 @@ const (
 func create(ctx context.Context, s *Scope, count int) error {
 	free := &ordinals{pool: s.Pool.Name, taken: s.taken}
 	made := make([]*v1.VirtualMachine, count)
-	err := reconciler.InBatches(count, func(i int) (err error) {
+	err := kit.InBatches(count, func(i int) (err error) {
 		made[i], err = createOne(ctx, s, free)
 		return err
 	})
@@ -108,7 +108,7 @@ func (o *ordinals) take() int {
 // before the VM is, and so before a new VM gets its name.
 func remove(ctx context.Context, s *Scope, p *plan) error {
 	deletes := func(members []*member, action string, options ...client.DeleteOption) error {
-		return reconciler.InBatches(len(members), func(i int) error { return removeOne(ctx, s, members[i].vm, action, options...) })
+		return kit.InBatches(len(members), func(i int) error { return removeOne(ctx, s, members[i].vm, action, options...) })
 	}
 	surplus := deletes(p.scaleIn, actionScaleIn)
 	s.fail(failedScaleIn, surplus)
@@ -135,14 +135,14 @@ func removeOne(ctx context.Context, s *Scope, vm *v1.VirtualMachine, action stri
 
 // update changes VMs to the current template, and restarts guests.
 func update(ctx context.Context, s *Scope, p *plan) error {
-	err := reconciler.InBatches(len(p.rewrite), func(i int) error { return rewrite(ctx, s, p.rewrite[i]) })
+	err := kit.InBatches(len(p.rewrite), func(i int) error { return rewrite(ctx, s, p.rewrite[i]) })
 	if err == nil {
-		err = reconciler.InBatches(len(p.relabel), func(i int) error {
+		err = kit.InBatches(len(p.relabel), func(i int) error {
 			return patch(ctx, s, p.relabel[i].vm, func(vm *v1.VirtualMachine) { setRevision(vm, s.revisions.current) })
 		})
 	}
 	if err == nil {
-		err = reconciler.InBatches(len(p.relabelInstance), func(i int) error { return relabel(ctx, s, p.relabelInstance[i].vmi) })
+		err = kit.InBatches(len(p.relabelInstance), func(i int) error { return relabel(ctx, s, p.relabelInstance[i].vmi) })
 	}
 	if err == nil {
 		// VMs restart one after another. The first failure ends this.
@@ -240,7 +240,7 @@ type Failure struct {
 // fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(kind failure, err error) {
-	if err = reconciler.Failure(err); err == nil || s.Failure != nil {
+	if err = kit.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &Failure{Reason: kind.condition, Message: err.Error(), kind: kind}

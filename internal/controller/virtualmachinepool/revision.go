@@ -19,8 +19,8 @@ import (
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/naming"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/revisiondata"
 )
@@ -38,16 +38,16 @@ type revisions struct {
 }
 
 // sorter sorts the keys of the pool's revisions.
-func (s *Scope) sorter() reconciler.RevisionSorter {
-	return reconciler.RevisionSorter{Client: s.Client, APIReader: s.APIReader, Owner: s.Pool}
+func (s *Scope) sorter() kit.RevisionSorter {
+	return kit.RevisionSorter{Client: s.Client, APIReader: s.APIReader, Owner: s.Pool}
 }
 
 // sortRevisions sorts the keys of the pool's revisions that are not sorted.
 func sortRevisions(ctx context.Context, s *Scope) error {
-	revisions, err := reconciler.OwnRevisions(ctx, s.Client, s.Pool)
+	revisions, err := kit.OwnRevisions(ctx, s.Client, s.Pool)
 	if err == nil && slices.Contains(s.Pool.Finalizers, metav1.FinalizerOrphanDependents) {
 		// The garbage collector cannot orphan those that KubeVirt created and this pool has not adopted, either.
-		revisions, err = reconciler.LiveRevisions(ctx, s.APIReader, s.Pool)
+		revisions, err = kit.LiveRevisions(ctx, s.APIReader, s.Pool)
 	}
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func sortRevisions(ctx context.Context, s *Scope) error {
 
 // loadRevisions finds the revision of the current template, and creates it if it does not exist.
 func loadRevisions(ctx context.Context, s *Scope) error {
-	owned, err := reconciler.OwnRevisions(ctx, s.Client, s.Pool)
+	owned, err := kit.OwnRevisions(ctx, s.Client, s.Pool)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func loadRevisions(ctx context.Context, s *Scope) error {
 	name := revisionName(s.Pool)
 	for i := range owned {
 		revision := &owned[i]
-		if reconciler.IsRevisionCopy(revision) {
+		if kit.IsRevisionCopy(revision) {
 			continue
 		}
 		if revision.Name == name || s.revisions.current == "" && revision.Annotations[templateHashAnnotation] == sum {
@@ -194,14 +194,14 @@ func (r *revisions) read(ctx context.Context, s *Scope) error {
 
 // pruneRevisions deletes the revisions with which no VM and no VMI is labeled.
 func pruneRevisions(ctx context.Context, s *Scope) error {
-	owned, err := reconciler.OwnRevisions(ctx, s.Client, s.Pool)
+	owned, err := kit.OwnRevisions(ctx, s.Client, s.Pool)
 	if err != nil {
 		return err
 	}
 	names := s.referencedRevisions()
 	for i := range owned {
 		old := &owned[i]
-		if old.Name == s.revisions.current || names[old.Name] || reconciler.IsRevisionCopy(old) {
+		if old.Name == s.revisions.current || names[old.Name] || kit.IsRevisionCopy(old) {
 			continue
 		}
 		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name}}

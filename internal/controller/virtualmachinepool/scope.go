@@ -25,7 +25,7 @@ import (
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // Scope is one reconciliation of one pool.
@@ -81,7 +81,7 @@ func (s *Scope) Load(ctx context.Context) error {
 func (s *Scope) refresh(ctx context.Context) (err error) {
 	s.taken = map[string]bool{}
 	members := map[types.UID]bool{}
-	s.VMs, err = reconciler.Current(ctx, s.APIReader, v1.VirtualMachineGroupVersionKind, s.Key.Namespace, s.VMs, func(vm metav1.Object) bool {
+	s.VMs, err = kit.Current(ctx, s.APIReader, v1.VirtualMachineGroupVersionKind, s.Key.Namespace, s.VMs, func(vm metav1.Object) bool {
 		s.taken[vm.GetName()] = true
 		isMember := metav1.IsControlledBy(vm, s.Pool)
 		members[vm.GetUID()] = isMember
@@ -91,7 +91,7 @@ func (s *Scope) refresh(ctx context.Context) (err error) {
 		return err
 	}
 	kind := v1.VirtualMachineInstanceGroupVersionKind
-	s.VMIs, err = reconciler.Current(ctx, s.APIReader, kind, s.Key.Namespace, s.VMIs, func(vmi metav1.Object) bool {
+	s.VMIs, err = kit.Current(ctx, s.APIReader, kind, s.Key.Namespace, s.VMIs, func(vmi metav1.Object) bool {
 		owner := metav1.GetControllerOf(vmi)
 		return owner != nil && members[owner.UID]
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -153,7 +153,7 @@ func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, 
 			continue
 		}
 		// The cache may be stale.
-		live, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineRestore{}, r.APIReader)
+		live, err := kit.Read(ctx, key, &v1beta1.VirtualMachineRestore{}, r.APIReader)
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -68,7 +68,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(mgr.GetFieldIndexer(), targetIndex, awaitedIndex, underwayIndex, lockIndex); err != nil {
+	if err := kit.AddIndexes(mgr.GetFieldIndexer(), targetIndex, awaitedIndex, underwayIndex, lockIndex); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -80,25 +80,25 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfContent)).
 		WatchesRawSource(r.DataVolumes.Source(r.restoresOfDataVolume)).
-		WithOptions(reconciler.Fair(restoreWorkers)).
+		WithOptions(kit.Fair(restoreWorkers)).
 		Complete(r)
 }
 
 // Reconcile reconciles one restore. See Run for the phases.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vmRestore, err := reconciler.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineRestore{}, r.Client)
+	vmRestore, err := kit.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineRestore{}, r.Client)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmRestore); err != nil || vmRestore == nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,
-		VolumeSnapshots: r.VolumeSnapshots, Now: reconciler.Now(r.Clock), Restore: vmRestore, patches: &r.patches,
+		VolumeSnapshots: r.VolumeSnapshots, Now: kit.Now(r.Clock), Restore: vmRestore, patches: &r.patches,
 	}
 	if err := Run(ctx, scope); err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
-	return reconciler.Result(nil, scope.RequeueAfter)
+	return kit.Result(nil, scope.RequeueAfter)
 }

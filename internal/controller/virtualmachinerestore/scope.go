@@ -22,7 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
@@ -87,7 +87,7 @@ func Run(ctx context.Context, s *Scope) error {
 	var refused *refusedError
 	switch {
 	case err == nil:
-	case reconciler.Failure(err) == nil, ctx.Err() != nil:
+	case kit.Failure(err) == nil, ctx.Err() != nil:
 		return err
 	case errors.As(err, &refused):
 		step = restore.Refused(world, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
@@ -40,8 +40,8 @@ var (
 )
 
 // indexUnderway is an index of the restores that have not finished.
-func indexUnderway(field string, values func(*v1beta1.VirtualMachineRestore) []string) reconciler.Index {
-	return reconciler.IndexBy(&v1beta1.VirtualMachineRestore{}, field, func(vmRestore *v1beta1.VirtualMachineRestore) []string {
+func indexUnderway(field string, values func(*v1beta1.VirtualMachineRestore) []string) kit.Index {
+	return kit.IndexBy(&v1beta1.VirtualMachineRestore{}, field, func(vmRestore *v1beta1.VirtualMachineRestore) []string {
 		if restore.Finished(vmRestore.Status) {
 			return nil
 		}
@@ -74,7 +74,7 @@ var createdOrDeleted = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool 
 // LockIndex finds the VMs that are locked for a restore, by its name.
 const LockIndex = "status.restoreInProgress"
 
-var lockIndex = reconciler.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf)
+var lockIndex = kit.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf)
 
 // LockOf returns the values of LockIndex.
 func LockOf(vm *v1.VirtualMachine) []string {
@@ -139,6 +139,6 @@ func (r *Reconciler) restoresOfDataVolume(ctx context.Context, change datavolume
 
 // restoresByIndex returns the restores of a namespace, or of all namespaces, with this value in the index of the field.
 func (r *Reconciler) restoresByIndex(ctx context.Context, namespace, field, value string) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
+	return kit.Requests(ctx, r.Client, &v1beta1.VirtualMachineRestoreList{},
 		client.InNamespace(namespace), client.MatchingFields{field: value})
 }

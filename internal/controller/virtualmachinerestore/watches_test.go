@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -40,7 +40,7 @@ func newIndexed(t *testing.T, objects ...client.Object) *Reconciler {
 	utilruntime.Must(v1beta1.AddToScheme(scheme))
 	utilruntime.Must(v1.AddToScheme(scheme))
 	b := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
-	if err := reconciler.AddIndexes(indexer{b}, targetIndex, awaitedIndex, underwayIndex); err != nil {
+	if err := kit.AddIndexes(indexer{b}, targetIndex, awaitedIndex, underwayIndex); err != nil {
 		t.Fatal(err)
 	}
 	return &Reconciler{Client: b.Build()}

@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
@@ -26,7 +26,7 @@ import (
 
 // readTarget reads the target.
 func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) {
-	s.target, err = reconciler.Read(ctx, s.key(s.Restore.Spec.Target.Name), &v1.VirtualMachine{}, from)
+	s.target, err = kit.Read(ctx, s.key(s.Restore.Spec.Target.Name), &v1.VirtualMachine{}, from)
 	return err
 }
 
@@ -49,7 +49,7 @@ func (s *Scope) readInstance(ctx context.Context, world *restore.World) error {
 		return nil
 	}
 	var err error
-	s.vmi, err = reconciler.Read(ctx, client.ObjectKeyFromObject(s.target), &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
+	s.vmi, err = kit.Read(ctx, client.ObjectKeyFromObject(s.target), &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
 	world.Running = s.vmi != nil
 	return err
 }
@@ -60,11 +60,11 @@ func (s *Scope) key(name string) client.ObjectKey {
 }
 
 func (s *Scope) readSnapshot(ctx context.Context, world *restore.World) (err error) {
-	world.Snapshot, err = reconciler.Read(ctx, s.key(s.Restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
+	world.Snapshot, err = kit.Read(ctx, s.key(s.Restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
 	if err != nil || world.Snapshot == nil {
 		return err
 	}
-	content, err := reconciler.Read(ctx, s.key(capture.ContentName(world.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client)
+	content, err := kit.Read(ctx, s.key(capture.ContentName(world.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client)
 	if content != nil && capture.IsContentOf(content, world.Snapshot) {
 		world.Content = content
 	}
@@ -113,7 +113,7 @@ func (s *Scope) readRevisions(ctx context.Context, world *restore.World) error {
 	world.Revisions = map[string]*appsv1.ControllerRevision{}
 	for _, names := range restore.Revisions(s.Restore, world.Content) {
 		for _, name := range []string{names.From, names.To} {
-			revision, err := reconciler.Read(ctx, s.key(name), &appsv1.ControllerRevision{}, s.APIReader)
+			revision, err := kit.Read(ctx, s.key(name), &appsv1.ControllerRevision{}, s.APIReader)
 			if err != nil {
 				return err
 			}

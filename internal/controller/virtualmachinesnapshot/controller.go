@@ -17,7 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 )
 
@@ -69,23 +69,23 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(snapshotOf)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.snapshotsOfVM)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedOf), builder.WithPredicates(guestChanged)).
-		WithOptions(reconciler.Fair(workers)).
+		WithOptions(kit.Fair(workers)).
 		Complete(r)
 }
 
 // Reconcile reconciles one snapshot; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vmSnapshot, err := reconciler.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineSnapshot{}, r.Client)
+	vmSnapshot, err := kit.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineSnapshot{}, r.Client)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmSnapshot); err != nil || vmSnapshot == nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
 	s := &scope{
 		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots, dataVolumes: r.DataVolumes,
-		pods: &r.pods, now: reconciler.Now(r.Clock), snapshot: vmSnapshot,
+		pods: &r.pods, now: kit.Now(r.Clock), snapshot: vmSnapshot,
 	}
 	err = s.run(ctx)
-	return reconciler.Result(err, s.requeueAfter)
+	return kit.Result(err, s.requeueAfter)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -120,7 +120,7 @@ func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, 
 			continue
 		}
 		// The cache may be stale.
-		live, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, r.APIReader)
+		live, err := kit.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, r.APIReader)
 		if err != nil {
 			return err
 		}

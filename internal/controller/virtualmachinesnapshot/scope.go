@@ -22,7 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
@@ -67,7 +67,7 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	err := s.act(ctx)
-	if err != nil && reconciler.Failure(err) == nil {
+	if err != nil && kit.Failure(err) == nil {
 		return err // The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.
@@ -102,7 +102,7 @@ func (s *scope) phase() v1beta1.VirtualMachineSnapshotPhase {
 func (s *scope) load(ctx context.Context) error {
 	s.observed.Now = s.now
 	var err error
-	if s.observed.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.client); err != nil {
+	if s.observed.Source.VM, err = kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.client); err != nil {
 		return err
 	}
 	if err := s.loadVMI(ctx, s.client); err != nil {
@@ -114,7 +114,7 @@ func (s *scope) load(ctx context.Context) error {
 // loadVMI reads the VM's VMI. The snapshot waits for a VMI that the VM has not adopted yet, because its launcher Pod uses the claims.
 func (s *scope) loadVMI(ctx context.Context, from client.Reader) error {
 	s.vmi = nil
-	found, err := reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachineInstance{}, from)
+	found, err := kit.Read(ctx, s.sourceKey(), &v1.VirtualMachineInstance{}, from)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (s *scope) sourceKey() client.ObjectKey {
 
 func (s *scope) loadContent(ctx context.Context, from client.Reader) error {
 	key := client.ObjectKey{Namespace: s.snapshot.Namespace, Name: capture.ContentName(s.snapshot)}
-	content, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshotContent{}, from)
+	content, err := kit.Read(ctx, key, &v1beta1.VirtualMachineSnapshotContent{}, from)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (s *scope) abandon(ctx context.Context) error {
 		return s.deleteContent(ctx)
 	}
 	var err error
-	if s.observed.Source.VM, err = reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader); err != nil {
+	if s.observed.Source.VM, err = kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader); err != nil {
 		return err
 	}
 	return s.unlock(ctx)
@@ -256,7 +256,7 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 		return nil
 	}
 	// The cache may be stale and not show the lock.
-	vm, err := reconciler.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader)
+	vm, err := kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader)
 	if err != nil {
 		return err
 	}

@@ -17,23 +17,23 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // unfinishedIndex finds the snapshots that are neither taken nor have failed, and those that are being deleted, by the name of the VM.
 const unfinishedIndex = "unfinished-of-virtualmachine"
 
 func indexSnapshots(indexer client.FieldIndexer) error {
-	return reconciler.AddIndexes(
+	return kit.AddIndexes(
 		indexer,
-		reconciler.IndexBy(&v1beta1.VirtualMachineSnapshot{}, unfinishedIndex, func(s *v1beta1.VirtualMachineSnapshot) []string {
+		kit.IndexBy(&v1beta1.VirtualMachineSnapshot{}, unfinishedIndex, func(s *v1beta1.VirtualMachineSnapshot) []string {
 			if s.DeletionTimestamp == nil && s.Status != nil && (s.Status.Phase == v1beta1.Succeeded || s.Status.Phase == v1beta1.Failed) {
 				return nil
 			}
 			return []string{s.Spec.Source.Name}
 		}),
-		reconciler.IndexBy(&corev1.Pod{}, claimusers.Index, claimusers.ClaimsOf),
-		reconciler.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf),
+		kit.IndexBy(&corev1.Pod{}, claimusers.Index, claimusers.ClaimsOf),
+		kit.IndexBy(&v1.VirtualMachine{}, LockIndex, LockOf),
 	)
 }
 
@@ -70,7 +70,7 @@ func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []
 
 // unfinishedOf returns the unfinished snapshots of the VM that has the object's name.
 func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotList{}, client.InNamespace(object.GetNamespace()),
+	return kit.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotList{}, client.InNamespace(object.GetNamespace()),
 		client.MatchingFields{unfinishedIndex: object.GetName()})
 }
 

@@ -21,7 +21,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -37,7 +37,7 @@ type Reconciler struct {
 	// Recorder records events on contents and VMIs.
 	Recorder events.EventRecorder
 	// VolumeSnapshots reads and watches VolumeSnapshots and their classes.
-	VolumeSnapshots reconciler.VolumeSnapshots
+	VolumeSnapshots kit.VolumeSnapshots
 	// Clock defaults to the system's.
 	Clock clock.PassiveClock
 }
@@ -67,10 +67,10 @@ const (
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := reconciler.AddIndexes(
+	if err := kit.AddIndexes(
 		mgr.GetFieldIndexer(),
-		reconciler.IndexBy(&v1beta1.VirtualMachineSnapshotContent{}, volumeSnapshotIndex, volumeSnapshotNames),
-		reconciler.IndexBy(&v1beta1.VirtualMachineSnapshotContent{}, unfinishedIndex, unfinishedOf),
+		kit.IndexBy(&v1beta1.VirtualMachineSnapshotContent{}, volumeSnapshotIndex, volumeSnapshotNames),
+		kit.IndexBy(&v1beta1.VirtualMachineSnapshotContent{}, unfinishedIndex, unfinishedOf),
 	); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}), builder.WithPredicates(freezeChanged)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(stopsWaiting)).
 		WatchesRawSource(r.VolumeSnapshots.OnSnapshot(r.contentsWith)).
-		WithOptions(reconciler.Fair(workers)).
+		WithOptions(kit.Fair(workers)).
 		Complete(r)
 }
 
@@ -116,13 +116,13 @@ func contentOf(_ context.Context, object client.Object) []ctrl.Request {
 // contentsWith returns the contents with a VolumeSnapshot, or all if the kind was installed or removed.
 func (r *Reconciler) contentsWith(ctx context.Context, changed client.ObjectKey) []ctrl.Request {
 	if changed.Name == "" {
-		return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotContentList{})
+		return kit.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotContentList{})
 	}
 	return r.find(ctx, changed.Namespace, volumeSnapshotIndex, changed.Name)
 }
 
 func (r *Reconciler) find(ctx context.Context, namespace, index, value string) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotContentList{}, client.InNamespace(namespace),
+	return kit.Requests(ctx, r.Client, &v1beta1.VirtualMachineSnapshotContentList{}, client.InNamespace(namespace),
 		client.MatchingFields{index: value})
 }
 
@@ -139,7 +139,7 @@ var freezeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	s := &scope{
 		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots,
-		now: reconciler.Now(r.Clock), content: &v1beta1.VirtualMachineSnapshotContent{},
+		now: kit.Now(r.Clock), content: &v1beta1.VirtualMachineSnapshotContent{},
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, s.content)
 	switch {
@@ -149,5 +149,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineSnapshotContent %s: %w", request, err)
 	}
 	err = s.run(ctx)
-	return reconciler.Result(err, s.requeueAfter)
+	return kit.Result(err, s.requeueAfter)
 }

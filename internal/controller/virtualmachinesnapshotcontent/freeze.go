@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -168,7 +168,7 @@ func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error)
 		return nil, nil
 	}
 	key := client.ObjectKey{Namespace: s.content.Namespace, Name: s.content.Spec.Source.VirtualMachine.Name}
-	vmi, err := reconciler.Read(ctx, key, &v1.VirtualMachineInstance{}, s.apiReader)
+	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.apiReader)
 	if err != nil || vmi == nil || vmi.IsFinal() || !metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi) {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (s *scope) needsFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance)
 // isLocked reports whether the VM is locked for this snapshot, which virt-controller writes to its status before the content exists.
 func (s *scope) isLocked(ctx context.Context) (bool, error) {
 	of := s.content.Spec.Source.VirtualMachine
-	vm, err := reconciler.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{}, s.apiReader)
+	vm, err := kit.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{}, s.apiReader)
 	if err != nil || vm == nil {
 		return false, err
 	}

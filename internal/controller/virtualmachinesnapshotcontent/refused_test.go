@@ -29,7 +29,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -44,7 +44,7 @@ var (
 
 // storedSnapshots reads the VolumeSnapshots of a client.
 type storedSnapshots struct {
-	reconciler.VolumeSnapshots
+	kit.VolumeSnapshots
 	from client.Reader
 	// without is whether there are no VolumeSnapshotClasses, and stale is whether no VolumeSnapshot is in the cache yet.
 	without, stale bool

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
@@ -115,7 +115,7 @@ func (s *scope) loadSnapshot(ctx context.Context) error {
 	if key.Name == "" {
 		return nil
 	}
-	of, err := reconciler.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.client, s.apiReader) // The cache may be behind.
+	of, err := kit.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.client, s.apiReader) // The cache may be behind.
 	if err != nil || of == nil {
 		return err
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/optional"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
@@ -96,7 +96,7 @@ const noDryRun = "does not support dry run"
 // try asks the API server whether it would create VolumeSnapshots. It checks each of them by itself: a quota for all of them may still be
 // exceeded. That a webhook cannot take part says nothing about a real request.
 func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
-	return s.problem(reconciler.InBatches(len(requests), func(i int) error {
+	return s.problem(kit.InBatches(len(requests), func(i int) error {
 		err := s.client.Create(ctx, requests[i].DeepCopy(), client.DryRunAll)
 		if apierrors.IsBadRequest(err) && strings.Contains(err.Error(), noDryRun) {
 			return nil
@@ -107,7 +107,7 @@ func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 
 // create creates VolumeSnapshots. It is fast, because the guest may be frozen. If the API server refuses one of them, it sets the problem.
 func (s *scope) create(ctx context.Context, requests []*csi.VolumeSnapshot) error {
-	err := reconciler.InBatches(len(requests), func(i int) error {
+	err := kit.InBatches(len(requests), func(i int) error {
 		err := s.client.Create(ctx, requests[i])
 		switch {
 		case err == nil:

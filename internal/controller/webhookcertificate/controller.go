@@ -28,7 +28,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/webhook/secretpath"
 )
 
@@ -43,7 +43,7 @@ type Reconciler struct {
 	// Hooks reads and changes the webhook configurations.
 	Hooks Hooks
 	// Config contains the lifetimes of certificates.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 	// Clock replaces the system's clock in tests.
 	Clock clock.PassiveClock
 
@@ -63,7 +63,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&admissionv1.MutatingWebhookConfiguration{}, enqueue, only(r.Hooks.Mutating)).
 		Watches(&admissionv1.ValidatingWebhookConfiguration{}, enqueue, only(r.Hooks.Validating)).
 		// This also triggers the first reconciliation, when there may be no Secret.
-		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.secret)).
+		WatchesRawSource(kit.OnConfig(r.Config, 0, r.secret)).
 		Complete(r)
 }
 
@@ -73,20 +73,20 @@ func (r *Reconciler) secret(context.Context, client.Object) []ctrl.Request {
 
 // Reconcile renews the certificate, its CA and the paths if that is due, and writes the CA and the paths to the webhook configurations.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	now := reconciler.Now(r.Clock)
+	now := kit.Now(r.Clock)
 	if r.leading.IsZero() {
 		r.leading = now
 	}
 	configurations, err := r.Hooks.read(ctx, r.Client)
 	if err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
 	renewed, again, err := r.renew(ctx, now, bundles(configurations))
 	if err != nil {
-		return reconciler.Result(err, 0)
+		return kit.Result(err, 0)
 	}
 	// A CA signs once the configurations trust it. Their update triggers the next reconciliation.
-	return reconciler.Result(inject(ctx, r.Client, configurations, renewed), again.Sub(now))
+	return kit.Result(inject(ctx, r.Client, configurations, renewed), again.Sub(now))
 }
 
 // settings are what the API server needs to call the webhooks: the CA certificates to trust, and the paths.

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -33,7 +33,7 @@ type Reconciler struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Config contains the limits, the drain taint and the cluster's eviction strategy.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 }
 
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
@@ -50,8 +50,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&corev1.Node{}, builder.WithPredicates(drainChanges)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfMigration)).
-		WatchesRawSource(reconciler.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
-			return reconciler.Requests(ctx, r.Client, &corev1.NodeList{}, client.UnsafeDisableDeepCopy)
+		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
+			return kit.Requests(ctx, r.Client, &corev1.NodeList{}, client.UnsafeDisableDeepCopy)
 		})).
 		Complete(r)
 }
@@ -113,7 +113,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	instances := &v1.VirtualMachineInstanceList{}
-	if err := r.Client.List(ctx, instances, client.MatchingFields{reconciler.NodeIndex: node.Name}); err != nil {
+	if err := r.Client.List(ctx, instances, client.MatchingFields{kit.NodeIndex: node.Name}); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list VirtualMachineInstances of node %s: %w", node.Name, err)
 	}
 	if len(instances.Items) == 0 {
@@ -129,5 +129,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		Settings: settingsOf(&config),
 		Node:     node, Instances: instances.Items, Migrations: migrations.Items,
 	})
-	return reconciler.Result(err, after)
+	return kit.Result(err, after)
 }

@@ -20,7 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
@@ -297,7 +297,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 	if made, err := s.createState(ctx); err != nil || !made {
 		return err
 	}
-	err = reconciler.CreatePod(ctx, s.Client, s.APIReader, pod, launcherpod.ConsoleLogContainer)
+	err = kit.CreatePod(ctx, s.Client, s.APIReader, pod, launcherpod.ConsoleLogContainer)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		existing, err := podNamed(ctx, s.APIReader, pod.Namespace, pod.Name)

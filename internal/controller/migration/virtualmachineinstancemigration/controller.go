@@ -17,7 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // migrationWorkers is how many migrations are reconciled at the same time. KubeVirt's value.
@@ -32,7 +32,7 @@ type Reconciler struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 	// Clock gives the time; nil means the system's clock.
 	Clock clock.PassiveClock
 
@@ -67,8 +67,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.migrationsOfPod)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.OfState)).
 		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
-		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.waiting)).
-		WithOptions(reconciler.Fair(migrationWorkers)).
+		WatchesRawSource(kit.OnConfig(r.Config, 0, r.waiting)).
+		WithOptions(kit.Fair(migrationWorkers)).
 		Complete(r)
 }
 
@@ -79,11 +79,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceMigration %s: %w", request, err)
 		}
-		return reconciler.Result(RemoveOrphans(ctx, r.Client, r.APIReader, request.NamespacedName), 0)
+		return kit.Result(RemoveOrphans(ctx, r.Client, r.APIReader, request.NamespacedName), 0)
 	}
 	config := r.Config.Current()
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Migration: migration,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Migration: migration,
 		Config: config.Pods(), Migrations: &config.Migrations, Queue: &r.queue,
 		AutoCPULimit: config.AutoCPULimitNamespaces,
 		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
@@ -92,5 +92,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	err := Run(ctx, scope)
-	return reconciler.Result(err, scope.RequeueAfter)
+	return kit.Result(err, scope.RequeueAfter)
 }

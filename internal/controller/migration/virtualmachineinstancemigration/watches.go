@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -24,12 +24,12 @@ const migrationPhaseIndex = "status.phase"
 
 // indexForMigrations adds the indexes of migrations to the cache.
 func indexForMigrations(indexer client.FieldIndexer) error {
-	return reconciler.AddIndexes(
+	return kit.AddIndexes(
 		indexer,
-		reconciler.IndexBy(&v1.VirtualMachineInstanceMigration{}, VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
+		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
 			return []string{m.Spec.VMIName}
 		}),
-		reconciler.IndexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
+		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
 			return []string{string(m.Status.Phase)}
 		}),
 	)
@@ -77,7 +77,7 @@ func (r *Reconciler) rejected(ctx context.Context, quota client.Object) []ctrl.R
 }
 
 func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
+	return kit.Requests(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
 }
 
 // FreesSlot accepts changes after which another migration may start: a migration has ended, was deleted, was rejected by a quota, or has

@@ -23,7 +23,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -44,7 +44,7 @@ type Reconciler struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Config contains the launcher image, the limits and the cluster's eviction strategy.
-	Config reconciler.ConfigFeed
+	Config kit.ConfigFeed
 	// Namespace is the install namespace, which contains the KubeVirt object.
 	Namespace string
 	// DeploymentID identifies what this build installs for a KubeVirt object. It is KubeVirtReconciler.DeploymentID.
@@ -74,7 +74,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationChanges)).
 		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(nodeChanges)).
 		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaChanges)).
-		WatchesRawSource(reconciler.OnConfig(r.Config, settle, r.all)).
+		WatchesRawSource(kit.OnConfig(r.Config, settle, r.all)).
 		Complete(r)
 }
 
@@ -94,7 +94,7 @@ func (r *Reconciler) after(delay time.Duration) handler.EventHandler {
 }
 
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
-	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
+	return kit.Requests(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
 }
 
 // workloadChanges accepts only the changes of a VMI that determine whether and how its guest is updated.
@@ -161,14 +161,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil // Another object is the active one, or there is none.
 	}
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
 		DeploymentID: r.DeploymentID, LastCheck: &r.lastCheck,
 	}
 	if err := r.load(ctx, scope); err != nil {
 		return ctrl.Result{}, err
 	}
 	requeueAfter, err := Run(ctx, scope)
-	return reconciler.Result(err, requeueAfter)
+	return kit.Result(err, requeueAfter)
 }
 
 // load lists the objects in the cache. They are not changed, so they need not be copied.

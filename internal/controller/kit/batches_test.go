@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package reconciler_test
+package kit_test
 
 import (
 	"errors"
 	"sync"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 func TestInBatches(t *testing.T) {
@@ -30,7 +30,7 @@ func TestInBatches(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var mu sync.Mutex
 			done := map[int]int{}
-			err := reconciler.InBatches(tc.count, func(i int) error {
+			err := kit.InBatches(tc.count, func(i int) error {
 				mu.Lock()
 				defer mu.Unlock()
 				done[i]++

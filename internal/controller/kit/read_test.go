@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package reconciler_test
+package kit_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 func TestRead(t *testing.T) {
@@ -39,7 +39,7 @@ func TestRead(t *testing.T) {
 		"the API server is away":  {[]client.Reader{empty, failing}, false, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := reconciler.Read(t.Context(), key, &corev1.Pod{}, tc.readers...)
+			got, err := kit.Read(t.Context(), key, &corev1.Pod{}, tc.readers...)
 			if (got != nil) != tc.found || !errors.Is(err, tc.err) {
 				t.Errorf("got %v, %v", got, err)
 			}

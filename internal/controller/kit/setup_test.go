@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package reconciler
+package kit
 
 import (
 	"io/fs"
@@ -47,7 +47,7 @@ func TestControllersOfNamespacedKindsHaveFairQueues(t *testing.T) {
 	}
 	found := 0
 	for name, source := range sources(t) {
-		if name == "reconciler" {
+		if name == "kit" {
 			continue
 		}
 		for _, controller := range setup.FindAllString(source, -1) {
@@ -57,7 +57,7 @@ func TestControllersOfNamespacedKindsHaveFairQueues(t *testing.T) {
 				t.Errorf("package %s has a controller without a name", name)
 				continue
 			}
-			fair := strings.Contains(controller, "WithOptions(reconciler.Fair(")
+			fair := strings.Contains(controller, "WithOptions(kit.Fair(")
 			if _, exempt := clusterWide[match[1]]; fair == exempt {
 				t.Errorf("controller %s: a fair queue: %t, an exception: %t", match[1], fair, exempt)
 			}
@@ -75,8 +75,8 @@ func TestReadersOfTheConfigurationAreRequeued(t *testing.T) {
 		"certificatesigningrequest": "the lifetime applies to the next request",
 	}
 	for name, source := range sources(t) {
-		reads, follows := strings.Contains(source, "Config.Current()"), strings.Contains(source, "reconciler.OnConfig(") ||
-			strings.Contains(source, "reconciler.OnSettings(")
+		reads, follows := strings.Contains(source, "Config.Current()"), strings.Contains(source, "kit.OnConfig(") ||
+			strings.Contains(source, "kit.OnSettings(")
 		if _, ok := exempt[name]; reads && follows == ok {
 			t.Errorf("package %s reads the configuration: requeued on its change: %t, an exception: %t", name, follows, ok)
 		}
@@ -86,7 +86,7 @@ func TestReadersOfTheConfigurationAreRequeued(t *testing.T) {
 // A reconciler with OnSettings reads the configuration only by its settings. So no field can be read that requeues nothing.
 func TestSettingsAreAllThatIsRead(t *testing.T) {
 	for name, source := range sources(t) {
-		if !strings.Contains(source, "reconciler.OnSettings(") {
+		if !strings.Contains(source, "kit.OnSettings(") {
 			continue
 		}
 		body := regexp.MustCompile(`(?s)\nfunc settingsOf\(.*?\n}`).ReplaceAllString(source, "")

@@ -1,6 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Copyright The Vireo Authors
-
-// Package reconciler contains what the reconcilers of virt-controller have in common: interfaces of their sources, watches, indexes,
-// batches of requests, reads, and the conversion of an error to a result.
-package reconciler
