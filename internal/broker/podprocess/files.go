@@ -5,9 +5,11 @@ package podprocess
 
 import (
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -75,4 +77,69 @@ func (r *Root) openMount(mount string) (*os.File, error) {
 		return nil, err
 	}
 	return opened, nil
+}
+
+// CreationTime returns when a file or directory was created, zero if the file system does not record it. It follows no symlink.
+func CreationTime(path string) (time.Time, error) {
+	stat, err := statx(unix.AT_FDCWD, path)
+	return creationTime(stat), err
+}
+
+func creationTime(stat *unix.Statx_t) time.Time {
+	if stat.Mask&unix.STATX_BTIME == 0 {
+		return time.Time{}
+	}
+	return time.Unix(stat.Btime.Sec, int64(stat.Btime.Nsec))
+}
+
+// ChownNewDirectory sets the owner of a directory of the Pod if root created it after a point in time and it is empty. It does
+// not change any other directory, and follows no symlink.
+func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error {
+	dir, err := r.OpenWithin(name, ".", unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	stat, err := statx(int(dir.Fd()), "")
+	// A file system that does not record the time returns zero, which is before since.
+	if err != nil || stat.Uid != 0 || creationTime(stat).Before(since) {
+		return err
+	}
+	if _, err := dir.Readdirnames(1); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return dir.Chown(owner, owner)
+}
+
+func statx(dir int, path string) (*unix.Statx_t, error) {
+	var stat unix.Statx_t
+	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_UID|unix.STATX_BTIME, &stat); err != nil {
+		return &stat, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	return &stat, nil
+}
+
+// errKernelFiles means that a file is one of the kernel's.
+var errKernelFiles = errors.New("it is on a file system of the kernel")
+
+// kernelFileSystems are those whose files the kernel makes up, and shows more of to root.
+var kernelFileSystems = []int64{
+	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC,
+	unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC, unix.EFIVARFS_MAGIC, unix.PSTOREFS_MAGIC,
+	unix.BINFMTFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC, unix.NSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC,
+}
+
+// ExpectNoKernelFile returns an error if a file or directory is on a file system of the kernel. Its files are regular ones, and differ by
+// who has opened them: with the broker's privileges, they have physical addresses and the memory of PCI devices. A Pod whose runtime
+// lets it make user namespaces can mount them wherever it likes.
+func ExpectNoKernelFile(file *os.File) error {
+	var stat unix.Statfs_t
+	err := unix.Fstatfs(int(file.Fd()), &stat)
+	if err == nil && slices.Contains(kernelFileSystems, int64(stat.Type)) { //nolint:unconvert // the width differs between architectures
+		err = errKernelFiles
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: file.Name(), Err: err}
+	}
+	return nil
 }
