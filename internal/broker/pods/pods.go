@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package pods finds launcher Pods on the node by their UID alone, and checks that they are launchers. It relies on the kubelet's
+// directories and on the kernel, and on nothing that the client of the broker says.
+//
+// A launcher Pod is one whose sockets volume has a socket of libvirtd that is served by a process which
+//   - runs as QEMU's user,
+//   - is in the Pod's cgroup, of which the kubelet is the only writer,
+//   - and has, as its termination log, a file that the kubelet created for the Pod's container compute. The user who adds a container
+//     for debugging controls everything in that one, including its root directory.
+//
+// This does not prove that virt-controller created the Pod: that is recorded in the API server only, and every tenant can create a Pod
+// of this shape. What the broker does for a Pod must therefore affect that Pod only, whoever controls it.
 package pods
 
 import (
@@ -11,6 +22,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,4 +183,88 @@ func (p *Pods) Created(pod string) (time.Time, error) {
 		return time.Time{}, err
 	}
 	return podprocess.CreationTime(filepath.Join(p.dir, pod))
+}
+
+// Name returns the namespace and the name of a Pod. The kubelet's pod resources API has no UIDs, and the kubelet has the three
+// together only in the name of the directory with the Pod's logs.
+// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory).
+func Name(logs, pod string) (namespace, name string, err error) {
+	entries, err := os.ReadDir(logs)
+	if err != nil {
+		return "", "", fmt.Errorf("find the name of Pod %s: %w", pod, err)
+	}
+	for _, entry := range entries {
+		// No name or namespace contains an underscore.
+		if parts := strings.Split(entry.Name(), "_"); len(parts) == 3 && parts[2] == pod {
+			return parts[0], parts[1], nil
+		}
+	}
+	return "", "", fmt.Errorf("the kubelet has no directory for the logs of Pod %s in %s (see --pod-logs-dir): %w",
+		pod, logs, fs.ErrNotExist)
+}
+
+// uid matches the UID of a Pod, which names its directory. The API server generates UUIDs.
+var uid = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z-]{0,62})$`)
+
+// CheckUID returns an error if a text cannot be the UID of a Pod.
+func CheckUID(text string) error {
+	if !uid.MatchString(text) {
+		return brokerapi.Invalid("%.64q is no Pod UID", text)
+	}
+	return nil
+}
+
+// socketsDir is the path of a Pod's sockets volume below the kubelet's directory of the Pod.
+// Source: kubernetes pkg/kubelet/config/defaults.go and pkg/volume/emptydir.
+const socketsDir = EmptyDirs + layout.SocketsVolume
+
+// checkSocketName returns an error unless a name is that of a socket to which virt-handler connects.
+func checkSocketName(name string) error {
+	if name == layout.LibvirtSocketName || layout.IsBackupSocketName(name) {
+		return nil
+	}
+	for port := range layout.USBPorts {
+		if name == layout.USBSocketName(port) {
+			return nil
+		}
+	}
+	return brokerapi.Refused("%.64q is no socket of a launcher Pod", name)
+}
+
+// openDir opens a directory that the broker trusts, for example the kubelet's.
+func openDir(path string) (*os.File, error) {
+	return os.OpenFile(filepath.Clean(path), unix.O_PATH|unix.O_DIRECTORY, 0)
+}
+
+// open opens a file in the kubelet's directory of a Pod.
+func (p *Pods) open(pod, name string, flags int) (*os.File, error) {
+	if err := CheckUID(pod); err != nil {
+		return nil, err
+	}
+	pods, err := openDir(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = pods.Close() }()
+	return podprocess.OpenAt(pods, filepath.Join(pod, name), unix.O_NOFOLLOW|flags, podprocess.Beneath)
+}
+
+// openSocket opens the inode of one of the sockets in a Pod's sockets volume.
+func (p *Pods) openSocket(pod, name string) (*os.File, error) {
+	if err := checkSocketName(name); err != nil {
+		return nil, err
+	}
+	socket, err := p.open(pod, filepath.Join(socketsDir, name), unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	info, err := socket.Stat()
+	if err == nil && info.Mode().Type() != os.ModeSocket {
+		err = brokerapi.Refused("%s of Pod %s is no socket but %s", name, pod, info.Mode())
+	}
+	if err != nil {
+		_ = socket.Close()
+		return nil, err
+	}
+	return socket, nil
 }
