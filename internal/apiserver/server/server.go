@@ -11,14 +11,22 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	apiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/vireo-project/vireo/internal/apiserver/stream"
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 )
@@ -138,4 +146,183 @@ func writeError(w http.ResponseWriter, err error) {
 	}
 	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	writeJSON(w, int(body.Code), &body)
+}
+
+// retryAfter is the delay after which a rejected client may retry, in seconds.
+const retryAfter = 1
+
+// concurrencyLimiter limits the requests in flight of each tenant: a user, or the namespace of service accounts. A tenant may
+// have at most as many requests in flight as there are free slots: a single tenant gets half of all slots, each of two tenants a
+// third, and so on. So slots remain for tenants that have none.
+//
+// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot in the
+// library's own limits, and the client can retry. The node agents queue instead (internal/agent/fairqueue), because a waiting
+// caller there costs almost nothing.
+type concurrencyLimiter struct {
+	mu sync.Mutex
+	// free is the number of free slots.
+	free int
+	// inFlight is the number of requests in flight by tenant. A tenant without requests has no entry.
+	inFlight map[string]int
+}
+
+func newConcurrencyLimiter(slots int) *concurrencyLimiter {
+	return &concurrencyLimiter{free: slots, inFlight: map[string]int{}}
+}
+
+// limit wraps a handler: it returns an error if the tenant of the request has reached its limit.
+func (l *concurrencyLimiter) limit(do func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		tenant := tenantOf(r)
+		if inFlight, ok := l.acquire(tenant); !ok {
+			return apierrors.NewTooManyRequests(fmt.Sprintf(
+				"%s has %d requests in flight, and the rest of what virt-api serves is reserved for other users", tenant, inFlight), retryAfter)
+		}
+		defer l.release(tenant)
+		return do(w, r)
+	}
+}
+
+// acquire takes a slot if the tenant may have one, and returns the number of slots that it has.
+func (l *concurrencyLimiter) acquire(tenant string) (inFlight int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if inFlight = l.inFlight[tenant]; inFlight >= l.free {
+		return inFlight, false
+	}
+	l.inFlight[tenant]++
+	l.free--
+	return inFlight + 1, true
+}
+
+func (l *concurrencyLimiter) release(tenant string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free++
+	if l.inFlight[tenant]--; l.inFlight[tenant] == 0 {
+		delete(l.inFlight, tenant)
+	}
+}
+
+// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service account in a
+// namespace can create many.
+func tenantOf(r *http.Request) string {
+	user, ok := request.UserFrom(r.Context())
+	if !ok {
+		return "an unknown user"
+	}
+	if namespace, _, err := serviceaccount.SplitUsername(user.GetName()); err == nil {
+		return "namespace " + namespace
+	}
+	return fmt.Sprintf("user %q", user.GetName())
+}
+
+const (
+	// StreamDrain is how long streams may stay open after shutdown has started. The Deployment's terminationGracePeriodSeconds is
+	// longer. The agents wait as long for migrations.
+	StreamDrain = 300 * time.Second
+	// closeTimeout bounds the wait for the streams that the server ends. Each side has some seconds to respond to its close frame.
+	closeTimeout = 15 * time.Second
+)
+
+// drain lets streams end before the server stops.
+type drain struct {
+	clock clock.WithDelayedExecution
+	// cut is closed when streams must end.
+	cut  chan struct{}
+	once sync.Once
+
+	mu   sync.Mutex
+	open int
+	// changed receives a value after open has become zero.
+	changed chan struct{}
+}
+
+func newDrain(c clock.WithDelayedExecution) *drain {
+	return &drain{clock: c, cut: make(chan struct{}), changed: make(chan struct{}, 1)}
+}
+
+// count wraps a handler of streams: the drain waits until its calls return.
+func (d *drain) count(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		d.add(1)
+		defer d.add(-1)
+		return serve(w, r)
+	}
+}
+
+func (d *drain) add(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open += n; d.open > 0 {
+		return
+	}
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (d *drain) streams() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.open
+}
+
+// limit ends the streams StreamDrain after the context has ended. cancel releases its resources if the context has not ended.
+func (d *drain) limit(ctx context.Context) (cancel func() bool) {
+	return context.AfterFunc(ctx, func() {
+		select {
+		case <-d.cut:
+			return
+		default:
+		}
+		if n := d.streams(); n > 0 {
+			log.FromContext(ctx).Info("Waiting for streams before the end", "streams", n)
+		}
+		d.clock.AfterFunc(StreamDrain, d.end)
+	})
+}
+
+// end ends the streams.
+func (d *drain) end() { d.once.Do(func() { close(d.cut) }) }
+
+// wait returns when no stream is open; the server must not accept new ones any more. If the server failed instead of being stopped,
+// wait ends the streams at once.
+func (d *drain) wait(ctx context.Context) {
+	if ctx.Err() == nil {
+		d.end()
+	}
+	cut := d.cut
+	var late <-chan time.Time
+	for {
+		n := d.streams()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-d.changed:
+		case <-cut:
+			log.FromContext(ctx).Info("Cutting streams", "streams", n)
+			cut, late = nil, time.After(closeTimeout)
+		case <-late:
+			return
+		}
+	}
+}
+
+// metricsHandler serves the metrics of streams and those of the API server library. virt-api is ready as long as it serves, until
+// stopping is closed.
+func metricsHandler(stopping <-chan struct{}) (http.Handler, error) {
+	stops := metrics.Closed(stopping)
+	return metrics.Handler(metrics.Options{
+		Library: legacyregistry.DefaultGatherer, Collectors: stream.Collectors(func() bool { return !stops() }),
+	})
+}
+
+// groupResource is the resource in errors that concern no object.
+var groupResource = schema.GroupResource{Group: subresource.GroupName}
+
+func writeJSON(w http.ResponseWriter, code int, object any) {
+	responsewriters.WriteRawJSON(code, object, w)
 }

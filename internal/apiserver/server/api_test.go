@@ -4,8 +4,10 @@
 package server
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -17,7 +19,70 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
+	"github.com/vireo-project/vireo/internal/component/health"
 )
+
+// oneChunk is the size up to which net/http sends a response in one chunk.
+// Source: net/http server.go, bufferBeforeChunkingSize.
+const oneChunk = 2048
+
+func TestDiscoveryFitsIntoOneChunk(t *testing.T) {
+	mux := http.NewServeMux()
+	if err := addDiscovery(mux, (&subresource.API{}).Verbs(nil)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/apis", "/apis/subresources.kubevirt.io", "/apis/subresources.kubevirt.io/v1", "/apis/subresources.kubevirt.io/v1/"} {
+		get := func(encoding string) *httptest.ResponseRecorder {
+			t.Helper()
+			request := httptest.NewRequest(http.MethodGet, path, nil)
+			request.Header.Set("Accept-Encoding", encoding)
+			w := httptest.NewRecorder()
+			mux.ServeHTTP(w, request)
+			if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+				t.Fatalf("%s: %d %v", path, w.Code, w.Header())
+			}
+			return w
+		}
+		plain, compressed := get(""), get("deflate, gzip")
+		if n := compressed.Body.Len(); n > oneChunk {
+			t.Errorf("%s: %d bytes", path, n)
+		}
+		z, err := gzip.NewReader(compressed.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uncompressed, err := io.ReadAll(z)
+		if err != nil || string(uncompressed) != plain.Body.String() || plain.Header().Get("Content-Encoding") != "" {
+			t.Errorf("%s: the compressed document differs: %v", path, err)
+		}
+	}
+}
+
+func TestHealthNeedsNoAuthorization(t *testing.T) {
+	answer := func(code int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	}
+	with := &Options{Health: answer(http.StatusOK), AuthorizeMetrics: true}
+	for _, tc := range []struct {
+		options *Options
+		path    string
+		want    int
+	}{
+		{with, health.Path, http.StatusOK},
+		{with, "/" + health.Path, http.StatusOK},
+		{with, health.Path + "/etcd", http.StatusUnauthorized},
+		{with, "/apis" + health.Path, http.StatusUnauthorized},
+		{&Options{AuthorizeMetrics: true}, "/" + health.Path, http.StatusUnauthorized},
+	} {
+		w := httptest.NewRecorder()
+		request := httptest.NewRequest(http.MethodGet, "https://virt-api", nil)
+		request.URL.Path = tc.path
+		tc.options.openPaths(answer(http.StatusTeapot), answer(http.StatusUnauthorized)).ServeHTTP(w, request)
+		if w.Code != tc.want {
+			t.Errorf("%s: %d, want %d", tc.path, w.Code, tc.want)
+		}
+	}
+}
 
 // newRequest returns a request of a user.
 func newRequest(verb, name string) *http.Request {
