@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package subresource implements the verbs of the aggregated API subresources.kubevirt.io, such as virtualmachines/start.
+// API.Verbs lists them, and discovery, the OpenAPI documents, routing and authorization are derived from that list. The package
+// server serves them.
 package subresource
 
 import (
@@ -11,6 +14,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,4 +106,103 @@ func isDryRun(options []string) (bool, error) {
 		return false, apierrors.NewBadRequest(fmt.Sprintf("dryRun[%d]: %q is not supported, use %s", at, options[at], metav1.DryRunAll))
 	}
 	return len(options) > 0, nil
+}
+
+// GroupName is the group of the aggregated API.
+const GroupName = v1.SubresourceGroupName
+
+// Versions are the served versions.
+var Versions = v1.SubresourceVersions
+
+// Resources with verbs.
+const (
+	VirtualMachines         = "virtualmachines"
+	VirtualMachineInstances = "virtualmachineinstances"
+)
+
+// Verb is one operation of the API.
+type Verb struct {
+	// Resource is the resource whose objects the verb applies to; empty for a verb of the whole cluster or of a namespace.
+	Resource string
+	// Name is the path below the object, such as start or vnc/screenshot. It is the subresource in RBAC rules.
+	Name string
+	// Arguments are further path parameters, such as {port}, which are not part of the subresource in RBAC rules.
+	Arguments string
+	// Namespaced reports whether a verb without a resource belongs to a namespace.
+	Namespaced bool
+	// Method is GET (get in RBAC rules) or PUT (update).
+	Method string
+	// Streams reports whether the verb upgrades the connection to a stream without a timeout.
+	Streams bool
+	// Body and Response have the types of the request's and the response's body, for the OpenAPI documents. Nil means none.
+	Body, Response any
+	// Doc is the description in the OpenAPI documents.
+	Doc string
+	// Serve serves a request. The server converts a returned error to a Status.
+	Serve func(http.ResponseWriter, *http.Request) error
+}
+
+// RBACName returns the resource in RBAC rules and in discovery.
+func (v Verb) RBACName() string {
+	if v.Resource == "" {
+		return v.Name
+	}
+	return v.Resource + "/" + v.Name
+}
+
+// Path returns the verb's path in a version, with {namespace}, {name} and the arguments as parameters.
+func (v Verb) Path(version string) string {
+	parts := []string{"/apis", GroupName, version}
+	switch {
+	case v.Resource != "":
+		parts = append(parts, "namespaces/{namespace}", v.Resource, "{name}")
+	case v.Namespaced:
+		parts = append(parts, "namespaces/{namespace}")
+	}
+	parts = append(parts, v.Name)
+	if v.Arguments != "" {
+		parts = append(parts, v.Arguments)
+	}
+	return strings.Join(parts, "/")
+}
+
+// unimplemented is a verb of KubeVirt that Vireo does not implement yet.
+type unimplemented struct {
+	resource, name, method string
+	reason                 string
+}
+
+// Reasons why verbs are not implemented.
+const (
+	noBackup = "VirtualMachineBackups are made without it"
+	noSEV    = "guests with encrypted memory do not run"
+)
+
+// unimplementedVerbs are in discovery, and need a permission like the others. They return 501 and the reason.
+var unimplementedVerbs = []unimplemented{
+	{VirtualMachineInstances, "backup", http.MethodPut, noBackup},
+	{VirtualMachineInstances, "redefine-checkpoint", http.MethodPut, noBackup},
+	{VirtualMachineInstances, "sev/fetchcertchain", http.MethodGet, noSEV},
+	{VirtualMachineInstances, "sev/querylaunchmeasurement", http.MethodGet, noSEV},
+	{VirtualMachineInstances, "sev/setupsession", http.MethodPut, noSEV},
+	{VirtualMachineInstances, "sev/injectlaunchsecret", http.MethodPut, noSEV},
+}
+
+func notImplementedVerbs() []Verb {
+	verbs := make([]Verb, 0, len(unimplementedVerbs))
+	for _, u := range unimplementedVerbs {
+		verb := Verb{Resource: u.resource, Name: u.name, Method: u.method, Doc: "Not implemented: " + u.reason + "."}
+		verb.Serve = func(http.ResponseWriter, *http.Request) error { return notImplemented(verb.RBACName(), u.reason) }
+		verbs = append(verbs, verb)
+	}
+	return verbs
+}
+
+// notImplemented returns the error of a verb, or of an option of it, that is not implemented.
+func notImplemented(verb, reason string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: agentclient.NotImplemented,
+		Message: verb + " is not implemented by Vireo yet: " + reason,
+		Details: &metav1.StatusDetails{Group: GroupName, Kind: verb},
+	}}
 }

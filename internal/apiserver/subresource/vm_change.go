@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -223,4 +224,159 @@ func (m vmWithVMI) underway(request v1.VirtualMachineStateChangeRequest) bool {
 // stopRequest returns a request to stop the current VMI.
 func (m vmWithVMI) stopRequest() v1.VirtualMachineStateChangeRequest {
 	return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &m.vmi.UID}
+}
+
+// start starts a VM: it changes the run strategy Halted, and adds a state change request with the strategies that need one.
+func (a *API) start(w http.ResponseWriter, r *http.Request) error {
+	options := &v1.StartOptions{}
+	if err := decode(r, options); err != nil {
+		return err
+	}
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) { return decideStart(m, options.Paused) })
+}
+
+func decideStart(m vmWithVMI, paused bool) (plan, error) {
+	if m.isActive() && m.vmi.Status.Phase != v1.Unknown && m.vmi.Status.Phase != v1.VmPhaseUnset {
+		return plan{}, m.conflict("VM is already running")
+	}
+	if m.isConditionTrue(v1.VirtualMachineManualRecoveryRequired) {
+		return plan{}, m.conflict(recoveryRequired)
+	}
+	strategy, err := m.vm.RunStrategy()
+	if err != nil {
+		return plan{}, err
+	}
+	startRequest := v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest}
+	if paused {
+		startRequest.Data = map[string]string{v1.StartRequestDataPausedKey: v1.StartRequestDataPausedTrue}
+	}
+	switch strategy {
+	case v1.RunStrategyHalted:
+		if paused && !startsPaused(m.vm) {
+			// virt-controller changes the strategy when it observes the request.
+			return m.request(startRequest)
+		}
+		return plan{strategy: v1.RunStrategyAlways}, nil
+	case v1.RunStrategyManual:
+		if m.vmi != nil && m.vmi.IsFinal() {
+			return m.request(m.stopRequest(), startRequest)
+		}
+		return m.request(startRequest)
+	case v1.RunStrategyRerunOnFailure:
+		switch {
+		case m.vmi != nil && m.vmi.Status.Phase == v1.Failed:
+			return plan{}, m.conflict("%v does not support starting VM from failed state", strategy)
+		case m.vmi != nil && m.vmi.Status.Phase == v1.Succeeded:
+			return m.request(m.stopRequest(), startRequest)
+		}
+		return m.request(startRequest)
+	default:
+		return plan{}, m.conflict("%v does not support manual start requests", strategy)
+	}
+}
+
+// startsPaused reports whether the VM's template makes every VMI start paused.
+func startsPaused(vm *v1.VirtualMachine) bool {
+	return vm.Spec.Template != nil && vm.Spec.Template.Spec.StartStrategy != nil &&
+		*vm.Spec.Template.Spec.StartStrategy == v1.StartStrategyPaused
+}
+
+// notRunning is KubeVirt's message for a VM without an active VMI.
+const notRunning = "VM is not running"
+
+// stop stops a VM: it changes run strategies that would start the VM again, and adds a state change request with the others.
+func (a *API) stop(w http.ResponseWriter, r *http.Request) error {
+	options := &v1.StopOptions{}
+	if err := decode(r, options); err != nil {
+		return err
+	}
+	if options.GracePeriod != nil && *options.GracePeriod < 0 {
+		return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
+	}
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) { return decideStop(m, options.GracePeriod) })
+}
+
+func decideStop(m vmWithVMI, grace *int64) (plan, error) {
+	strategy, err := m.vm.RunStrategy()
+	if err != nil {
+		return plan{}, err
+	}
+	switch strategy {
+	case v1.RunStrategyHalted:
+		if !m.isActive() && m.startPending(strategy) {
+			return m.cancelStart()
+		}
+		if !m.isActive() {
+			return plan{}, m.conflict(notRunning)
+		}
+		// The VM is being stopped already. Only the grace period can be shortened.
+		if now := m.vmi.Spec.TerminationGracePeriodSeconds; grace == nil || now != nil && *grace >= *now {
+			return plan{}, m.conflict("%v only supports manual stop requests with a shorter graceperiod", strategy)
+		}
+	case v1.RunStrategyManual, v1.RunStrategyRerunOnFailure:
+		if !m.isActive() && m.startPending(strategy) {
+			return m.cancelStart()
+		}
+		if !m.isActive() {
+			return plan{}, m.conflict(notRunning)
+		}
+	default:
+		return plan{strategy: v1.RunStrategyHalted, grace: grace}, nil
+	}
+	p, err := m.request(m.stopRequest())
+	p.grace = grace
+	return p, err
+}
+
+// cancelStart returns a plan that removes the requests of a VM that is about to start. KubeVirt refuses this stop, and
+// the VM starts. A VMI that has ended is removed, or the strategy RerunOnFailure would request another start.
+func (m vmWithVMI) cancelStart() (plan, error) {
+	if m.vmi == nil {
+		return plan{}, nil
+	}
+	return m.request(m.stopRequest())
+}
+
+// forcedGrace is the grace period in seconds of a restart that does not wait for the guest. With 0 the launcher would be killed
+// before it reports how the guest ended. KubeVirt's value.
+const forcedGrace int64 = 1
+
+// restart requests that virt-controller stops a VM's VMI and starts another.
+func (a *API) restart(w http.ResponseWriter, r *http.Request) error {
+	options := &v1.RestartOptions{}
+	if err := decode(r, options); err != nil {
+		return err
+	}
+	if grace := options.GracePeriodSeconds; grace != nil {
+		switch {
+		case *grace > 0:
+			return apierrors.NewBadRequest("For force restart, only gracePeriod=0 is supported for now")
+		case *grace < 0:
+			return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
+		}
+	}
+	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) {
+		return decideRestart(m, options.GracePeriodSeconds != nil)
+	})
+}
+
+func decideRestart(m vmWithVMI, force bool) (plan, error) {
+	if m.isConditionTrue(v1.VirtualMachineConditionType(v1.VirtualMachineInstanceVolumesChange)) {
+		return plan{}, m.conflict(recoveryRequired)
+	}
+	strategy, err := m.vm.RunStrategy()
+	if err != nil {
+		return plan{}, err
+	}
+	if strategy == v1.RunStrategyHalted || strategy == v1.RunStrategyOnce {
+		return plan{}, m.conflict("RunStategy %v does not support manual restart requests", strategy) // KubeVirt's spelling
+	}
+	if m.vmi == nil {
+		return plan{}, m.conflict("VM is not running: %v", v1.RunStrategyHalted)
+	}
+	p, err := m.request(m.stopRequest(), v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest})
+	if force {
+		p.grace = ptr.To(forcedGrace)
+	}
+	return p, err
 }
