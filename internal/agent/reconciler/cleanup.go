@@ -71,11 +71,9 @@ func (r *Reconciler) forget(uid types.UID, cache *podCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pods, uid)
-	for _, mount := range cache.starting {
-		mount.stop()
-	}
-	r.Targets.Forget(uid, cache.incoming)
-	r.transfers.Forget(cache.outgoing)
+	cache.earlyMounts.stop()
+	cache.received.forget(r, uid)
+	cache.sent.forget(r)
 	r.pulls.End(uid)
 	r.Connections.Forget(uid)
 	r.Networks.Forget(uid)

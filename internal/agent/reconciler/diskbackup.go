@@ -91,6 +91,16 @@ func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackup
 	return nil
 }
 
+// backupCache is what this process knows about the guest's last backup.
+type backupCache struct {
+	// record is the record that was written last.
+	record backup.Record
+	// imagesUnread is since when it could not be read whether the images of that backup exist, or zero.
+	imagesUnread time.Time
+	// once is the ID of a backup that this process has requested, as long as no request to begin it was lost.
+	once string
+}
+
 // backupRun is the backup in one reconciliation.
 type backupRun struct {
 	reconciler *Reconciler
@@ -120,7 +130,7 @@ func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
 		}
 		err := b.write(ctx, next)
 		if err == nil {
-			b.scope.cache.backupOnce = next.ID
+			b.scope.cache.backup.once = next.ID
 		}
 		return true, err
 	case backup.Write:
@@ -166,7 +176,7 @@ func (b *backupRun) observe(ctx context.Context) error {
 // observeImages reads whether the images exist. As long as that is not known, the backup has not failed. That is limited, because meanwhile
 // the claim stays attached and the guest does not migrate.
 func (b *backupRun) observeImages(ctx context.Context, files []string) (err error) {
-	unread := &b.scope.cache.imagesUnread
+	unread := &b.scope.cache.backup.imagesUnread
 	b.view.Images, err = b.guest.HasImages(ctx, backupPool(b.view.Record.ID), backupDir(b.view.Intent), files)
 	switch {
 	case err == nil:
@@ -235,7 +245,7 @@ func (b *backupRun) write(ctx context.Context, record backup.Record) error {
 	if err := b.guest.RecordBackup(ctx, s.domainName(), record); err != nil {
 		return err
 	}
-	b.view.Record, b.view.Problem, s.cache.backup, s.cache.imagesUnread = record, "", record, time.Time{}
+	b.view.Record, b.view.Problem, s.cache.backup.record, s.cache.backup.imagesUnread = record, "", record, time.Time{}
 	if record.Ended() {
 		if err := b.guest.ForgetPool(ctx, backupPool(record.ID)); err != nil {
 			log.FromContext(ctx).Error(err, "Cannot end the pool of a backup, which is harmless", "backup", record.ID)
@@ -274,7 +284,7 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 		err = b.guest.BeginBackup(ctx, b.scope.domainName(), request)
 	}
 	if err != nil {
-		b.view.Only = b.scope.cache.backupOnce == record.ID
+		b.view.Only = b.scope.cache.backup.once == record.ID
 		return b.refused(err)
 	}
 	record.Stage = backup.Running
@@ -284,7 +294,7 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 // refused notes why libvirt refuses to begin. It returns the error if the guest cannot be reached: then libvirt may begin nevertheless.
 func (b *backupRun) refused(err error) error {
 	if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, hypervisor.ErrNoDomain) {
-		b.scope.cache.backupOnce = ""
+		b.scope.cache.backup.once = ""
 		return err
 	}
 	b.view.Problem = hypervisor.CleanLine(err.Error(), hypervisor.MaxBackupProblem)
@@ -381,8 +391,8 @@ func (s *scope) backsUpTo(volume string) bool {
 
 // backupRecord returns the record of the last backup. What this process has written last does not depend on what the launcher kept.
 func (s *scope) backupRecord() backup.Record {
-	if s.cache.backup.ID != "" {
-		return s.cache.backup
+	if s.cache.backup.record.ID != "" {
+		return s.cache.backup.record
 	}
 	if noted, err := s.domain.DiskBackup(); err == nil && noted != nil {
 		return *noted

@@ -59,10 +59,20 @@ func (r *Reconciler) mountEarly(ctx context.Context, s *scope) {
 			log.FromContext(ctx).V(2).Info("A volume cannot be mounted early", "volume", v.Name, "error", err.Error())
 		}
 	}
-	for name := range s.cache.starting {
+	for name := range s.cache.earlyMounts.byVolume {
 		if !early[name] {
 			s.stopStarting(name)
 		}
+	}
+}
+
+// earlyMounts are the requests about attachment Pods that are being started, by the name of their volume. See mountEarly.
+type earlyMounts struct{ byVolume map[string]*startingMount }
+
+// stop ends all requests. Their outcome no longer matters, because the Pod is gone.
+func (m *earlyMounts) stop() {
+	for _, mount := range m.byVolume {
+		mount.stop()
 	}
 }
 
@@ -73,7 +83,7 @@ func isAttaching(v *v1.VolumeStatus) bool {
 
 // mountStarted mounts the block device of an attachment Pod if it is ready, or else has that done when it is started.
 func (r *Reconciler) mountStarted(ctx context.Context, s *scope, v *v1.VolumeStatus, pod *corev1.Pod) error {
-	known := s.cache.starting[v.Name]
+	known := s.cache.earlyMounts.byVolume[v.Name]
 	if known != nil && known.attachment != pod.UID {
 		s.stopStarting(v.Name)
 		known = nil
@@ -104,7 +114,7 @@ func (r *Reconciler) mountStarted(ctx context.Context, s *scope, v *v1.VolumeSta
 // watching returns how many requests to mount a volume have no outcome yet.
 func (s *scope) watching() int {
 	count := 0
-	for _, mount := range s.cache.starting {
+	for _, mount := range s.cache.earlyMounts.byVolume {
 		if mount.done != nil && len(mount.done) == 0 {
 			count++
 		}
@@ -116,10 +126,10 @@ func (s *scope) watching() int {
 func (r *Reconciler) startMount(ctx context.Context, s *scope, volume string, attachment types.UID) {
 	bounded, stop := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	mount := &startingMount{attachment: attachment, stop: stop, done: make(chan error, 1)}
-	if s.cache.starting == nil {
-		s.cache.starting = map[string]*startingMount{}
+	if s.cache.earlyMounts.byVolume == nil {
+		s.cache.earlyMounts.byVolume = map[string]*startingMount{}
 	}
-	s.cache.starting[volume] = mount
+	s.cache.earlyMounts.byVolume[volume] = mount
 	files, key, done := r.Files(s.pod.UID), s.key, mount.done
 	go func() {
 		defer stop()
@@ -135,7 +145,7 @@ func (r *Reconciler) startMount(ctx context.Context, s *scope, volume string, at
 // stopStarting ends the request about a volume, if there is one. Whether it has mounted the volume is not known, so a volume that is not wanted
 // any more is unmounted as if it had.
 func (s *scope) stopStarting(volume string) {
-	mount := s.cache.starting[volume]
+	mount := s.cache.earlyMounts.byVolume[volume]
 	if mount == nil {
 		return
 	}
@@ -146,7 +156,7 @@ func (s *scope) stopStarting(volume string) {
 		// device then stays until the kubelet has removed the attachment Pod's volume.
 		<-mount.done //nolint:errcheck // with either outcome, the volume may be mounted
 	}
-	delete(s.cache.starting, volume)
+	delete(s.cache.earlyMounts.byVolume, volume)
 	status := vmistatus.FindVolume(&s.vmi.Status, volume)
 	if status != nil && isAttaching(status) && !vmistatus.IsWanted(s.vmi, status) {
 		s.plugging(volume).maybe = mount.attachment

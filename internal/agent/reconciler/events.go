@@ -18,7 +18,7 @@ const messageShuttingDown = "The launcher Pod is being deleted and the guest was
 // shutdownSignaled reports whether the guest was requested to shut down, by this process or, according to the status, by an earlier
 // one.
 func (s *scope) shutdownSignaled() bool {
-	return !s.cache.lastShutdown.IsZero() || isShuttingDown(&s.vmi.Status)
+	return s.cache.shutdown.made() || isShuttingDown(&s.vmi.Status)
 }
 
 func isShuttingDown(status *v1.VirtualMachineInstanceStatus) bool {

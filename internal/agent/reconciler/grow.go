@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,14 @@ type growth struct {
 	retry time.Time
 	// lessRoom is how often the file system had room for less than that.
 	lessRoom int
+}
+
+// growths are the last attempts to grow disks, by their volume as it is mounted.
+type growths struct{ byMount map[mountID]growth }
+
+// forgetOthers forgets the disks of volumes that are not in the status any more: other claims may be plugged by their names.
+func (g *growths) forgetOthers(status *v1.VirtualMachineInstanceStatus) {
+	maps.DeleteFunc(g.byMount, func(id mountID, _ growth) bool { return vmistatus.FindVolume(status, id.volume) == nil })
 }
 
 // after returns the attempt that follows, which has ended with an error or nil.
@@ -86,7 +95,7 @@ type diskGrower interface {
 // fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone, so it also works after the
 // agent was replaced. docs/adr/0051
 func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) error {
-	if s.vmi == nil || s.cache.sizes == nil || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) ||
+	if s.vmi == nil || !s.cache.sizes.read() || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) ||
 		backup.InProgress(&s.vmi.Status) {
 		return nil
 	}
@@ -94,11 +103,11 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 	for i := range s.vmi.Spec.Volumes {
 		volume := &s.vmi.Spec.Volumes[i]
 		target, want := growing(s, volume)
-		if want == 0 || want <= s.cache.sizes[target] {
+		if want == 0 || want <= s.cache.sizes.of(target) {
 			continue
 		}
 		id := s.mountOf(volume)
-		last, tried := s.cache.grown[id]
+		last, tried := s.cache.growths.byMount[id]
 		switch {
 		case tried && last.bytes == want && last.retry.IsZero():
 			continue // The device has not grown with its claim, or the file system still has no room for more.
@@ -112,14 +121,14 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 		}
 		attempt := last.after(want, err, s.now)
 		s.requeueAfter(attempt.retry.Sub(s.now))
-		if s.cache.grown == nil {
-			s.cache.grown = map[mountID]growth{}
+		if s.cache.growths.byMount == nil {
+			s.cache.growths.byMount = map[mountID]growth{}
 		}
-		s.cache.grown[id] = attempt
+		s.cache.growths.byMount[id] = attempt
 		grown = true
 	}
 	if grown {
-		s.cache.sizes = nil
+		s.cache.sizes.forget()
 		measureDisks(ctx, s, disks)
 	}
 	return nil
@@ -150,7 +159,7 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 			return fmt.Errorf("read the size of its device: %w", err)
 		case device == 0:
 			return errors.New("the size of its device is not known")
-		case device <= s.cache.sizes[target]:
+		case device <= s.cache.sizes.of(target):
 			return nil // The device has not grown with its claim.
 		}
 		return disks.GrowDisk(ctx, s.domainName(), target, device)
@@ -170,7 +179,7 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 		return fmt.Errorf("its file system has no %s", launcherpod.DiskImage)
 	}
 	size := media.ImageBytes(claimInfo(s.vmi, volume.Name), image, pool.Available)
-	if size > s.cache.sizes[target] {
+	if size > s.cache.sizes.of(target) {
 		err = disks.GrowDisk(ctx, s.domainName(), target, size)
 	}
 	if err == nil && size < want {

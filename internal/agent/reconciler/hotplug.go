@@ -84,23 +84,27 @@ type plugging struct {
 	next time.Time
 }
 
+// pluggings are what is known about the hotplugged volumes, by their name.
+type pluggings struct{ byVolume map[string]*plugging }
+
 // plugging returns what is known about a volume.
 func (s *scope) plugging(volume string) *plugging {
-	if s.cache.plugged == nil {
-		s.cache.plugged = map[string]*plugging{}
+	known := &s.cache.pluggings
+	if known.byVolume == nil {
+		known.byVolume = map[string]*plugging{}
 	}
-	if s.cache.plugged[volume] == nil {
-		s.cache.plugged[volume] = &plugging{}
+	if known.byVolume[volume] == nil {
+		known.byVolume[volume] = &plugging{}
 	}
-	return s.cache.plugged[volume]
+	return known.byVolume[volume]
 }
 
 // forgetPlugged forgets what is known about volumes that are not in the status any more: others may get their names.
 func (s *scope) forgetPlugged() {
-	maps.DeleteFunc(s.cache.plugged, func(volume string, _ *plugging) bool {
+	maps.DeleteFunc(s.cache.pluggings.byVolume, func(volume string, _ *plugging) bool {
 		return vmistatus.FindVolume(&s.vmi.Status, volume) == nil
 	})
-	maps.DeleteFunc(s.cache.grown, func(id mountID, _ growth) bool { return vmistatus.FindVolume(&s.vmi.Status, id.volume) == nil })
+	s.cache.growths.forgetOthers(&s.vmi.Status)
 }
 
 // isHotplugged reports whether a volume of the spec is not in the launcher Pod from its start.
@@ -380,7 +384,7 @@ func (r *Reconciler) changeDisks(ctx context.Context, s *scope, guest diskPlugge
 		if err := readDomain(ctx, s, guest); err != nil || !s.domain.Active() {
 			return invalid, err
 		}
-		s.cache.sizes = nil
+		s.cache.sizes.forget()
 		measureDisks(ctx, s, guest)
 	}
 	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
@@ -477,7 +481,7 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 			errs = append(errs, err)
 			continue
 		}
-		delete(s.cache.plugged, v.Name)
+		delete(s.cache.pluggings.byVolume, v.Name)
 		v.Phase, v.Reason, v.Target = v1.HotplugVolumeUnMounted, ReasonVolumeUnmounted, ""
 		v.Message = fmt.Sprintf("Volume %s has been unmounted from virt-launcher pod", v.Name)
 	}

@@ -78,6 +78,12 @@ func (s *scope) dumpWaits(v *v1.VolumeStatus) bool {
 	return isForDump(s.vmi, v) && backup.InProgress(&s.vmi.Status)
 }
 
+// memoryDump is a memory dump that this process has announced and not begun.
+type memoryDump struct {
+	// file is the name of its file, or empty if there is none.
+	file string
+}
+
 // announceDump puts the name of the file into the status, unless a backup has to end first.
 func (s *scope) announceDump(v *v1.VolumeStatus) {
 	if s.dumpWaits(v) {
@@ -85,18 +91,18 @@ func (s *scope) announceDump(v *v1.VolumeStatus) {
 		return
 	}
 	claim, now := v.PersistentVolumeClaimInfo.ClaimName, s.now.Truncate(time.Second)
-	s.cache.dump = fmt.Sprintf("%s-%s-%s%s", s.vmi.Name, claim, now.UTC().Format(dumpTime), hypervisor.DumpSuffix)
+	s.cache.dump.file = fmt.Sprintf("%s-%s-%s%s", s.vmi.Name, claim, now.UTC().Format(dumpTime), hypervisor.DumpSuffix)
 	v.Phase, v.Reason = v1.MemoryDumpVolumeInProgress, ReasonDumpInProgress
 	v.Message = fmt.Sprintf("Memory dump Volume %s is attached, getting memory dump", v.Name)
-	v.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: claim, TargetFileName: s.cache.dump, StartTimestamp: ptr.To(metav1.NewTime(now))}
+	v.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: claim, TargetFileName: s.cache.dump.file, StartTimestamp: ptr.To(metav1.NewTime(now))}
 	s.requeueAfter(dumpPoll)
 }
 
 // followDump begins a dump that this process has announced, and reports how one has ended. The other phases wait until then.
 func (r *Reconciler) followDump(ctx context.Context, s *scope, guest memoryDumper, v *v1.VolumeStatus) error {
 	dir, file := launcherpod.UtilityVolumeDir(v.Name), v.MemoryDumpVolume.TargetFileName
-	if s.cache.dump == file {
-		s.cache.dump = ""
+	if s.cache.dump.file == file {
+		s.cache.dump.file = ""
 		if err := guest.BeginMemoryDump(ctx, s.domainName(), dir, file); err != nil {
 			if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, hypervisor.ErrNoDomain) {
 				return fromConnection(err)

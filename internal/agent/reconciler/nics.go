@@ -51,7 +51,7 @@ func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfa
 		return found
 	})
 	if len(changes.Attach)+len(changes.Detach) == 0 {
-		s.cache.unplugged = nil
+		s.cache.releases.requested = nil
 		return nil
 	}
 	err := errors.Join(r.attachInterfaces(ctx, s, guest, changes.Attach), detachInterfaces(ctx, s, guest, changes.Detach))
@@ -112,24 +112,27 @@ func (r *Reconciler) connectInterfaces(ctx context.Context, s *scope, interfaces
 	return collected, nil
 }
 
+// releases are when the guest was last requested to release an interface, by the interface's alias.
+type releases struct{ requested map[string]time.Time }
+
 // detachInterfaces requests that the guest releases interfaces, again until it has done so.
 func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nics []libvirtxml.DomainInterface) error {
 	var errs []error
 	// The guest may have released an interface and got another one of the same name.
-	maps.DeleteFunc(s.cache.unplugged, func(alias string, _ time.Time) bool {
+	maps.DeleteFunc(s.cache.releases.requested, func(alias string, _ time.Time) bool {
 		return !slices.ContainsFunc(nics, func(nic libvirtxml.DomainInterface) bool { return nic.Alias.Name == alias })
 	})
 	for i := range nics {
 		alias := nics[i].Alias.Name
-		last, again := s.cache.unplugged[alias]
+		last, again := s.cache.releases.requested[alias]
 		if wait := last.Add(unplugRetry).Sub(s.now); again && wait > 0 {
 			s.requeueAfter(wait)
 			continue
 		}
-		if s.cache.unplugged == nil {
-			s.cache.unplugged = map[string]time.Time{}
+		if s.cache.releases.requested == nil {
+			s.cache.releases.requested = map[string]time.Time{}
 		}
-		s.cache.unplugged[alias] = s.now
+		s.cache.releases.requested[alias] = s.now
 		s.requeueAfter(unplugRetry)
 		err := guest.DetachInterface(ctx, s.domainName(), alias)
 		switch {

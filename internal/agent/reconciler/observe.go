@@ -38,10 +38,22 @@ func (r *Reconciler) observeGuest(ctx context.Context, s *scope, guest guestObse
 	return nil
 }
 
+// diskSizes are the sizes of the running guest's disks in bytes, by the name of their target.
+type diskSizes struct{ byTarget map[string]uint64 }
+
+// read reports whether the sizes have been read.
+func (d *diskSizes) read() bool { return d.byTarget != nil }
+
+// of returns the size of a disk, or 0 if it is not known.
+func (d *diskSizes) of(target string) uint64 { return d.byTarget[target] }
+
+// forget makes measureDisks read the sizes again.
+func (d *diskSizes) forget() { d.byTarget = nil }
+
 // measureDisks reads the exact sizes of the guest's disks once. A claim has only a rounded size, and a disk that moves to another
 // volume has to keep its own. After a failure the next reconciliation reads them.
 func measureDisks(ctx context.Context, s *scope, disks diskMeter) {
-	if s.cache.sizes != nil || !s.domain.Active() {
+	if s.cache.sizes.read() || !s.domain.Active() {
 		return
 	}
 	sizes, err := disks.DiskSizes(ctx, s.domainName())
@@ -49,5 +61,5 @@ func measureDisks(ctx context.Context, s *scope, disks diskMeter) {
 		log.FromContext(ctx).V(3).Info("Cannot read the sizes of the guest's disks yet", "error", err.Error())
 		return
 	}
-	s.cache.sizes = sizes
+	s.cache.sizes.byTarget = sizes
 }

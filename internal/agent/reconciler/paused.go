@@ -110,6 +110,12 @@ type apiErrorRecoverer interface {
 	ResumeAfter(ctx context.Context, name, reason string) error
 }
 
+// apiErrors is about a guest that libvirt has paused because of an API error.
+type apiErrors struct {
+	// resumed is when resuming the guest was last tried, or zero.
+	resumed time.Time
+}
+
 // recoverFromAPIError resumes a guest that libvirt has paused for a migration, a dump or a snapshot and could not resume: at once, and
 // then for a minute from the time that the condition Paused has. libvirt sets this state only where it would otherwise have resumed the
 // guest, so no other node can run it. A migration of a later start, which SourceState reports, resumes the guest itself.
@@ -121,7 +127,7 @@ func (r *Reconciler) recoverFromAPIError(ctx context.Context, s *scope, guest ap
 	if known != nil && s.now.Sub(known.LastTransitionTime.Time) > apiErrorLimit {
 		return nil
 	}
-	if left := s.cache.resumed.Add(apiErrorRetry).Sub(s.now); left > 0 {
+	if left := s.cache.apiErrors.resumed.Add(apiErrorRetry).Sub(s.now); left > 0 {
 		s.requeueAfter(left)
 		return nil
 	}
@@ -133,7 +139,7 @@ func (r *Reconciler) recoverFromAPIError(ctx context.Context, s *scope, guest ap
 	if state.Job || state.Domain != protocol.SourceRunning {
 		return nil
 	}
-	s.cache.resumed = s.now
+	s.cache.apiErrors.resumed = s.now
 	if err := guest.ResumeAfter(ctx, s.domainName(), hypervisor.PausedAPIError); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot resume a guest that libvirt could not resume either")
 		return nil

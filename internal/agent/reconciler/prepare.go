@@ -72,21 +72,35 @@ func (s *scope) mayStart() bool {
 	return s.vmi == nil || s.vmi.Status.Phase != v1.Running
 }
 
+// preparation is what a Pod's guest needs before it starts.
+type preparation struct {
+	// interfaces and disks are set once they are prepared.
+	interfaces map[string]domain.InterfaceFact
+	disks      *media.Result
+	// tracks reports whether disks have overlays, as far as they can.
+	tracks bool
+	// forwards reports whether all ports are forwarded to the guest.
+	forwards bool
+}
+
+// discard makes the next reconciliation prepare the network and the disks again.
+func (p *preparation) discard() { p.interfaces, p.disks = nil, nil }
+
 // prepareNetwork connects the guest's taps to the Pod's network.
 func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope) error {
 	vmi := s.knownVMI()
 	if vmi == nil || !s.mayStart() {
 		return nil
 	}
-	if s.cache.interfaces == nil {
+	if s.cache.prepared.interfaces == nil {
 		awaited := s.isMigrationTarget()
 		interfaces, err := r.Networks.Ensure(ctx, vmi, s.pod, awaited)
 		if err != nil {
 			return fmt.Errorf("connect the guest's network: %w", err)
 		}
-		s.cache.interfaces, s.cache.forwards = interfaces, !awaited
+		s.cache.prepared.interfaces, s.cache.prepared.forwards = interfaces, !awaited
 	}
-	s.interfaces = s.cache.interfaces
+	s.interfaces = s.cache.prepared.interfaces
 	return nil
 }
 
@@ -98,14 +112,14 @@ func (s *scope) isMigrationTarget() bool {
 
 // forwardPorts forwards to the guest the ports that a migration to this Pod may have used, once for each process of the agent.
 func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
-	if s.vmi == nil || s.incoming != nil || s.cache.forwards || !s.domain.Active() {
+	if s.vmi == nil || s.incoming != nil || s.cache.prepared.forwards || !s.domain.Active() {
 		return nil
 	}
 	return r.attempt(s, "forward ports", reasonSynchronizing, func() error {
 		if err := r.Networks.Forward(ctx, s.vmi, s.pod); err != nil {
 			return fmt.Errorf("forward the migration ports to the guest: %w", err)
 		}
-		s.cache.forwards = true
+		s.cache.prepared.forwards = true
 		return nil
 	})
 }
@@ -130,7 +144,7 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 		return nil
 	}
 	tracks := backup.WantsTracking(&vmi.Status)
-	if s.cache.disks == nil || s.cache.tracks != tracks {
+	if s.cache.prepared.disks == nil || s.cache.prepared.tracks != tracks {
 		disks, err := media.Prepare(ctx, storage, r.Content(s.pod.UID), media.Limits{
 			ReserveBytes:        s.config.MinimumReservePVCBytes,
 			TolerateLessPercent: s.config.PVCTolerateLessSpaceUpToPercent,
@@ -143,10 +157,10 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 				return fromConnection(fmt.Errorf("prepare disks: %w", err))
 			}
 		}
-		s.cache.disks, s.cache.tracks = disks, tracks
+		s.cache.prepared.disks, s.cache.prepared.tracks = disks, tracks
 		s.addUntrackedEvent(disks.Untracked)
 	}
-	s.disks = s.cache.disks
+	s.disks = s.cache.prepared.disks
 	return nil
 }
 
@@ -212,7 +226,7 @@ func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainS
 	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused
 	if err := launcher.Start(ctx, definition, paused); err != nil {
 		// The cause may be in what was prepared, so it is prepared again.
-		s.cache.interfaces, s.cache.disks = nil, nil
+		s.cache.prepared.discard()
 		return fromConnection(err)
 	}
 	s.event(corev1.EventTypeNormal, "Created", "VirtualMachineInstance defined.")
@@ -254,7 +268,7 @@ func (r *Reconciler) describeDevices(
 	}
 	defined, err := launcher.Define(ctx, definition)
 	if err != nil {
-		s.cache.interfaces, s.cache.disks = nil, nil
+		s.cache.prepared.discard()
 		return fromConnection(err)
 	}
 	if err := media.WriteDeviceMetadata(ctx, launcher, r.Content(s.pod.UID), vmi, defined, s.disks); err != nil {
@@ -282,7 +296,7 @@ func (s *scope) fromBuild(err error) error {
 	var invalid *field.Error
 	err = fmt.Errorf("build the domain: %w", err)
 	if errors.Is(err, domain.ErrNotPrepared) && !errors.As(err, &invalid) {
-		s.cache.interfaces, s.cache.disks = nil, nil
+		s.cache.prepared.discard()
 		return err
 	}
 	return &Terminal{Reason: ReasonInvalidDomain, Err: err}

@@ -10,9 +10,15 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
+// realtimePriority reports whether all vCPUs of the guest have the priority that they need.
+type realtimePriority struct{ set bool }
+
+// reset makes the next reconciliation set the priority again.
+func (p *realtimePriority) reset() { p.set = false }
+
 // setRealtime gives the vCPUs of a realtime guest their priority, once for each process of the agent.
 func (r *Reconciler) setRealtime(ctx context.Context, s *scope) error {
-	if s.vmi == nil || !s.domain.Active() || s.cache.realtime {
+	if s.vmi == nil || !s.domain.Active() || s.cache.realtime.set {
 		return nil
 	}
 	vcpus, err := domain.RealtimeVCPUs(s.vmi)
@@ -25,7 +31,7 @@ func (r *Reconciler) setRealtime(ctx context.Context, s *scope) error {
 				return fmt.Errorf("the guest runs without realtime priority: %w", err)
 			}
 		}
-		s.cache.realtime = true
+		s.cache.realtime.set = true
 		return nil
 	})
 }

@@ -10,8 +10,24 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/internal/agent/ratelimit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
+
+// reports limits the writes of the status.
+type reports struct {
+	// writes limits all writes but the unthrottled ones, and guest those that the guest alone causes.
+	writes      *ratelimit.Limiter
+	unthrottled answers
+	guest       guestWriteLimit
+}
+
+func newReports() reports {
+	return reports{
+		guest:  newGuestWriteLimit(),
+		writes: ratelimit.NewLimiter(writeBurst, ratelimit.ExponentialBackoff(writePause, maxWritePause)),
+	}
+}
 
 // report writes the status and records the events. Events about actions are recorded even if the write fails, because the next
 // reconciliation does not repeat the action. Events about changes of the status are recorded only after the write, because the next
@@ -30,7 +46,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, phaseErr error) (dela
 
 // writeStatus computes and writes the status, and adds the events that follow from the change.
 func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) (delay time.Duration, err error) {
-	limit := &s.cache.guestWrites
+	limit := &s.cache.reports.guest
 	if s.domain.Active() {
 		delay, s.delayedReport = limit.delay(s.report(), s.now)
 	}
@@ -38,8 +54,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) 
 	changed := !equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status)
 	var answers bool
 	if changed {
-		postponed := s.cache.writes.Delay(s.now)
-		answers = postponed > 0 && s.cache.answers.allow(&s.before.Status, &s.vmi.Status)
+		postponed := s.cache.reports.writes.Delay(s.now)
+		answers = postponed > 0 && s.cache.reports.unthrottled.allow(&s.before.Status, &s.vmi.Status)
 		if postponed > 0 && !answers {
 			return postponed, nil
 		}
@@ -48,7 +64,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) 
 		}
 	}
 	if changed && !answers {
-		s.cache.writes.Take(s.now)
+		s.cache.reports.writes.Take(s.now)
 	}
 	if s.domain.Active() {
 		limit.written(s.report(), changed, s.now)

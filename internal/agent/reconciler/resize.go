@@ -62,7 +62,7 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 			return err
 		}
 		// The new vCPUs have no priority yet.
-		s.cache.realtime = false
+		s.cache.realtime.reset()
 	}
 	if next.Memory != granted.Memory {
 		err := r.resize(s, ReasonHotPlugMemory, func() error { return requestMemory(ctx, s, guest, uint64(next.Memory)) })

@@ -4,19 +4,15 @@
 package reconciler
 
 import (
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
-	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 )
@@ -88,7 +84,11 @@ func (s *scope) event(kind, reason, message string) {
 // requeueAfter makes the next reconciliation start after a delay, if no event triggers it earlier.
 func (s *scope) requeueAfter(delay time.Duration) { s.requeue = sooner(s.requeue, delay) }
 
-// podCache saves work between reconciliations of a Pod. If it is lost, work is repeated, and nothing else happens.
+// podCache saves work between reconciliations of a Pod. If it is lost, work is repeated, and nothing else happens. It is used only by the
+// reconciliations of the Pod's VMI, of which there is one at a time, and by metrics, which read scraped.
+//
+// Each part belongs to one subject: only the file that declares the part's type uses its fields, and others call its methods.
+// TestPartsOfThePodCache checks that.
 type podCache struct {
 	// key is the VMI's key.
 	key types.NamespacedName
@@ -97,64 +97,36 @@ type podCache struct {
 	// vmi is the VMI as it was read before it was assigned, when it is not in the cache. Nothing that is prepared from it
 	// changes before the start.
 	vmi *v1.VirtualMachineInstance
-	// interfaces and disks are set once they are prepared.
-	interfaces map[string]domain.InterfaceFact
-	disks      *media.Result
-	// tracks reports whether disks have overlays, as far as they can.
-	tracks bool
-	// forwards reports whether all ports are forwarded to the guest.
-	forwards bool
-	// sizes are those of the running guest's disks in bytes, by the name of their target.
-	sizes map[string]uint64
-	// writes limits all writes of the status except answers, and guestWrites those that the guest alone causes.
-	writes      *ratelimit.Limiter
-	answers     answers
-	guestWrites guestWriteLimit
-	// unplugged is when the guest was last requested to release an interface, by the interface's alias.
-	unplugged map[string]time.Time
-	// attempts are the acts that have failed.
+
+	// The start.
+	prepared preparation
+	realtime realtimePriority
 	attempts attempts
-	// grown are the attempts to grow disks, by their volume as it is mounted.
-	grown map[mountID]growth
-	// plugged is what is known about the hotplugged volumes, by their name.
-	plugged map[string]*plugging
-	// starting are the requests about attachment Pods that are being started, by the name of their volume. See mountEarly.
-	starting map[string]*startingMount
-	// recovery is the state of the recovery from an I/O error.
-	recovery recovery
-	// resumed is when resuming the guest was last tried because libvirt could not do it, or zero.
-	resumed time.Time
-	// realtime reports whether the guest's vCPUs have their priority.
-	realtime bool
-	// incoming is the UID of the migration of which the Pod is the target.
-	incoming types.UID
-	// migrated reports whether the guest was migrated to this Pod and everything that the migration needed is removed.
-	migrated bool
-	// outgoing is the UID of the last migration of which the Pod is the source.
-	outgoing types.UID
-	// freeze freezes the guest for snapshots.
+	// Changes of a running guest.
+	sizes       diskSizes
+	growths     growths
+	pluggings   pluggings
+	earlyMounts earlyMounts
+	releases    releases
+	// Jobs.
 	freeze snapshotfreeze.Keeper
-	// backup is the record of a backup that was written last.
-	backup backup.Record
-	// imagesUnread is since when it could not be read whether the images of that backup exist, or zero.
-	imagesUnread time.Time
-	// backupOnce is the ID of a backup that this process has requested, as long as no request to begin it was lost.
-	backupOnce string
-	// dump is the name of the file of a memory dump that is to be begun.
-	dump string
-	// lastShutdown is when the guest was last requested to shut down.
-	lastShutdown time.Time
-	// monitored is the guest if it runs and has metrics. Scrapes read it.
-	monitored atomic.Pointer[guestmetrics.Guest]
-	// waiting is what the guest waits for, or nil. Scrapes read it.
-	waiting atomic.Pointer[guestmetrics.Waiting]
+	backup backupCache
+	dump   memoryDump
+	// Pauses.
+	recovery  recovery
+	apiErrors apiErrors
+	// Migrations.
+	received received
+	sent     sent
+	// The end.
+	shutdown shutdownRequests
+	// What others see.
+	reports reports
+	scraped scraped
 }
 
 func newPodCache(key types.NamespacedName, pod string) *podCache {
-	return &podCache{
-		key: key, pod: pod, guestWrites: newGuestWriteLimit(),
-		writes: ratelimit.NewLimiter(writeBurst, ratelimit.ExponentialBackoff(writePause, maxWritePause)),
-	}
+	return &podCache{key: key, pod: pod, reports: newReports()}
 }
 
 // knownVMI returns the VMI that the Pod was made for, or nil if it is not known.

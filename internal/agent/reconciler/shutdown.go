@@ -26,6 +26,15 @@ const (
 	podGraceMargin = 30 * time.Second
 )
 
+// shutdownRequests are this process's requests that the guest shuts down.
+type shutdownRequests struct {
+	// requested is when the last one was made, or zero.
+	requested time.Time
+}
+
+// made reports whether there was one.
+func (r *shutdownRequests) made() bool { return !r.requested.IsZero() }
+
 // guestStopper stops a guest.
 type guestStopper interface {
 	domainReader
@@ -64,7 +73,7 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope, guest guestStopper)
 		}
 		return readDomainAndWait(ctx, s, guest)
 	}
-	next := s.cache.lastShutdown.Add(shutdownInterval)
+	next := s.cache.shutdown.requested.Add(shutdownInterval)
 	if !s.now.Before(next) {
 		// A paused guest cannot shut down: it is destroyed after its grace period.
 		if s.domain.State == hypervisor.StateRunning {
@@ -72,7 +81,7 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope, guest guestStopper)
 				return fromConnection(err)
 			}
 		}
-		s.cache.lastShutdown = s.now
+		s.cache.shutdown.requested = s.now
 		next = s.now.Add(shutdownInterval)
 	}
 	if err := readDomain(ctx, s, guest); err != nil {

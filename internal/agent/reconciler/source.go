@@ -21,6 +21,15 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
+// sent is the last migration from this Pod.
+type sent struct {
+	// migration is its UID.
+	migration types.UID
+}
+
+// forget forgets the transfer of the migration.
+func (m *sent) forget(r *Reconciler) { r.transfers.Forget(m.migration) }
+
 // migrateSource carries out what package protocol decides for the source of a migration.
 func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
 	if vmistatus.HasEnded(vmi.Status.MigrationState) && s.domain != nil && s.domain.State == hypervisor.StateRunning {
@@ -87,8 +96,8 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 		})
 	case protocol.Transfer:
 		s.event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is migrating.")
-		r.transfers.Forget(s.cache.outgoing)
-		s.cache.outgoing = s.before.Status.MigrationState.MigrationUID
+		r.transfers.Forget(s.cache.sent.migration)
+		s.cache.sent.migration = s.before.Status.MigrationState.MigrationUID
 		r.transfers.StartTransfer(s.before, hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, podspec.ImageDigests(s.pod), s.connection)
 		return nil
 	case protocol.Cancel:

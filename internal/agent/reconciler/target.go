@@ -24,13 +24,24 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
+// received is the migration to this Pod.
+type received struct {
+	// migration is its UID.
+	migration types.UID
+	// finished reports whether the guest was migrated to this Pod and everything that the migration needed is removed.
+	finished bool
+}
+
+// forget forgets the domain that was built for the migration.
+func (m *received) forget(r *Reconciler, pod types.UID) { r.Targets.Forget(pod, m.migration) }
+
 // migrateTarget carries out what package protocol decides for the target of a migration, and reports the guest's state there.
 func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
 	m := vmi.Status.MigrationState
 	if s.incoming == nil && m.TargetNodeDomainReadyTimestamp != nil {
 		// The migration has succeeded; from now on the guest may be paused for other reasons. An earlier process may have stopped between
 		// taking ownership and this, and earlier versions did not report the migration's end.
-		if !s.cache.migrated {
+		if !s.cache.received.finished {
 			r.finishTarget(ctx, s, vmi)
 		}
 		return r.reportTarget(ctx, s, protocol.TargetRunning)
@@ -135,7 +146,7 @@ func (r *Reconciler) reportTarget(ctx context.Context, s *scope, state protocol.
 
 // finishTarget removes what the migration needed.
 func (r *Reconciler) finishTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) {
-	s.cache.migrated = true
+	s.cache.received.finished = true
 	r.Targets.Forget(s.pod.UID, vmi.Status.MigrationState.MigrationUID)
 	r.removeCertificates(ctx, s)
 }
@@ -179,7 +190,7 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: address, Domain: text, Digests: podspec.ImageDigests(s.pod),
 		Plain: migration.IsPlain(state.VMIMConfigurationOptions),
 	})
-	s.cache.incoming = state.MigrationUID
+	s.cache.received.migration = state.MigrationUID
 	if err := r.publishTarget(ctx, s); err != nil {
 		return err
 	}

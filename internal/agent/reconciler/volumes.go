@@ -33,7 +33,7 @@ func setVolumes(s *scope) {
 				continue
 			}
 			v.Target = diskTarget(s.domain.XML, domain.DiskAlias(v.Name))
-			if size := s.cache.sizes[v.Target]; size > 0 && size <= math.MaxInt64 {
+			if size := s.cache.sizes.of(v.Target); size > 0 && size <= math.MaxInt64 {
 				v.Size = int64(size)
 			}
 			list = append(list, *v)
@@ -49,7 +49,7 @@ func setVolumes(s *scope) {
 		if target := diskTarget(s.domain.XML, domain.DiskAlias(name)); target != "" {
 			status.Target = target
 		}
-		switch size := s.cache.sizes[status.Target]; {
+		switch size := s.cache.sizes.of(status.Target); {
 		case size > 0 && size <= math.MaxInt64:
 			status.Size = int64(size)
 		case s.disks != nil && s.disks.Disks[name].CapacityBytes > 0:
