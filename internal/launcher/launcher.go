@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package launcher is PID 1 of a VM's Pod. It starts libvirtd, watches the one domain that the node agent defines there, serves
+// DHCP to the guest, copies the guest's console to the container that logs it, shuts the guest down on SIGTERM, and exits with
+// the guest's outcome. It is no client of the API server.
 package launcher
 
 import (
@@ -8,9 +11,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -198,6 +206,106 @@ func writeOutcome(file string, outcome launcherpod.Outcome) error {
 	}
 	if err := os.WriteFile(file, append(line, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the outcome %s: %w", outcome.Reason, err)
+	}
+	return nil
+}
+
+// NewLogHandler returns a handler that logs JSON lines in the format of the other components. logr's verbosity n is slog's level -n.
+func NewLogHandler(w io.Writer, level slog.Level) slog.Handler {
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) > 0 {
+			return a
+		}
+		switch a.Key {
+		case slog.TimeKey:
+			return slog.String("ts", a.Value.Time().UTC().Format(time.RFC3339Nano))
+		case slog.LevelKey:
+			return slog.String("level", levelName(a.Value))
+		case "err":
+			a.Key = "error"
+		}
+		return a
+	}})
+}
+
+func levelName(value slog.Value) string {
+	level, ok := value.Any().(slog.Level)
+	if ok && level < slog.LevelInfo {
+		return "debug"
+	}
+	return strings.ToLower(value.String())
+}
+
+// Options are the launcher's options, from its command line.
+type Options struct {
+	// Namespace and Name are the VMI's.
+	Namespace string
+	Name      string
+	// UID is the VMI's UID.
+	UID string
+	// Subdomain is the VMI's subdomain, for the guest's search list; empty if it has none.
+	Subdomain string
+	// GracePeriod is how long a guest may take to shut down before it is destroyed.
+	GracePeriod time.Duration
+	// Interfaces are the guest's interfaces that are served by DHCP.
+	Interfaces []dhcp.Interface
+	// LibvirtLogFilters are libvirtd's log filters. Empty means that it logs warnings and errors.
+	LibvirtLogFilters string
+	// TerminationLog is the file for the outcome.
+	TerminationLog string
+}
+
+// Validate returns an error if an option is missing or invalid.
+func (o Options) Validate() error {
+	switch {
+	case o.Name == "":
+		return errors.New("--name is missing: name the VirtualMachineInstance")
+	case o.Namespace == "":
+		return errors.New("--namespace is missing: name the VirtualMachineInstance's namespace")
+	case o.GracePeriod < 0:
+		return fmt.Errorf("--grace-period-seconds is %d: it must be 0 or more", int(o.GracePeriod.Seconds()))
+	}
+	return nil
+}
+
+// Directories in the Pod's runtime volume. libvirtd in session mode gets its directories from these variables.
+var (
+	homeDir    = filepath.Join(launcherpod.RuntimeDir, "home")
+	xdgRuntime = filepath.Join(launcherpod.RuntimeDir, "run")
+	xdgConfig  = filepath.Join(launcherpod.RuntimeDir, "config")
+	xdgCache   = filepath.Join(launcherpod.RuntimeDir, "cache")
+	tempDir    = filepath.Join(launcherpod.RuntimeDir, "tmp")
+)
+
+// Files of the launcher image.
+const (
+	libvirtdBinary = "/usr/sbin/libvirtd"
+	shareDir       = "/usr/share/vireo/libvirt"
+	libvirtdConfig = shareDir + "/libvirtd.conf"
+	qemuConfig     = shareDir + "/qemu.conf"
+	swtpmConfig    = "/usr/share/vireo/swtpm/swtpm_setup.conf"
+	resolvConf     = "/etc/resolv.conf"
+)
+
+// SetNoNewPrivs ensures that this process and its children never gain privileges, whatever programs they run. A launcher's
+// container has this setting from its manifest. The container that reads the node's capabilities is privileged, so that it can
+// open /dev/kvm, and its manifest must not have the setting. Call it first: it executes the program again.
+func SetNoNewPrivs() error {
+	given, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("read no_new_privs: %w", err)
+	}
+	if given == 1 {
+		return nil
+	}
+	// It is an attribute of a thread, which is preserved if the thread executes a program.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	if err := unix.Exec("/proc/self/exe", os.Args, os.Environ()); err != nil {
+		return fmt.Errorf("execute the program again with no_new_privs: %w", err)
 	}
 	return nil
 }

@@ -4,12 +4,16 @@
 package launcher
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -166,4 +170,136 @@ func qemuPID(domain string) int {
 		return 0
 	}
 	return pid
+}
+
+// harmlessLine is a line of libvirtd's log that is expected and harmless, identified by its begin and end: a guest may influence
+// the text in between.
+type harmlessLine struct {
+	level, begin, end string
+	// why is the reason why it is harmless.
+	why string
+}
+
+// harmlessLines are omitted from the Pod's log unless it is verbose.
+var harmlessLines = []harmlessLine{
+	{"info", "libvirt version: ", "", "the preamble of the first message; the version is that of the image"},
+	{"info", "hostname: ", "", "the preamble of the first message; it is the Pod's name"},
+	{"error", "virNetSocketReadWire:", " : End of file while reading data: Input/output error",
+		"a client has closed its connection, as the node agent does after every stream, and a probe when it has finished"},
+	{"error", "virHostCPUGetCPUID:", " : Unable to open /dev/kvm: No such file or directory",
+		"under emulation there is no /dev/kvm; a guest that needs it fails to start with an error of its own"},
+	{"warning", "qemuTPMVirCommandSwtpmAddTPMState:", " : This swtpm version doesn't support explicit locking",
+		"it locks a TPM's state by itself; explicit locking is for a state that two hosts share"},
+	{"warning", "qemuDomainObjTaintMsg:", " is tainted: custom-ga-command",
+		"the node agent uses guest agent commands for which libvirt has no call"},
+}
+
+// isHarmless reports whether a line of libvirtd's log is one of harmlessLines. A line looks like
+// "2026-01-02 03:04:05.678+0000: 22: error : function:1467 : text".
+func isHarmless(line []byte) bool {
+	_, rest, _ := strings.Cut(string(line), ": ")
+	thread, rest, _ := strings.Cut(rest, ": ")
+	if _, err := strconv.Atoi(thread); err != nil {
+		return false
+	}
+	level, text, found := strings.Cut(strings.TrimRight(rest, "\r\n"), " : ")
+	if !found {
+		return false
+	}
+	for _, known := range harmlessLines {
+		if level == known.level && strings.HasPrefix(text, known.begin) && strings.HasSuffix(text, known.end) {
+			return true
+		}
+	}
+	return false
+}
+
+// logFilter matches one of libvirtd's log filters: the lowest priority, and a part of or a pattern for the name of a source.
+var logFilter = regexp.MustCompile(`^[1-4]:[^:\s]+$`)
+
+// logEnvironment returns the environment with which libvirtd logs what passes the filters. It has precedence over libvirtd's
+// configuration. libvirtd does not start with malformed filters.
+func logEnvironment(filters string) ([]string, error) {
+	fields := strings.Fields(filters)
+	for _, filter := range fields {
+		if !logFilter.MatchString(filter) {
+			return nil, fmt.Errorf("%q is no log filter of libvirt's: give PRIORITY:NAME, the priority from 1 (debug) to 4 (error)", filter)
+		}
+	}
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	return []string{"LIBVIRT_LOG_FILTERS=" + strings.Join(fields, " "), "LIBVIRT_LOG_OUTPUTS=1:stderr"}, nil
+}
+
+// maxLine is the longest line that is checked. A longer one is copied in parts.
+const maxLine = 4096
+
+// relayLog copies libvirtd's log until its end. It continues to read if it cannot write, because the container runtime restarts:
+// libvirtd must not block or terminate.
+func relayLog(w io.Writer, r io.Reader, verbose bool) {
+	reader := bufio.NewReaderSize(r, maxLine)
+	whole := true // The next part is the start of a line.
+	for {
+		line, err := reader.ReadSlice('\n')
+		if len(line) > 0 && (verbose || !whole || errors.Is(err, bufio.ErrBufferFull) || !isHarmless(line)) {
+			_, _ = w.Write(line)
+		}
+		whole = bytes.HasSuffix(line, []byte("\n"))
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
+
+// machineType is the machine type whose capabilities are reported: the default of the architecture.
+const machineType = "q35"
+
+// WriteCapabilities starts libvirtd as for a VM and writes its capabilities on this node to capabilities.xml and
+// domcapabilities.xml in a directory. It is run by an init container of the node agent with the launcher image, since they depend
+// on libvirt and QEMU of that image.
+func WriteCapabilities(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	log := logr.FromContextOrDiscard(ctx)
+	children := reaper.New()
+	go children.Run(ctx)
+	if err := prepare(log); err != nil {
+		return err
+	}
+	libvirtd, err := startLibvirtd(log, children, "")
+	if err != nil {
+		return fmt.Errorf("start libvirtd: %w", err)
+	}
+	defer stopLibvirtd(log, libvirtd)
+	client, err := connect(ctx, launcherpod.LibvirtSocket)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return saveCapabilities(ctx, client, dir)
+}
+
+// capabilitySource is the part of libvirtd that reports capabilities.
+type capabilitySource interface {
+	Capabilities(ctx context.Context) (string, error)
+	DomainCapabilities(ctx context.Context, machine string) (string, error)
+}
+
+// saveCapabilities writes the files when it has read both: an incomplete report could not be recognized.
+func saveCapabilities(ctx context.Context, source capabilitySource, dir string) error {
+	host, err := source.Capabilities(ctx)
+	if err != nil {
+		return fmt.Errorf("read the host's capabilities from libvirtd: %w", err)
+	}
+	domain, err := source.DomainCapabilities(ctx, machineType)
+	if err != nil {
+		return fmt.Errorf("read the capabilities of %s from libvirtd: %w", machineType, err)
+	}
+	for name, text := range map[string]string{"capabilities.xml": host, "domcapabilities.xml": domain} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // for the agent, which is another user
+			return fmt.Errorf("write the node's capabilities: %w", err)
+		}
+	}
+	return nil
 }
