@@ -8,12 +8,16 @@ package tail
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/imagesize"
 )
 
 // bufferSize is how much is copied at once. A Linux pipe holds four times as much.
@@ -159,4 +163,116 @@ func finish(pipe *os.File, out io.Writer, drained <-chan error) error {
 		return nil
 	}
 	return err
+}
+
+// imageMode is the mode of new disk images: QEMU's user reads and writes them, and a group that the file system may have.
+const imageMode = 0o660
+
+// CreateImage creates a sparse disk image if there is none. The arguments are its path, the size of the disk, the bytes to keep free on
+// the file system, and by how many percent the image may be smaller. An empty file is an image whose creation was interrupted.
+func CreateImage(path string, arguments []string) error {
+	if len(arguments) != 3 {
+		return fmt.Errorf("create %s: want SIZE RESERVE PERCENT, got %q", path, arguments)
+	}
+	numbers := [3]uint64{}
+	for i, argument := range arguments {
+		n, err := strconv.ParseUint(argument, 10, 63)
+		if err != nil {
+			return fmt.Errorf("create %s: %w", path, err)
+		}
+		numbers[i] = n
+	}
+	// Never what a link leads to, and without waiting for the other end of a pipe.
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, imageMode)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var file unix.Stat_t
+	if err := unix.Fstat(fd, &file); err != nil {
+		return fmt.Errorf("fstat %s: %w", path, err)
+	}
+	if file.Mode&unix.S_IFMT != unix.S_IFREG || file.Size > 0 {
+		return nil
+	}
+	var system unix.Statfs_t
+	if err := unix.Fstatfs(fd, &system); err != nil {
+		return fmt.Errorf("fstatfs %s: %w", path, err)
+	}
+	size, err := imagesize.Of(numbers[0], system.Bavail*uint64(system.Bsize), numbers[1], int(min(numbers[2], 100)))
+	if err != nil {
+		return fmt.Errorf("create %s: %w", path, err)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return fmt.Errorf("truncate %s to %d bytes: %w", path, size, err)
+	}
+	return nil
+}
+
+// presenceSuffix is appended to the name of the pipe for the name of virt-launcher's socket.
+const presenceSuffix = ".launcher"
+
+// Presence is a socket on which virt-launcher listens but never accepts. A connection to it is closed when virt-launcher exits,
+// for whatever reason, and even if other processes have the pipe open.
+type Presence struct{ fd int }
+
+// Announce announces this process as the writer of the pipe. Call it before opening the pipe.
+func Announce(path string) (*Presence, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("create a socket: %w", err)
+	}
+	p := &Presence{fd}
+	if err := p.listen(path + presenceSuffix); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("listen at %s: %w", path+presenceSuffix, err)
+	}
+	return p, nil
+}
+
+// listen renames the socket to its final name once it listens. So if a socket of that name does not listen, its process has exited.
+func (p *Presence) listen(name string) error {
+	unfinished := name + ".new"
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := unix.Bind(p.fd, &unix.SockaddrUnix{Name: unfinished}); err != nil {
+		return err
+	}
+	if err := unix.Listen(p.fd, unix.SOMAXCONN); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, name)
+}
+
+// Close closes the socket, as the exit of the process does.
+func (p *Presence) Close() { _ = unix.Close(p.fd) }
+
+// launcherExit returns a channel that is closed when the process that has announced itself has ended, or nil if there was none.
+func launcherExit(path string) <-chan struct{} {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	ended := make(chan struct{})
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path + presenceSuffix})
+	if err == nil {
+		err = unix.SetNonblock(fd, false)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		if errors.Is(err, unix.ECONNREFUSED) {
+			close(ended)
+			return ended
+		}
+		return nil
+	}
+	go func() {
+		defer close(ended)
+		defer func() { _ = unix.Close(fd) }()
+		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
+			_, err = unix.Read(fd, make([]byte, 1))
+		}
+	}()
+	return ended
 }
