@@ -7,10 +7,12 @@
 package launcherpod
 
 import (
+	"crypto/sha1" //nolint:gosec // see InstanceID
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
@@ -246,3 +248,142 @@ const (
 	LogDefined   = "The domain is defined"
 	LogGuestRuns = "The guest runs"
 )
+
+// Before a guest is frozen, that is recorded in the metadata of its running domain: it has to be thawed in time even if the process
+// that froze it does not run any more.
+const (
+	// FreezeURI is the XML namespace of the record, FreezePrefix its prefix, FreezeTag its element.
+	FreezeURI    = "https://github.com/vireo-project/vireo/freeze"
+	FreezePrefix = "vireo"
+	FreezeTag    = "frozen"
+)
+
+// FreezerBinary freezes and thaws the guest from inside the Pod, for the hooks of backup tools. KubeVirt's path.
+const FreezerBinary = "/usr/bin/virt-freezer"
+
+// FreezeNote is the element with the time until which the guest may be frozen. Zero means until a request to thaw it.
+func FreezeNote(thaw time.Time) string {
+	if thaw.IsZero() {
+		return "<" + FreezeTag + "/>"
+	}
+	return "<" + FreezeTag + " thaw='" + thaw.UTC().Format(time.RFC3339) + "'/>"
+}
+
+// An attachment Pod has the claim of one hotplugged volume, so that the kubelet attaches it to the node of the launcher Pod.
+const (
+	// AttachmentLabelValue is the value of the label kubevirt.io on an attachment Pod. KubeVirt's.
+	AttachmentLabelValue = "hotplug-disk"
+	// AttachmentUserAnnotation is on an attachment Pod and contains the UID of the VMI that it is for. KubeVirt has no label for it: the
+	// label kubevirt.io/created-by is for launcher Pods, which others find by it.
+	AttachmentUserAnnotation = "kubevirt.io/hotplug-vmi-uid"
+	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
+	AttachmentContainer = layout.AttachmentContainer
+	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.
+	AttachmentPrefix = "hp-volume-"
+	// HoldArgument makes TailBinary wait until it is stopped. If the path of a disk image follows, with the size of the disk, the bytes
+	// to keep free on the file system, and by how many percent the image may be smaller, it creates the image first unless there is one.
+	// KubeVirt's attachment Pods serve a socket.
+	HoldArgument = "--hold"
+	// AttachmentDevicesDir has a directory per volume with the device of a claim with volumeMode Block. KubeVirt's path.
+	AttachmentDevicesDir = "/path"
+)
+
+// AttachmentDevice is the path in the attachment Pod of a claim with volumeMode Block. KubeVirt's path.
+func AttachmentDevice(volume, claimUID string) string {
+	return path.Join(AttachmentDevicesDir, volume, claimUID)
+}
+
+// AttachmentDir is the directory in the attachment Pod where a claim with a file system is mounted. KubeVirt's path, unless the image
+// has a directory of that name.
+func AttachmentDir(volume string) string {
+	switch volume {
+	case "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "path", "proc", "root", "run", "sbin", "srv", "sys",
+		"tmp", "usr", "var":
+		return path.Join(AttachmentDevicesDir, volume)
+	}
+	return path.Join("/", volume)
+}
+
+const (
+	// HotplugDisksVolume is the emptyDir into which hotplugged volumes are mounted. KubeVirt's name.
+	HotplugDisksVolume = layout.HotplugDisksVolume
+	// HotplugDisksDir is where HotplugDisksVolume is mounted. KubeVirt's path.
+	HotplugDisksDir = layout.HotplugDisksDir
+)
+
+// AttachmentPod returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that a stale cache
+// cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can check for which launcher one was made.
+func AttachmentPod(launcher, volume string) string { return layout.AttachmentPod(launcher, volume) }
+
+// HotplugDisk is the path of a hotplugged volume in the launcher Pod.
+func HotplugDisk(volume string, block bool) string {
+	return layout.HotplugDisksDir + "/" + layout.HotplugDiskName(volume, block)
+}
+
+const (
+	// maxInstanceID is the length of a DNS label (RFC 1035).
+	maxInstanceID = 63
+	// instanceHashLength is the number of digits of the hash at the end of a shortened name.
+	instanceHashLength = 8
+)
+
+// InstanceID is the value of the label vmi.kubevirt.io/id of the Pod of a VMI: the name of the VMI, or the start of a long
+// name and a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
+func InstanceID(name string) string {
+	if len(name) <= maxInstanceID {
+		return name
+	}
+	sum := sha1.Sum([]byte(name)) //nolint:gosec // KubeVirt's hash; it distinguishes names and protects nothing
+	return name[:maxInstanceID-instanceHashLength-1] + "-" + hex.EncodeToString(sum[:])[:instanceHashLength]
+}
+
+// Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code reports whether the guest
+// succeeded (0) or failed; the outcome says why. A hostile guest may control the launcher: readers cap the size, and use the
+// outcome for this VMI only.
+type Outcome struct {
+	// Reason is one of the Outcome constants.
+	Reason string `json:"reason"`
+	// Message explains the reason to users.
+	Message string `json:"message"`
+	// Stopped reports whether the launcher was requested to stop before the guest ended.
+	Stopped bool `json:"stopped,omitempty"`
+}
+
+// Reasons of an Outcome.
+const (
+	// OutcomeShutdown means that the guest powered off, by itself or on request.
+	OutcomeShutdown = "GuestShutdown"
+	// OutcomeMigrated means that libvirt has migrated the guest to another Pod: it can never run in this one again.
+	OutcomeMigrated = "GuestMigrated"
+	// OutcomeDestroyed means that the guest was requested to shut down and was destroyed when its grace period ended.
+	OutcomeDestroyed = "GracePeriodExpired"
+	// OutcomeNotStarted means that the launcher was stopped before any guest ran.
+	OutcomeNotStarted = "NotStarted"
+	// OutcomeCrashed means that QEMU exited without a request to stop.
+	OutcomeCrashed = "GuestCrashed"
+	// OutcomePanicked means that the guest's kernel panicked.
+	OutcomePanicked = "GuestPanicked"
+	// OutcomeKilled means that the domain was destroyed without a request to stop it.
+	OutcomeKilled = "GuestDestroyed"
+	// OutcomeLibvirtFailed means that libvirtd exited or never became ready.
+	OutcomeLibvirtFailed = "LibvirtFailed"
+	// OutcomeInternal means that virt-launcher could not do its work.
+	OutcomeInternal = "LauncherFailed"
+)
+
+// While an annotation of the VMI pauses probes by guestAgentPing, that is recorded in the metadata of its running domain: the kubelet
+// runs the probe as a process in the Pod, which can query libvirtd only.
+const (
+	// ProbesURI is the XML namespace of the record, ProbesPrefix its prefix, ProbesTag its element.
+	ProbesURI    = "https://github.com/vireo-project/vireo/probes"
+	ProbesPrefix = "probes"
+	ProbesTag    = "paused"
+	// ProbesNote is the element that marks probes as paused.
+	ProbesNote = "<" + ProbesTag + "/>"
+)
+
+// utilityVolumesDir is where volumes that are no disks are mounted while the guest runs. KubeVirt's path.
+const utilityVolumesDir = "/var/run/kubevirt/hotplug-disks"
+
+// UtilityVolumeDir is where the file system of a utility volume is mounted.
+func UtilityVolumeDir(volume string) string { return path.Join(utilityVolumesDir, volume) }
