@@ -12,8 +12,10 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"embed"
 	"errors"
 	"fmt"
+	"html/template"
 	"io/fs"
 	"net"
 	"net/http"
@@ -161,4 +163,38 @@ func reason(err error) string {
 		text = strings.ToValidUTF8(text[:maxReason], "")
 	}
 	return text
+}
+
+// embedded contains the page, and the libraries that hack/web-assets.sh copies to assets.
+//
+//go:embed page assets
+var embedded embed.FS
+
+// ErrNoAssets reports that virtctl was built without the page's libraries.
+var ErrNoAssets = errors.New("this virtctl was built without noVNC and xterm.js, which --web shows.\n" +
+	"Build it with them: apt-get install novnc node-xterm && make virtctl\n" +
+	"Until then: vnc --proxy-only for a viewer of your own, and the command console")
+
+// required contains files without which the page does not work.
+var required = []string{"assets/novnc/core/rfb.js", "assets/xterm/xterm.js", "assets/xterm/xterm.css"}
+
+// Assets returns the page's files.
+func Assets() (fs.FS, error) {
+	for _, name := range required {
+		if _, err := fs.Stat(embedded, name); err != nil {
+			return nil, ErrNoAssets
+		}
+	}
+	return embedded, nil
+}
+
+// page serves the page with the guest's name.
+func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+	page, err := template.ParseFS(s.Assets, "page/index.html")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_ = page.Execute(w, struct{ Title string }{s.Title})
 }
