@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package clusterconfig resolves the KubeVirt object to a Config with all defaults. All components read the cluster's
+// configuration only through it, so that they agree on the meaning of an empty field.
+//
+// FromKubeVirt resolves one object. A Store follows the object of the install namespace.
 package clusterconfig
 
 import (
 	"crypto/tls"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -242,4 +249,163 @@ func defaultObsoleteCPUModels() map[string]bool {
 		obsolete[m] = true
 	}
 	return obsolete
+}
+
+// Image returns an image with the registry and the tag that a KubeVirt object specifies.
+func Image(image string, spec *v1.KubeVirtSpec) string {
+	return imageRef(image, spec.ImageRegistry, spec.ImageTag)
+}
+
+// Certificates are the lifetimes of certificates, and how long before their expiry they are renewed.
+type Certificates struct {
+	CADuration, CARenewBefore         time.Duration
+	ServerDuration, ServerRenewBefore time.Duration
+}
+
+// renewFraction sets when certificates are renewed by default: when 1/renewFraction of their lifetime is left.
+const renewFraction = 5
+
+// Shorter lifetimes are raised to these.
+const (
+	// leastLifetime is the least lifetime of a certificate. Shorter ones would be renewed without a pause.
+	leastLifetime = time.Minute
+	// leastOverlap is the least CARenewBefore. A CA signs when half of it is over, and has to be trusted everywhere then. The kubelet
+	// updates a mounted ConfigMap when it synchronizes the Pod, which is every 60 to 90 s.
+	// Source: kubernetes pkg/kubelet/pod_workers.go, completeWork; the default of syncFrequency in the KubeletConfiguration.
+	leastOverlap = 4 * time.Minute
+	// leastAuthority is the least lifetime of a CA. It is a third of that old when it signs, and signs for another third.
+	leastAuthority = 6 * time.Minute
+)
+
+// lifetimeFields are the fields of one kind of certificate. The deprecated ones win, as in KubeVirt.
+type lifetimeFields struct {
+	duration, renewBefore         *metav1.Duration
+	durationPath, renewBeforePath *field.Path
+}
+
+func (p *parser) certificates(s *v1.KubeVirtSelfSignConfiguration, path *field.Path) {
+	if old := s.CARotateInterval != nil || s.CertRotateInterval != nil || s.CAOverlapInterval != nil; old && (s.CA != nil || s.Server != nil) {
+		p.errs = append(p.errs, field.Forbidden(path, "caRotateInterval, certRotateInterval and caOverlapInterval are deprecated and "+
+			"conflict with CertConfig defined rotation parameters. Keep ca and server."))
+	}
+	c := &p.config.Certificates
+	p.lifetime(lifetimesOf(s.CA, path.Child("ca")).override(s.CARotateInterval, path.Child("caRotateInterval"),
+		s.CAOverlapInterval, path.Child("caOverlapInterval")), &c.CADuration, &c.CARenewBefore)
+	c.CADuration, c.CARenewBefore = max(c.CADuration, leastAuthority), max(c.CARenewBefore, leastOverlap)
+	server := lifetimesOf(s.Server, path.Child("server")).override(s.CertRotateInterval, path.Child("certRotateInterval"), nil, nil)
+	p.lifetime(server, &c.ServerDuration, &c.ServerRenewBefore)
+	if c.ServerDuration > c.CADuration {
+		p.errs = append(p.errs, field.Invalid(server.durationPath, c.ServerDuration.String(),
+			fmt.Sprintf("Certificate duration cannot exceed CA, which lasts %s", c.CADuration)))
+		c.ServerDuration, c.ServerRenewBefore = c.CADuration, c.CADuration/renewFraction
+	}
+}
+
+func lifetimesOf(s *v1.CertConfig, path *field.Path) lifetimeFields {
+	f := lifetimeFields{durationPath: path.Child("duration"), renewBeforePath: path.Child("renewBefore")}
+	if s != nil {
+		f.duration, f.renewBefore = s.Duration, s.RenewBefore
+	}
+	return f
+}
+
+// override returns the fields with those that are set in place of their successors.
+func (f lifetimeFields) override(duration *metav1.Duration, durationPath *field.Path, renewBefore *metav1.Duration, renewBeforePath *field.Path) lifetimeFields {
+	if duration != nil {
+		f.duration, f.durationPath = duration, durationPath
+	}
+	if renewBefore != nil {
+		f.renewBefore, f.renewBeforePath = renewBefore, renewBeforePath
+	}
+	return f
+}
+
+// lifetime sets a lifetime and when to renew. An invalid duration keeps its default, an invalid renewBefore is a fifth of the
+// duration.
+func (p *parser) lifetime(f lifetimeFields, duration, renew *time.Duration) {
+	if d := f.duration; d != nil && d.Duration <= 0 {
+		p.errs = append(p.errs, field.Invalid(f.durationPath, d.Duration.String(), "must be greater than 0"))
+	} else if d != nil {
+		*duration = max(d.Duration, leastLifetime)
+	}
+	*renew = *duration / renewFraction
+	r := f.renewBefore
+	switch {
+	case r == nil:
+	case r.Duration > *duration:
+		p.errs = append(p.errs, field.Invalid(f.renewBeforePath, r.Duration.String(),
+			fmt.Sprintf("RenewBefore cannot exceed Duration, which is %s", *duration)))
+	case r.Duration <= 0 || r.Duration == *duration:
+		// KubeVirt accepts both, but 0 would renew after the expiry, and the duration permanently. Admission warns.
+	default:
+		*renew = r.Duration
+	}
+}
+
+// RateLimit is the rate of a component's requests to the API server.
+type RateLimit struct {
+	// QPS is the number of requests per second that the component may send for long.
+	QPS float32
+	// Burst is the number of requests that it may send at once.
+	Burst int
+}
+
+// RateLimits are the rates of each component. Webhook is that of the webhooks, which run in virt-controller.
+type RateLimits struct{ API, Webhook, Controller, Handler RateLimit }
+
+// defaultRateLimits returns KubeVirt's, but for an agent: it sends the requests for all guests of its node (ADR 46). Source:
+// kubevirt/kubevirt pkg/virt-config, DefaultVirt*QPS and DefaultVirt*Burst.
+func defaultRateLimits() RateLimits {
+	usual := RateLimit{QPS: 200, Burst: 400}
+	return RateLimits{API: usual, Webhook: usual, Controller: usual, Handler: usual}
+}
+
+func (p *parser) rateLimits(s *v1.KubeVirtConfiguration, path *field.Path) {
+	limits := &p.config.RateLimits
+	p.rateLimit(&limits.API, s.APIConfiguration, path.Child("apiConfiguration"))
+	p.rateLimit(&limits.Webhook, s.WebhookConfiguration, path.Child("webhookConfiguration"))
+	p.rateLimit(&limits.Controller, s.ControllerConfiguration, path.Child("controllerConfiguration"))
+	p.rateLimit(&limits.Handler, s.HandlerConfiguration, path.Child("handlerConfiguration"))
+}
+
+// rateLimit sets the rate of a component. Zero means that the field is empty: nothing could be sent.
+func (p *parser) rateLimit(limit *RateLimit, s *v1.ReloadableComponentConfiguration, path *field.Path) {
+	if s == nil || s.RestClient == nil || s.RestClient.RateLimiter == nil || s.RestClient.RateLimiter.TokenBucketRateLimiter == nil {
+		return
+	}
+	bucket, path := s.RestClient.RateLimiter.TokenBucketRateLimiter, path.Child("restClient", "rateLimiter", "tokenBucketRateLimiter")
+	switch qps := bucket.QPS; {
+	case qps < 0:
+		p.errs = append(p.errs, field.Invalid(path.Child("qps"), qps, "must be greater than 0"))
+	case qps > 0:
+		limit.QPS = qps
+	}
+	p.set(&limit.Burst, bucket.Burst, 1, 1<<30, path.Child("burst"))
+}
+
+// Pods returns the part of the configuration that launcher Pods depend on. KubeVirt's log levels start at 2, the launcher's at 0.
+func (c Config) Pods() podspec.Config {
+	return podspec.Config{
+		LauncherImage:                      c.Images.Launcher,
+		ImagePullPolicy:                    c.LauncherPullPolicy,
+		Seccomp:                            c.LauncherSeccomp,
+		RuntimeClass:                       c.DefaultRuntimeClass,
+		Verbosity:                          c.Verbosity.Launcher - min(c.Verbosity.Launcher, DefaultVerbosity),
+		UseEmulation:                       c.UseEmulation,
+		DefaultArchitecture:                c.DefaultArchitecture,
+		CPUAllocationRatio:                 c.CPUAllocationRatio,
+		CPURequest:                         c.CPURequest,
+		MemoryOvercommit:                   c.MemoryOvercommit,
+		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
+		HotplugVolumes:                     c.HotplugVolumes,
+		HotplugResources:                   c.HotplugResources,
+		ImageReserveBytes:                  c.MinimumReservePVCBytes,
+		ImageTolerateLessPercent:           c.PVCTolerateLessSpaceUpToPercent,
+		ConsoleLogResources:                c.ConsoleLogResources,
+		RestartsContainers:                 c.RestartsContainers,
+		SkipBackupHooks:                    c.SkipBackupHooks,
+		Live:                               c.LiveMetadata,
+		NodeSelectors:                      c.NodeSelectors,
+		MigrationNetwork:                   c.MigrationNetwork,
+	}
 }

@@ -4,9 +4,14 @@
 package clusterconfig
 
 import (
+	"cmp"
 	"fmt"
+	"runtime"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -140,4 +145,119 @@ func set(names []string) map[string]bool {
 		out[n] = true
 	}
 	return out
+}
+
+// GateIncrementalBackup permits backups, and the tracking of changed blocks.
+const GateIncrementalBackup = "IncrementalBackup"
+
+// TrackedVMs selects VMs by their labels or by those of their namespaces. Nil selects nothing.
+type TrackedVMs struct {
+	// VirtualMachines selects by the labels of a VM, Namespaces by those of its namespace.
+	VirtualMachines, Namespaces labels.Selector
+}
+
+// None reports whether no VM is selected.
+func (t TrackedVMs) None() bool { return t.VirtualMachines == nil && t.Namespaces == nil }
+
+// SelectsVM reports whether a VM with these labels is selected, whatever its namespace.
+func (t TrackedVMs) SelectsVM(vm map[string]string) bool {
+	return t.VirtualMachines != nil && t.VirtualMachines.Matches(labels.Set(vm))
+}
+
+// SelectsNamespace reports whether all VMs of a namespace with these labels are selected.
+func (t TrackedVMs) SelectsNamespace(namespace map[string]string) bool {
+	return t.Namespaces != nil && t.Namespaces.Matches(labels.Set(namespace))
+}
+
+func (p *parser) changedBlockTracking(s *v1.ChangedBlockTrackingSelectors, path *field.Path) {
+	if s == nil {
+		return
+	}
+	p.config.ChangedBlockTracking = TrackedVMs{
+		VirtualMachines: p.selector(s.VirtualMachineLabelSelector, path.Child("virtualMachineLabelSelector")),
+		Namespaces:      p.selector(s.NamespaceLabelSelector, path.Child("namespaceLabelSelector")),
+	}
+}
+
+// selector returns a selector, or nil if there is none or it is invalid.
+func (p *parser) selector(s *metav1.LabelSelector, path *field.Path) labels.Selector {
+	if s == nil {
+		return nil
+	}
+	if errs := metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path); len(errs) > 0 {
+		p.errs = append(p.errs, errs...)
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		p.errs = append(p.errs, field.Invalid(path, s, err.Error()))
+		return nil
+	}
+	return selector
+}
+
+// Architectures that a guest can have, as Kubernetes names them.
+const (
+	ArchAMD64 = "amd64"
+	ArchARM64 = "arm64"
+	ArchS390X = "s390x"
+)
+
+// Architecture is the configuration of an architecture.
+type Architecture struct {
+	MachineType      string
+	EmulatedMachines []string
+}
+
+// MachineType returns the machine type of VMIs that do not set one. It is empty for an unknown architecture.
+func (c Config) MachineType(arch string) string { return c.Architectures[arch].MachineType }
+
+// EmulatedMachines returns glob patterns of the machine types that VMIs may have.
+func (c Config) EmulatedMachines(arch string) []string { return c.Architectures[arch].EmulatedMachines }
+
+// defaultArchitecture returns the architecture of the process. KubeVirt uses that of its operator's node.
+func defaultArchitecture() string { return runtime.GOARCH }
+
+func defaultArchitectures() map[string]Architecture {
+	return map[string]Architecture{
+		ArchAMD64: {MachineType: "q35", EmulatedMachines: []string{"q35*", "pc-q35*"}},
+		ArchARM64: {MachineType: "virt", EmulatedMachines: []string{"virt*"}},
+		ArchS390X: {MachineType: "s390-ccw-virtio", EmulatedMachines: []string{"s390-ccw-virtio*"}},
+	}
+}
+
+// architecture reads the settings of each architecture, and the deprecated ones, which as in KubeVirt win over them for every
+// architecture.
+func (p *parser) architecture(s *v1.KubeVirtConfiguration, at *field.Path) {
+	if a := s.ArchitectureConfiguration; a != nil {
+		path := at.Child("architectureConfiguration")
+		p.overlay(ArchAMD64, a.Amd64)
+		p.overlay(ArchARM64, a.Arm64)
+		p.overlay(ArchS390X, a.S390x)
+		switch a.DefaultArchitecture {
+		case "":
+		case ArchAMD64, ArchARM64, ArchS390X:
+			p.config.DefaultArchitecture = a.DefaultArchitecture
+		default:
+			p.errs = append(p.errs, field.NotSupported(path.Child("defaultArchitecture"), a.DefaultArchitecture,
+				[]string{ArchAMD64, ArchARM64, ArchS390X}))
+		}
+	}
+	deprecated := &v1.ArchSpecificConfiguration{EmulatedMachines: s.EmulatedMachines, MachineType: s.MachineType}
+	for arch := range p.config.Architectures {
+		p.overlay(arch, deprecated)
+	}
+}
+
+// overlay overrides the settings of an architecture with those that are set.
+func (p *parser) overlay(arch string, s *v1.ArchSpecificConfiguration) {
+	if s == nil {
+		return
+	}
+	a := p.config.Architectures[arch]
+	a.MachineType = cmp.Or(s.MachineType, a.MachineType)
+	if len(s.EmulatedMachines) > 0 {
+		a.EmulatedMachines = s.EmulatedMachines
+	}
+	p.config.Architectures[arch] = a
 }

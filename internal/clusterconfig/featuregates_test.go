@@ -4,12 +4,14 @@
 package clusterconfig
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 func TestTrackedVMs(t *testing.T) {
@@ -53,5 +55,29 @@ func TestInvalidTrackedVMs(t *testing.T) {
 	}
 	if got := config.ChangedBlockTracking; got.VirtualMachines != nil || !got.SelectsNamespace(nil) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// implementedGates are gates whose features work, or are always on.
+var implementedGates = []string{
+	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "IncrementalBackup", "MigrationStallDetection", "NodeRestriction", "OCIExport", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
+	"PortRangesSpec", "RebootPolicy", "Snapshot", "UtilityVolumes", "VSOCK", "VmiMemoryOverheadReport",
+}
+
+// Each alpha or beta gate is either implemented or in specsupport.UnimplementedGates.
+func TestEveryGateIsListed(t *testing.T) {
+	for gate, stage := range gates {
+		if stage != StageAlpha && stage != StageBeta {
+			continue
+		}
+		_, not := specsupport.UnimplementedGates[gate]
+		if implemented := slices.Contains(implementedGates, gate); implemented == not {
+			t.Errorf("gate %s: in implementedGates: %t, in UnimplementedGates: %t", gate, implemented, not)
+		}
+	}
+	for gate := range specsupport.UnimplementedGates {
+		if _, known := StageOf(gate); !known {
+			t.Errorf("KubeVirt has no gate %s", gate)
+		}
 	}
 }
