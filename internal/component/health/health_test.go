@@ -6,12 +6,22 @@ package health
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 )
 
 // server is an API server that responds, or fails with err.
@@ -82,5 +92,151 @@ func TestCancelledCheckOfASlowAPIServer(t *testing.T) {
 		if code := <-codes; code != http.StatusOK {
 			t.Errorf("got %d", code)
 		}
+	}
+}
+
+// serveProbes serves the kubelet's probes and returns the address.
+func serveProbes(t *testing.T, server *http.Server, limit int) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(connectionlimit.New(listener, limit)) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// probe sends one request on a new connection, as the kubelet does, and returns the response code.
+func probe(t *testing.T, address, path string) (int, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, response.Body.Close()
+}
+
+func ok(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
+
+// ended waits until the server has closed a connection.
+func ended(conn net.Conn) error {
+	_, err := io.Copy(io.Discard, conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+func TestSilentConnectionsDoNotBlockProbes(t *testing.T) {
+	const limit = 4
+	address := serveProbes(t, probeServer(http.HandlerFunc(ok)), limit)
+	var silent []net.Conn
+	for range 3 * limit {
+		conn := dial(t, address)
+		// Slowloris: a request that never ends.
+		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: "); err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, conn)
+	}
+	for range limit {
+		if code, err := probe(t, address, Path); err != nil || code != http.StatusOK {
+			t.Fatalf("the kubelet got %d, %v", code, err)
+		}
+	}
+	// The oldest are closed long before probeTimeout.
+	for _, conn := range silent[:2*limit] {
+		_ = conn.SetReadDeadline(time.Now().Add(probeTimeout / 2))
+		if err := ended(conn); err != nil {
+			t.Fatal("a connection beyond the limit stays open")
+		}
+	}
+}
+
+func TestIncompleteRequestTimesOut(t *testing.T) {
+	server := probeServer(http.HandlerFunc(ok))
+	if server.ReadHeaderTimeout != probeTimeout {
+		t.Errorf("a request may take %v", server.ReadHeaderTimeout)
+	}
+	server.ReadHeaderTimeout, server.ReadTimeout = time.Millisecond, time.Millisecond
+	conn := dial(t, serveProbes(t, server, 4))
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ended(conn); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConnectionIsClosedAfterTheResponse(t *testing.T) {
+	conn := dial(t, serveProbes(t, probeServer(http.HandlerFunc(ok)), 4))
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	response, err := io.ReadAll(conn)
+	if err != nil || len(response) == 0 {
+		t.Errorf("got %q, %v", response, err)
+	}
+}
+
+func TestManagersChecksAreServed(t *testing.T) {
+	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	if mgr, err = WithProbes(mgr, address); err != nil {
+		t.Fatal(err)
+	}
+	notYet := func(*http.Request) error { return errors.New("no certificate yet") }
+	for _, err := range []error{mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("certificate", notYet)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err == nil {
+		t.Error("a check replaced another")
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	// A connection waits in the listener's backlog until the server has started, which does not wait for caches.
+	for path, want := range map[string]int{
+		Path: http.StatusOK, Path + "/ping": http.StatusOK, ReadyPath: http.StatusInternalServerError, ReadyPath + "/ping": http.StatusOK,
+		"/": http.StatusNotFound,
+	} {
+		if code, err := probe(t, address, path); err != nil || code != want {
+			t.Errorf("%s: got %d, %v, not %d", path, code, err, want)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
