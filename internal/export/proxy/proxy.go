@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package proxy forwards downloads from outside the cluster to the Pods of exports. It does not know the tokens: the exporters check them.
+// It connects to nothing but the Services of exports that are ready, whose names it derives itself and whose certificates it verifies.
+//
+// The key of an exporter is in a Secret of a tenant, who can impersonate the exporter. So requests contain only the headers that a download
+// needs, and no credentials of another site; and responses are sanitized, since all downloads have the same origin in a browser.
 package proxy
 
 import (
@@ -11,10 +16,14 @@ import (
 	"io"
 	stdlog "log"
 	"maps"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
+	"path"
+	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -293,3 +303,124 @@ func (p *Proxy) reserve(ctx context.Context, t target) (release func()) {
 
 // isFinal reports whether a status is that of a final response. After 101, the exporter would be connected to the client directly.
 func isFinal(status int) bool { return status >= http.StatusOK && status <= 599 }
+
+// prefix is the beginning of all paths. KubeVirt's.
+const prefix = "/api/export.kubevirt.io/"
+
+// target is what the path of a request names.
+type target struct {
+	namespace, name string
+	// rest is the path at the exporter.
+	rest string
+}
+
+// parse returns the target of a path, which is decoded. Paths with other spellings of a file, as with "..", are refused.
+func parse(requested string) (target, bool) {
+	rest, found := strings.CutPrefix(requested, prefix)
+	if !found {
+		return target{}, false
+	}
+	parts := strings.SplitN(rest, "/", 6)
+	if len(parts) != 6 || parts[0] != "v1" && parts[0] != "v1beta1" || parts[1] != "namespaces" || parts[3] != "virtualmachineexports" {
+		return target{}, false
+	}
+	t := target{namespace: parts[2], name: parts[4], rest: "/" + parts[5]}
+	if len(validation.IsDNS1123Label(t.namespace)) > 0 || len(validation.IsDNS1123Subdomain(t.name)) > 0 {
+		return target{}, false
+	}
+	clean := path.Clean(t.rest)
+	if clean != "/" && strings.HasSuffix(t.rest, "/") {
+		clean += "/"
+	}
+	return t, clean == t.rest && !strings.ContainsRune(t.rest, 0)
+}
+
+// forwarded are the headers of a request that an exporter gets. Others may be credentials for the host of the proxy.
+var forwarded = []string{
+	content.TokenHeader, "Accept", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "User-Agent",
+}
+
+// returned are the headers of a response that a client gets. Others, such as cookies, would affect the host of the proxy.
+var returned = []string{
+	"Content-Length", "Content-Range", "Accept-Ranges", "Etag", "Last-Modified", "Retry-After", "Allow", "Cache-Control",
+}
+
+// returnedTypes are the types of content that are returned. Others become application/octet-stream.
+var returnedTypes = map[string]bool{
+	"application/octet-stream": true, "application/gzip": true, "application/json": true, "application/yaml": true, "text/html": true, "text/plain": true,
+	"multipart/byteranges": true, "application/x-tar": true,
+}
+
+// fileName matches the names under which a client may be told to save a response: no path, no hidden file, nothing that looks like an option.
+var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+
+// protect sets the headers that keep a browser from running a response and from guessing its type.
+func protect(header http.Header) {
+	header.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer") // the address may have the token
+}
+
+func pick(from http.Header, names []string) http.Header {
+	out := http.Header{}
+	for _, name := range names {
+		if values := from.Values(name); len(values) > 0 {
+			out.Set(name, values[0])
+		}
+	}
+	return out
+}
+
+// requestHeader returns the headers of a request for an exporter.
+func requestHeader(from http.Header) http.Header {
+	out := pick(from, forwarded)
+	if out.Get("User-Agent") == "" {
+		out.Set("User-Agent", "virt-exportproxy")
+	}
+	return out
+}
+
+// requestQuery returns the query of a request for an exporter: the token, and the parameters of backups.
+func requestQuery(from *url.URL) string {
+	query := from.Query()
+	out := content.BackupQuery(query)
+	if token := query.Get(content.TokenHeader); token != "" {
+		out.Set(content.TokenHeader, token)
+	}
+	return out.Encode()
+}
+
+// hasToken reports whether a request has a token. Only the exporter knows if it is the right one.
+func hasToken(r *http.Request) bool {
+	return r.Header.Get(content.TokenHeader) != "" || r.URL.Query().Get(content.TokenHeader) != ""
+}
+
+// responseHeader returns the headers of a response for a client. The proxy has set those of protect already.
+func responseHeader(from http.Header) http.Header {
+	out := pick(from, returned)
+	kind, _, err := mime.ParseMediaType(from.Get("Content-Type"))
+	switch {
+	case err != nil || !returnedTypes[kind]:
+		out.Set("Content-Type", "application/octet-stream")
+	default:
+		out.Set("Content-Type", from.Get("Content-Type"))
+	}
+	if disposition := attachment(from.Get("Content-Disposition")); disposition != "" {
+		out.Set("Content-Disposition", disposition)
+	}
+	// The exporter redirects from a directory to itself with a slash.
+	if location := from.Get("Location"); location != "" && !strings.HasPrefix(location, "/") && !strings.ContainsAny(location, ":\\?#") {
+		out.Set("Location", location)
+	}
+	return out
+}
+
+// attachment returns a Content-Disposition by which a client saves a response, or nothing if it is another one or has another name than those
+// of fileName. Other parameters are left out.
+func attachment(disposition string) string {
+	kind, parameters, err := mime.ParseMediaType(disposition)
+	if err != nil || kind != "attachment" || !fileName.MatchString(parameters["filename"]) {
+		return ""
+	}
+	return `attachment; filename="` + parameters["filename"] + `"`
+}

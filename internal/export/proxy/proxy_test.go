@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -447,4 +448,18 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is forwarded to %+v", requested, got)
 		}
 	})
+}
+
+func TestRequestQuery(t *testing.T) {
+	for query, want := range map[string]string{
+		"":                           "",
+		"x-kubevirt-export-token=t":  "x-kubevirt-export-token=t",
+		"offset=1&length=2&other=3":  "length=2&offset=1",
+		"page_size=1&page_size=2&a":  "page_size=1",
+		"offset=%0d%0aX:+y&token=no": "offset=%0D%0AX%3A+y",
+	} {
+		if got := requestQuery(&url.URL{RawQuery: query}); got != want {
+			t.Errorf("%s: got %s", query, got)
+		}
+	}
 }
