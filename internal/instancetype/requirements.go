@@ -4,6 +4,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -167,4 +168,159 @@ func (p *preference) checkArchitecture(
 	}
 	return unmet([]string{"spec.template.spec.architecture"}, "preference requires architecture %s but %s is being requested",
 		*required, expanded.Architecture)
+}
+
+// defaultRatio is the ratio for spreading CPUs if the preference sets none.
+const defaultRatio = 2
+
+// threadsPerCore is the number of threads of a core for CPUs that are spread across sockets, cores and threads.
+const threadsPerCore = 2
+
+// deprecatedTopologies maps the deprecated names of topologies to the current ones.
+var deprecatedTopologies = map[v1beta1.PreferredCPUTopology]v1beta1.PreferredCPUTopology{
+	v1beta1.DeprecatedPreferSockets: v1beta1.Sockets,
+	v1beta1.DeprecatedPreferCores:   v1beta1.Cores,
+	v1beta1.DeprecatedPreferThreads: v1beta1.Threads,
+	v1beta1.DeprecatedPreferSpread:  v1beta1.Spread,
+	v1beta1.DeprecatedPreferAny:     v1beta1.Any,
+}
+
+// layout is how the CPUs of an instance type appear in the guest.
+type layout struct{ sockets, cores, threads uint32 }
+
+// topology returns the current name of the preferred topology.
+func (p *preference) topology() v1beta1.PreferredCPUTopology {
+	if p.cpu.PreferredCPUTopology == nil {
+		return v1beta1.Sockets
+	}
+	preferred := *p.cpu.PreferredCPUTopology
+	return cmp.Or(deprecatedTopologies[preferred], preferred)
+}
+
+// spread returns the options of the topology spread.
+func (p *preference) spread() (across v1beta1.SpreadAcross, ratio uint32) {
+	across, ratio = v1beta1.SpreadAcrossSocketsCores, cmp.Or(p.PreferSpreadSocketToCoreRatio, defaultRatio)
+	if options := p.cpu.SpreadOptions; options != nil {
+		if options.Across != nil {
+			across = *options.Across
+		}
+		if options.Ratio != nil {
+			ratio = *options.Ratio
+		}
+	}
+	return across, ratio
+}
+
+// arrange returns the layout of the CPUs of an instance type. If they cannot be spread, it also returns the reason, and each CPU is a
+// socket. A single CPU is always accepted, although KubeVirt refuses to spread it.
+func (p *preference) arrange(cpus uint32) (result layout, problem string) {
+	if cpus <= 1 {
+		return layout{1, 1, 1}, ""
+	}
+	switch p.topology() {
+	case v1beta1.Cores:
+		return layout{1, cpus, 1}, ""
+	case v1beta1.Threads:
+		return layout{1, 1, cpus}, ""
+	case v1beta1.Spread:
+		return p.arrangeSpread(cpus)
+	default:
+		return layout{cpus, 1, 1}, ""
+	}
+}
+
+func (p *preference) arrangeSpread(cpus uint32) (result layout, problem string) {
+	const indivisible = "%d vCPUs provided by the instance type are not divisible by the %s" // KubeVirt's
+	across, ratio := p.spread()
+	sockets := layout{cpus, 1, 1}
+	if ratio == 0 {
+		return sockets, fmt.Sprintf(indivisible, cpus, "ratio of 0 provided by the preference: set it to 1 or more")
+	}
+	ratioText := fmt.Sprintf("Spec.PreferSpreadSocketToCoreRatio or Spec.CPU.PreferSpreadOptions.Ratio of %d", ratio)
+	switch across {
+	case v1beta1.SpreadAcrossCoresThreads:
+		if cpus%ratio != 0 {
+			return sockets, fmt.Sprintf(indivisible, cpus, fmt.Sprintf("number of threads per core %d", ratio))
+		}
+		return layout{1, cpus / ratio, ratio}, ""
+	case v1beta1.SpreadAcrossSocketsCoresThreads:
+		if cpus%threadsPerCore != 0 || cpus/threadsPerCore%ratio != 0 {
+			return sockets, fmt.Sprintf(indivisible, cpus, fmt.Sprintf("number of threads per core %d and %s", threadsPerCore, ratioText))
+		}
+		return layout{cpus / threadsPerCore / ratio, ratio, threadsPerCore}, ""
+	default:
+		if cpus%ratio != 0 {
+			return sockets, fmt.Sprintf(indivisible, cpus, ratioText+" provided by the preference")
+		}
+		return layout{cpus / ratio, ratio, 1}, ""
+	}
+}
+
+// CheckTopology returns an error, with KubeVirt's field and message, if the CPUs of an instance type cannot be spread as the
+// preference requires. Each of the two may be nil.
+func CheckTopology(instancetype *v1beta1.VirtualMachineInstancetypeSpec, spec *v1beta1.VirtualMachinePreferenceSpec) *field.Error {
+	if instancetype == nil {
+		return nil
+	}
+	p := complete(spec)
+	if _, problem := p.arrange(instancetype.CPU.Guest); problem != "" {
+		return field.Invalid(field.NewPath("instancetype", "spec", "cpu", "guest"), instancetype.CPU.Guest, problem)
+	}
+	return nil
+}
+
+// ValidateInstancetype returns the errors of an instance type, and the warnings about it. path is the path of the spec. The messages are
+// KubeVirt's.
+func ValidateInstancetype(spec *v1beta1.VirtualMachineInstancetypeSpec, path *field.Path) (errs field.ErrorList, warnings []string) {
+	overcommit := path.Child("memory", "overcommitPercent")
+	percent := spec.Memory.OvercommitPercent
+	if percent < 0 || percent > 100 {
+		errs = append(errs, field.Invalid(overcommit, percent,
+			fmt.Sprintf("%s '%d': must be in range between 0 and 100.", overcommit, percent)))
+	}
+	if percent != 0 && spec.Memory.Hugepages != nil {
+		errs = append(errs, field.Invalid(overcommit, percent,
+			fmt.Sprintf("%s and %s should not be requested together.", overcommit, path.Child("memory", "hugepages"))))
+	}
+	if spec.LaunchSecurity != nil {
+		warnings = append(warnings, "launchSecurity is deprecated and will be removed in a future release. Use preference instead.")
+	}
+	return errs, warnings
+}
+
+// ValidatePreference returns the errors of a preference, and the warnings about it. path is the path of the spec. The messages are
+// KubeVirt's. KubeVirt accepts a ratio of 0, and fails when it divides by it.
+func ValidatePreference(spec *v1beta1.VirtualMachinePreferenceSpec, path *field.Path) (errs field.ErrorList, warnings []string) {
+	p := complete(spec)
+	cpu := path.Child("cpu")
+	if given := p.cpu.PreferredCPUTopology; given != nil {
+		if today := p.topology(); today != *given {
+			warnings = append(warnings, fmt.Sprintf(
+				"PreferredCPUTopology %s is deprecated for removal in a future release, please use %s instead", *given, today))
+		}
+	}
+	switch topology := p.topology(); topology {
+	case v1beta1.Sockets, v1beta1.Cores, v1beta1.Threads, v1beta1.Any:
+		return nil, warnings
+	case v1beta1.Spread:
+	default:
+		return field.ErrorList{field.Invalid(cpu.Child("preferredCPUTopology"), topology,
+			fmt.Sprintf("unknown preferredCPUTopology %s", topology))}, warnings
+	}
+	across, ratio := p.spread()
+	options := cpu.Child("spreadOptions")
+	switch across {
+	case v1beta1.SpreadAcrossSocketsCores, v1beta1.SpreadAcrossSocketsCoresThreads:
+		if ratio == 0 {
+			errs = append(errs, field.Invalid(options.Child("ratio"), ratio, "must be 1 or more"))
+		}
+	case v1beta1.SpreadAcrossCoresThreads:
+		if ratio != threadsPerCore {
+			errs = append(errs, field.Invalid(options.Child("ratio"), ratio,
+				"only a ratio of 2 (1 core 2 threads) is allowed when spreading vCPUs over cores and threads"))
+		}
+	default:
+		errs = append(errs, field.Invalid(options.Child("across"), across, fmt.Sprintf("across %s is not supported", across)))
+	}
+	return errs, warnings
 }
