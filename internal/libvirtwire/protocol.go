@@ -3,6 +3,14 @@
 
 package libvirtwire
 
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
 // Numbers of libvirt's remote protocol, which never change once released (src/remote/remote_protocol.x and
 // src/rpc/virnetprotocol.x in libvirt).
 const (
@@ -229,4 +237,150 @@ func (d *decoder) domain() Domain {
 	copy(out.UUID[:], d.take(len(out.UUID)))
 	out.ID = d.i32()
 	return out
+}
+
+// errShort means that a message is shorter than its content.
+var errShort = errors.New("the message is too short")
+
+// maxString is the limit for a string from the daemon in bytes. libvirt's own limit (REMOTE_STRING_MAX) is 4 MiB; names and
+// errors are far shorter.
+const maxString = 1 << 20
+
+// encoder writes XDR (RFC 4506): big endian, everything padded to four bytes.
+type encoder struct{ buf []byte }
+
+func (e *encoder) u32(v uint32) { e.buf = binary.BigEndian.AppendUint32(e.buf, v) }
+
+func (e *encoder) i32(v int32) { e.u32(uint32(v)) }
+
+func (e *encoder) fixed(b []byte) {
+	e.buf = append(e.buf, b...)
+	for len(e.buf)%4 != 0 {
+		e.buf = append(e.buf, 0)
+	}
+}
+
+func (e *encoder) str(s string) {
+	e.u32(uint32(len(s)))
+	e.fixed([]byte(s))
+}
+
+// optionalStr writes a remote_string, which is absent if the string is empty.
+func (e *encoder) optionalStr(s string) {
+	if s == "" {
+		e.u32(0)
+		return
+	}
+	e.u32(1)
+	e.str(s)
+}
+
+// decoder reads XDR. After the first error, which is in err, every read returns a zero value.
+type decoder struct {
+	buf []byte
+	err error
+}
+
+func (d *decoder) take(n int) []byte {
+	if d.err != nil {
+		return nil
+	}
+	padded := (n + 3) &^ 3
+	if n < 0 || padded > len(d.buf) {
+		d.err = errShort
+		return nil
+	}
+	b := d.buf[:n]
+	d.buf = d.buf[padded:]
+	return b
+}
+
+func (d *decoder) u32() uint32 {
+	b := d.take(4)
+	if b == nil {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+func (d *decoder) i32() int32 { return int32(d.u32()) }
+
+func (d *decoder) str() string {
+	n := d.u32()
+	if d.err == nil && n > maxString {
+		d.err = fmt.Errorf("a string of %d bytes passes the limit of %d", n, maxString)
+	}
+	return string(d.take(int(n)))
+}
+
+// optionalStr reads a remote_string: a flag and, if it is set, a string.
+func (d *decoder) optionalStr() string {
+	if d.u32() == 0 {
+		return ""
+	}
+	return d.str()
+}
+
+// ErrRefused means that a peer sent a message that it may not send, or that violates the protocol.
+var ErrRefused = errors.New("refused to forward a message of libvirt's protocol")
+
+// migrationCalls are all calls to the daemon of a migration's target: to open and close a connection, to prepare the guest, and
+// to complete it. Each is allowed once, so that a source that stays connected cannot affect the guest after its migration.
+var migrationCalls = []int32{procConnectOpen, procConnectClose, procMigratePrepare, procMigrateFinish}
+
+// Direction reports whether a message may be forwarded in one direction.
+type Direction func(program uint32, proc int32, kind uint32) bool
+
+// MigrationCalls returns a Direction for one connection that allows only the calls of a client that migrates one guest to the
+// daemon.
+func MigrationCalls() Direction {
+	left := slices.Clone(migrationCalls)
+	return func(program uint32, proc int32, kind uint32) bool {
+		switch program {
+		case programKeepAlive:
+			return kind == typeMessage
+		case programRemote:
+			i := slices.Index(left, proc)
+			if kind != typeCall || i < 0 {
+				return false
+			}
+			left = slices.Delete(left, i, i+1)
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// MigrationResponses is a Direction that allows what the daemon sends to such a client: responses and the event that it closes
+// the connection.
+func MigrationResponses(program uint32, _ int32, kind uint32) bool {
+	switch program {
+	case programKeepAlive:
+		return kind == typeMessage
+	case programRemote:
+		return kind == typeReply || kind == typeMessage
+	default:
+		return false
+	}
+}
+
+// Pass forwards messages as long as the direction allows them. It returns ErrRefused at the first other message, of which it
+// forwards nothing, io.EOF if the connection ends between two messages, or another error.
+func Pass(to io.Writer, from io.Reader, direction Direction) error {
+	// The longest message has the XML of a domain with libvirt's cookie. It is forwarded piece by piece, so it is never in
+	// memory.
+	buffer := make([]byte, 32<<10)
+	for {
+		h, size, err := readHeader(from, buffer)
+		if err != nil {
+			return err
+		}
+		if !direction(h.program, h.proc, h.kind) {
+			return fmt.Errorf("%w: program %#x, procedure %d, type %d is not part of a migration", ErrRefused, h.program, h.proc, h.kind)
+		}
+		if err := copyMessage(to, from, buffer, headerSize, size); err != nil {
+			return err
+		}
+	}
 }
