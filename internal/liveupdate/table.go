@@ -6,8 +6,16 @@
 package liveupdate
 
 import (
+	"fmt"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -155,3 +163,183 @@ const interfacesMove = "A new interface with the bridge binding on a network of 
 const volumesPlug = "A volume with hotpluggable: true is plugged and unplugged with its disk while the guest runs, if the disk is on the bus scsi or virtio."
 
 const claimsMove = "updateVolumesStrategy is Migration, and the guest and its other volumes can migrate"
+
+// NeedRestart returns the paths of the fields that differ between the template that a running VMI was made from and the one that its VM
+// has now, without those whose changes a running guest can have. rollout reports whether the rollout strategy is LiveUpdate. The claims of
+// volumes are never among them: whether they can change is decided with them, as for the size of the guest.
+func NeedRestart(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance, rollout bool) []string {
+	before, now = before.DeepCopy(), now.DeepCopy()
+	for i := range Entries {
+		e := &Entries[i]
+		if e.adopt != nil && (rollout || !e.Rollout || e.Effect == Migration) {
+			e.adopt(before, now, vmi)
+		}
+	}
+	var changed []string
+	compare("", reflect.ValueOf(before), reflect.ValueOf(now), &changed)
+	return changed
+}
+
+// scalars are structs that are scalars in JSON.
+var scalars = []reflect.Type{
+	reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString](), reflect.TypeFor[metav1.Duration](), reflect.TypeFor[metav1.Time](),
+}
+
+// compare appends the paths of the fields that differ. It descends into structs, also into those that only one side has, and into lists
+// whose elements have names.
+func compare(path string, a, b reflect.Value, changed *[]string) {
+	if equality.Semantic.DeepEqual(a.Interface(), b.Interface()) {
+		return
+	}
+	found := len(*changed)
+	switch {
+	case a.Kind() == reflect.Pointer:
+		compare(path, valueOf(a), valueOf(b), changed)
+	case a.Kind() == reflect.Struct && !slices.Contains(scalars, a.Type()):
+		compareStructs(path, a, b, changed)
+	case a.Kind() == reflect.Slice:
+		compareLists(path, a, b, changed)
+	}
+	if len(*changed) == found { // a value, or an empty struct that only one side has
+		*changed = append(*changed, path)
+	}
+}
+
+// valueOf returns the value of a pointer, or the empty value.
+func valueOf(pointer reflect.Value) reflect.Value {
+	if pointer.IsNil() {
+		return reflect.Zero(pointer.Type().Elem())
+	}
+	return pointer.Elem()
+}
+
+func compareStructs(path string, a, b reflect.Value, changed *[]string) {
+	for i := range a.NumField() {
+		field := a.Type().Field(i)
+		if !field.IsExported() {
+			continue
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		child := path
+		if name != "" {
+			child = strings.TrimPrefix(path+"."+name, ".")
+		}
+		compare(child, a.Field(i), b.Field(i), changed)
+	}
+}
+
+// compareLists compares lists by the names of their elements. It finds nothing in lists without names, and in a list in another order.
+func compareLists(path string, a, b reflect.Value, changed *[]string) {
+	before, inA := byName(a)
+	after, inB := byName(b)
+	if before == nil || after == nil {
+		return
+	}
+	var common, reordered []string
+	for _, name := range inA {
+		if element, found := after[name]; found {
+			common = append(common, name)
+			compare(path+"["+printable(name)+"]", before[name], element, changed)
+		} else {
+			*changed = append(*changed, path+"["+printable(name)+"]")
+		}
+	}
+	for _, name := range inB {
+		if _, found := before[name]; found {
+			reordered = append(reordered, name)
+		} else {
+			*changed = append(*changed, path+"["+printable(name)+"]")
+		}
+	}
+	if !slices.Equal(common, reordered) {
+		*changed = append(*changed, path)
+	}
+}
+
+// byName returns the elements of a list, and their names in order. It returns nil if they have none, or two have the same.
+func byName(list reflect.Value) (elements map[string]reflect.Value, names []string) {
+	elements = map[string]reflect.Value{}
+	for i := range list.Len() {
+		element := list.Index(i)
+		if element.Kind() != reflect.Struct {
+			return nil, nil
+		}
+		field := element.FieldByName("Name")
+		if !field.IsValid() || field.Kind() != reflect.String || field.String() == "" || elements[field.String()].IsValid() {
+			return nil, nil
+		}
+		elements[field.String()] = element
+		names = append(names, field.String())
+	}
+	return elements, names
+}
+
+// specNeedsRestart is how the message of the condition RestartRequired begins. KubeVirt's text.
+const specNeedsRestart = "a non-live-updatable field was changed in the template spec"
+
+const (
+	// maxFields is how many fields a message names.
+	maxFields = 8
+	// maxName is the length of the name of an element in a path.
+	maxName = 63
+)
+
+// Message returns the message of the condition RestartRequired for changed fields, or empty if there are none.
+func Message(changed []string) string { return Naming(specNeedsRestart, changed) }
+
+// Naming appends the names of changed fields to a text. It returns an empty text if there are none.
+func Naming(text string, changed []string) string {
+	if len(changed) == 0 {
+		return ""
+	}
+	if more := len(changed) - maxFields; more > 0 {
+		changed = append(changed[:maxFields:maxFields], fmt.Sprintf("and %d more", more))
+	}
+	return text + ": " + strings.Join(changed, ", ")
+}
+
+// WithReason appends why a changed field cannot take effect at once.
+func WithReason(message, reason string) string { return message + "; " + reason }
+
+// FieldsIn returns the fields that a message of the condition RestartRequired names.
+func FieldsIn(message string) []string {
+	var fields []string
+	message, _, _ = strings.Cut(message, "; ")
+	for field := range strings.SplitSeq(message[strings.LastIndex(message, ": ")+1:], ",") {
+		field = strings.TrimSpace(field)
+		if EntryOf(field) != nil {
+			fields = append(fields, field)
+		}
+	}
+	return fields
+}
+
+// ClaimFields returns the fields with the names of claims of some volumes.
+func ClaimFields(volumes []v1.Volume, changed func(name string) bool) []string {
+	var fields []string
+	for i := range volumes {
+		switch volume := &volumes[i]; {
+		case !changed(volume.Name):
+		case volume.DataVolume != nil:
+			fields = append(fields, "volumes["+printable(volume.Name)+"].dataVolume.name")
+		default:
+			fields = append(fields, "volumes["+printable(volume.Name)+"].persistentVolumeClaim.claimName")
+		}
+	}
+	return fields
+}
+
+// printable returns the name of an element as part of a path. Names are checked at admission; those of objects from before may have any
+// characters.
+func printable(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || strings.ContainsRune("[],\u007f", r) {
+			return '?'
+		}
+		return r
+	}, name)
+	if len(name) > maxName {
+		name = strings.ToValidUTF8(name[:maxName], "") + "…"
+	}
+	return name
+}
