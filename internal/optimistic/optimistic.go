@@ -7,7 +7,14 @@ package optimistic
 
 import (
 	"context"
+	"fmt"
+	"reflect"
+	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -24,4 +31,117 @@ func Patch[T client.Object](ctx context.Context, c client.Writer, read T, change
 	change(changed)
 	err := c.Patch(ctx, changed, MergeFrom(read))
 	return changed, err
+}
+
+// Client returns a client that, for the kinds of the given objects, does not return a version from the cache that is older than what
+// it patched itself: Get fails with a conflict until the cache has received that patch. A reconciliation of the older version would
+// repeat what is done, and its writes would be refused. A patch by another client does not count.
+//
+// Its user must reconcile an object again when the cache receives it, and read each object by Get that it patches, which removes the
+// record of the patch.
+func Client(c client.Client, kinds ...client.Object) client.Client {
+	w := &written{Client: c, versions: map[writtenKey]writtenVersion{}}
+	for _, kind := range kinds {
+		w.kinds = append(w.kinds, reflect.TypeOf(kind))
+	}
+	return w
+}
+
+// written is a client that remembers the versions that it has written and not read yet.
+type written struct {
+	client.Client
+	kinds []reflect.Type
+
+	mu       sync.Mutex
+	versions map[writtenKey]writtenVersion
+}
+
+type writtenKey struct {
+	kind reflect.Type
+	types.NamespacedName
+}
+
+type writtenVersion struct {
+	uid     types.UID
+	version string
+}
+
+func (w *written) keyOf(object client.Object, name types.NamespacedName) (writtenKey, bool) {
+	kind := reflect.TypeOf(object)
+	for _, k := range w.kinds {
+		if k == kind {
+			return writtenKey{kind: kind, NamespacedName: name}, true
+		}
+	}
+	return writtenKey{}, false
+}
+
+// Get implements client.Reader.
+func (w *written) Get(ctx context.Context, name client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	err := w.Client.Get(ctx, name, object, options...)
+	key, ok := w.keyOf(object, name)
+	if !ok || err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.versions[key]
+	if !ok {
+		return err
+	}
+	if err == nil && last.uid == object.GetUID() && isOlder(object.GetResourceVersion(), last.version) {
+		return apierrors.NewConflict(schema.GroupResource{Resource: fmt.Sprintf("%T", object)}, name.String(),
+			fmt.Errorf("the cache has version %s, and %s was written", object.GetResourceVersion(), last.version))
+	}
+	delete(w.versions, key)
+	return err
+}
+
+// isOlder reports whether a version comes before another one. Versions that cannot be compared do not.
+func isOlder(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
+}
+
+// record remembers the version of an object that was written.
+func (w *written) record(object client.Object) {
+	key, ok := w.keyOf(object, client.ObjectKeyFromObject(object))
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	version := object.GetResourceVersion()
+	if last, ok := w.versions[key]; ok && last.uid == object.GetUID() && isOlder(version, last.version) {
+		return
+	}
+	w.versions[key] = writtenVersion{uid: object.GetUID(), version: version}
+}
+
+// Patch implements client.Writer.
+func (w *written) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	err := w.Client.Patch(ctx, object, patch, options...)
+	if err == nil {
+		w.record(object)
+	}
+	return err
+}
+
+// Status implements client.StatusClient.
+func (w *written) Status() client.SubResourceWriter {
+	return writtenStatus{SubResourceWriter: w.Client.Status(), written: w}
+}
+
+type writtenStatus struct {
+	client.SubResourceWriter
+	written *written
+}
+
+// Patch implements client.SubResourceWriter.
+func (s writtenStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	err := s.SubResourceWriter.Patch(ctx, object, patch, options...)
+	if err == nil {
+		s.written.record(object)
+	}
+	return err
 }
