@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package restore decides what a VirtualMachineRestore does next: a pure function from the restore, the content of the snapshot
+// and the live objects to the objects that are to be created, changed and deleted, and to the restore's status. virt-controller
+// applies the result, or a part of it, and calls the function again, until the restore is complete. The progress is read from the live
+// objects. ADR 0086 explains the reasons. Names, reasons and messages are KubeVirt's (pkg/storage/snapshot) unless a comment says
+// otherwise.
 package restore
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
 // checkPlan returns an error if the restore could not be completed. KubeVirt detects some of these errors only after it has deleted claims.
@@ -115,4 +126,116 @@ func (s *scope) mayOwn(revision metav1.Object) bool {
 		return s.Target != nil && owner.UID == s.Target.UID
 	}
 	return reference.IsRevision(revision.GetLabels())
+}
+
+// restoreState labels the restored claim with the state of TPM and EFI as the VM's state claim, and marks the claim that it replaces for
+// deletion. The VM is locked, so it cannot start while both claims or none have the label. If the snapshot has no such claim, the VM keeps
+// its current one.
+func restoreState(s *scope) (bool, error) {
+	i := slices.IndexFunc(s.volumes, func(v volume) bool { return v.state })
+	if i < 0 {
+		return true, nil
+	}
+	target, done := podspec.LabelValue(s.Restore.Spec.Target.Name), true
+	for _, live := range s.sortedClaims() {
+		restored := live.Name == s.volumes[i].claim
+		if restored == (live.Labels[v1.PersistentStateLabel] == target) || !restored && s.isForeign(live) {
+			continue
+		}
+		changed := live.DeepCopy()
+		if restored {
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, v1.PersistentStateLabel, target)
+		} else {
+			delete(changed.Labels, v1.PersistentStateLabel)
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, snapshot.RestoreCleanupStateLabel, capture.StateVolume(s.Restore.Spec.Target.Name))
+		}
+		s.step.Update, done = append(s.step.Update, changed), false
+	}
+	return s.updatingTarget(done)
+}
+
+// isForeign reports whether a claim belongs to an object other than the target, such as an earlier VM of its name. Users can set labels,
+// and the VM does not start with such a claim.
+func (s *scope) isForeign(claim metav1.Object) bool {
+	owner := metav1.GetControllerOf(claim)
+	return owner != nil && (s.Target == nil || owner.UID != s.Target.UID)
+}
+
+// sortedClaims returns the claims in a stable order.
+func (s *scope) sortedClaims() []*corev1.PersistentVolumeClaim {
+	out := make([]*corev1.PersistentVolumeClaim, 0, len(s.Claims))
+	for _, claim := range s.Claims {
+		out = append(out, claim)
+	}
+	slices.SortFunc(out, func(a, b *corev1.PersistentVolumeClaim) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// adopt makes a VM that this restore has created the owner of its claims and revisions, which were created earlier.
+func adopt(s *scope) (bool, error) {
+	owner := metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)
+	done := true
+	for _, claim := range s.sortedClaims() {
+		if !s.isOurs(claim.Annotations) || claim.Annotations[snapshot.RestoreOwnedByVMAnnotation] != s.Restore.Name {
+			continue
+		}
+		owned := claim.DeepCopy()
+		delete(owned.Annotations, snapshot.RestoreOwnedByVMAnnotation)
+		if metav1.GetControllerOf(owned) == nil {
+			owned.OwnerReferences = append(owned.OwnerReferences, *owner)
+		}
+		s.step.Update, done = append(s.step.Update, owned), false
+	}
+	for _, names := range Revisions(s.Restore, s.Content) {
+		revision := s.Revisions[names.To]
+		if revision == nil || metav1.GetControllerOf(revision) != nil || !s.mayOwn(revision) {
+			continue
+		}
+		owned := revision.DeepCopy()
+		owned.OwnerReferences = append(owned.OwnerReferences, *owner)
+		metav1.SetMetaDataLabel(&owned.ObjectMeta, v1.CreatedByLabel, string(s.Target.UID))
+		s.step.Update, done = append(s.step.Update, owned), false
+	}
+	return s.updatingTarget(done)
+}
+
+// deleteObsolete deletes what the restored target does not use any more: the DataVolumes of its former templates, with their
+// claims, and the state claim that was replaced.
+func deleteObsolete(s *scope) (bool, error) {
+	done := true
+	if s.NoDataVolumes != nil && len(s.step.Status.DeletedDataVolumes) > 0 {
+		return false, s.NoDataVolumes
+	}
+	for _, name := range s.step.Status.DeletedDataVolumes {
+		dv := s.DataVolumes[name]
+		if dv == nil || !s.isObsolete(dv, name) {
+			continue
+		}
+		done = false
+		if dv.DeletionTimestamp == nil {
+			s.step.Delete = append(s.step.Delete, dv)
+		}
+	}
+	for _, claim := range s.sortedClaims() {
+		if claim.Labels[snapshot.RestoreCleanupStateLabel] != capture.StateVolume(s.Target.Name) || s.isForeign(claim) {
+			continue
+		}
+		done = false
+		if claim.DeletionTimestamp == nil {
+			s.step.Delete = append(s.step.Delete, claim)
+		}
+	}
+	return s.updatingTarget(done)
+}
+
+// isObsolete reports whether a DataVolume belongs to the target and the target does not refer to it. It may refer to it again, because a
+// user may have changed the target after the restore.
+func (s *scope) isObsolete(dv metav1.Object, name string) bool {
+	if owner := metav1.GetControllerOf(dv); owner != nil && owner.UID != s.Target.UID {
+		return false
+	}
+	spec := &s.Target.Spec
+	used := slices.ContainsFunc(spec.DataVolumeTemplates, func(t v1.DataVolumeTemplateSpec) bool { return t.Name == name }) ||
+		spec.Template != nil && slices.ContainsFunc(spec.Template.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == name })
+	return !used
 }
