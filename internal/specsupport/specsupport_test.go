@@ -4,15 +4,84 @@
 package specsupport
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
+
+func TestUnimplementedInAnnotations(t *testing.T) {
+	found := UnimplementedInAnnotations(field.NewPath("metadata"), map[string]string{
+		"team": "blue", v1.IgnitionAnnotation: "{}", HookSidecarAnnotation: "",
+	})
+	expectPrefixes(t, Warnings(found), []string{"metadata.annotations[kubevirt.io/ignitiondata] keeps the VM from starting: "})
+}
+
+// Annotations that would change the guest are refused. Others only warn.
+func TestAnnotationsOfKubeVirt(t *testing.T) {
+	warningsFor := func(annotations map[string]string) []string {
+		return Warnings(UnimplementedInAnnotations(field.NewPath("metadata"), annotations))
+	}
+	expectPrefixes(t, warningsFor(map[string]string{
+		v1.CreateMigrationTarget: "false", v1.MemfdMemoryBackend: "true", v1.PauseGuestAgentProbesAnnotation: "true",
+		v1.PlacePCIDevicesOnRootComplex: "true", v1.DisablePCIHole64: "true", v1.FreePageReportingDisabledAnnotation: "true",
+	}), nil)
+	expectPrefixes(t, warningsFor(map[string]string{v1.CreateMigrationTarget: "true"}),
+		[]string{"metadata.annotations[kubevirt.io/create-migration-target] keeps the VM from starting: "})
+	for key, value := range map[string]string{
+		v1.MemfdMemoryBackend: "false", v1.PciTopologyVersionAnnotation: v1.PciTopologyVersionV3,
+		v1.PciInterfaceSlotCountAnnotation:    "4",
+		v1.KeepLauncherAfterFailureAnnotation: "true", v1.CustomLibvirtLogFiltersAnnotation: "1:*",
+	} {
+		expectPrefixes(t, warningsFor(map[string]string{key: value}), []string{"metadata.annotations[" + key + "] "})
+		if refused := Refusals(UnimplementedInAnnotations(field.NewPath("metadata"), map[string]string{key: value})); len(refused) > 0 {
+			t.Errorf("%v", refused)
+		}
+	}
+}
+
+func listOf(n int) field.ErrorList {
+	var errs field.ErrorList
+	for i := range n {
+		errs = append(errs, field.Invalid(field.NewPath("list").Index(i), i, "is wrong"))
+	}
+	return errs
+}
+
+func TestLimitErrors(t *testing.T) {
+	all := listOf(MaxErrors + 7)
+	first := LimitErrors(all)
+	if last := first[len(first)-1]; len(first) != MaxErrors || last.Field != "list[99]" || !strings.Contains(last.Detail, "7 more faults") {
+		t.Errorf("%d faults, the last is %v", len(first), first[len(first)-1])
+	}
+	if strings.Contains(all[MaxErrors-1].Error(), "more faults") {
+		t.Error("the caller's list is changed")
+	}
+	if few := LimitErrors(listOf(MaxErrors)); len(few) != MaxErrors || strings.Contains(few.ToAggregate().Error(), "more faults") {
+		t.Errorf("%d faults of %d", len(few), MaxErrors)
+	}
+}
+
+func TestJoinErrorsAndNewInvalid(t *testing.T) {
+	if err := JoinErrors(nil); err != nil {
+		t.Errorf("an empty list gives %v", err)
+	}
+	if err := JoinErrors(listOf(2)); err == nil || !strings.Contains(err.Error(), "list[1]") {
+		t.Errorf("got %v", err)
+	}
+	var status apierrors.APIStatus
+	err := NewInvalid(schema.GroupKind{Kind: "VirtualMachine"}, "vm", listOf(5*MaxErrors))
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || len(status.Status().Details.Causes) != MaxErrors {
+		t.Errorf("got %v", err)
+	}
+}
 
 // walkFields calls visit with the JSON path of each field, and descends into a field for which visit returns true.
 func walkFields(t reflect.Type, prefix string, visit func(string) bool) {
