@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package vmistatus has the only code that patches the status of a VirtualMachineInstance. Two processes write that status:
+// virt-controller until the launcher Pod is assigned and again once it has finished, the node's agent in between. At any time
+// each field has exactly one writer, by the tables of ownership.go; Patch refuses changes of other fields.
 package vmistatus
 
 import (
+	"slices"
+	"strings"
+
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -183,4 +189,15 @@ var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{
 	v1.VirtualMachineInstancePaused:                        byHandler,
 	v1.VirtualMachineInstanceMachineTypeReplaced:           byHandler,
 	v1.VirtualMachineInstanceSoftwareEmulation:             byHandler,
+}
+
+// infoSourceDomain is the element of infoSource of an interface that the domain has. Source: kubevirt/kubevirt
+// pkg/network/vmispec/infosource.go
+const infoSourceDomain = "domain"
+
+// HasInterface reports whether a running guest has an interface of the spec, according to its agent.
+func HasInterface(status *v1.VirtualMachineInstanceStatus, name string) bool {
+	return slices.ContainsFunc(status.Interfaces, func(i v1.VirtualMachineInstanceNetworkInterface) bool {
+		return i.Name == name && slices.Contains(strings.Split(i.InfoSource, ", "), infoSourceDomain)
+	})
 }
