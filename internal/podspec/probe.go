@@ -5,11 +5,14 @@ package podspec
 
 import (
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 const (
@@ -66,4 +69,40 @@ func probeProcesses(vmi *v1.VirtualMachineInstance) int {
 		}
 	}
 	return max(n, min(probes, 1))
+}
+
+// launcherImageAnnotation is an annotation of ours on launcher Pods. It has the configured image. Some admission plugins
+// replace images, by a digest or the name of a mirror. If the replaced image were compared with the configuration, the Pod
+// would always be outdated, and its guest migrated or evicted again and again.
+const launcherImageAnnotation = "kubevirt.io/launcher-image"
+
+// NoteLauncherImage records the launcher image of a new Pod in an annotation.
+func NoteLauncherImage(pod *corev1.Pod) {
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, launcherImageAnnotation, computeImage(pod))
+}
+
+// LauncherImage returns the launcher image that a Pod was created with.
+func LauncherImage(pod *corev1.Pod) string {
+	if image := pod.Annotations[launcherImageAnnotation]; image != "" {
+		return image
+	}
+	return computeImage(pod)
+}
+
+func computeImage(pod *corev1.Pod) string {
+	if compute := podstate.ComputeContainer(pod); compute != nil {
+		return compute.Image
+	}
+	return ""
+}
+
+// SELinuxLevel returns the level of an SELinux context, such as s0:c1,c2 of system_u:object_r:container_file_t:s0:c1,c2. It is empty if
+// there is none, because the node has no SELinux or its agent did not report the context.
+func SELinuxLevel(context string) string {
+	const fieldsBefore = 3
+	parts := strings.SplitN(context, ":", fieldsBefore+1)
+	if len(parts) <= fieldsBefore {
+		return ""
+	}
+	return parts[fieldsBefore]
 }
