@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package guestmetrics contains the metrics of the node's running guests: what libvirt and the guest agents report about the use of
+// CPU, memory, disks and network. Names, labels and units are KubeVirt's (docs/metrics.md).
+//
+// Everything comes from launchers and guests, which are hostile. So the number of series of a guest and the length of their labels
+// are limited, and a launcher that does not respond delays a scrape only once. See ADR 80.
 package guestmetrics
 
 import (
@@ -11,10 +16,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/version"
 )
 
 // maxUsageAge is how old a report of a guest agent may be. The agent is polled every two minutes at least.
@@ -181,6 +188,106 @@ func (s *series) usage(usage *hypervisor.GuestUsage) {
 	if usage.Load != nil {
 		for i := range loads {
 			s.send(&loads[i], usage.Load[i])
+		}
+	}
+}
+
+// Node returns the metrics of the process and of its node, with the machine types that QEMU calls deprecated. ready reports whether the
+// process is ready, and brokerResponds whether the virt-broker of its node responds.
+func Node(node string, deprecated []string, ready, brokerResponds func() bool) []prometheus.Collector {
+	build := version.Get()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kubevirt_info", Help: "1, with the version of this build.",
+		ConstLabels: prometheus.Labels{"goversion": build.GoVersion, "kubeversion": build.GitVersion},
+	})
+	info.Set(1)
+	machines := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubevirt_node_deprecated_machine_types", Help: "1 for each machine type of the node that QEMU calls deprecated.",
+	}, []string{"machine_type", "node"})
+	for _, machine := range deprecated {
+		machines.WithLabelValues(machine, node).Set(1)
+	}
+	silent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "vireo_node_broker_silent", Help: "1 if a program of virt-broker's Pod on the node does not respond to its virt-handler.",
+		ConstLabels: prometheus.Labels{"node": node},
+	}, func() float64 { return metrics.Bool(!brokerResponds()) })
+	return []prometheus.Collector{
+		info, machines, silent, metrics.NewStatus("virt_handler_ready_status", "1 if this virt-handler is ready.", ready),
+	}
+}
+
+// unknownPanic is the type and the code of all panics: libvirt's event has neither. It is KubeVirt's value.
+const unknownPanic = "unknown"
+
+var panicsDesc = metrics.Describe("vmi_guest_os_panic_total",
+	"Panics of the guest's kernel that its panic device has reported, until two days after the last one.",
+	"namespace", "name", "type", "bugcheck_code")
+
+// PanicCollector exports how often guests have panicked.
+type PanicCollector struct {
+	// Counts returns the number of panics by VMI.
+	Counts func() map[types.NamespacedName]uint64
+}
+
+// Describe implements prometheus.Collector.
+func (*PanicCollector) Describe(to chan<- *prometheus.Desc) { to <- panicsDesc }
+
+// Collect implements prometheus.Collector.
+func (c *PanicCollector) Collect(to chan<- prometheus.Metric) {
+	for vmi, count := range c.Counts() {
+		to <- metrics.Counter(panicsDesc, float64(count), vmi.Namespace, vmi.Name, unknownPanic, unknownPanic)
+	}
+}
+
+// Waiting is what a guest of this node waits for.
+type Waiting struct {
+	// VMI is its VMI.
+	VMI types.NamespacedName
+	// Thaw is when its file systems, which we have frozen, must be thawed at the latest. Zero means never, or that they are not frozen.
+	Thaw time.Time
+	// Owner reports whether a migration has paused it, and neither node may let it run yet.
+	Owner bool
+}
+
+var (
+	freezeOverdue = metrics.DescribeOwn("vmi_freeze_overdue_seconds",
+		"For each guest whose file systems are frozen with a time limit: how long that has passed, or 0.", "node", "namespace", "name")
+	ownerUndecided = metrics.DescribeOwn("vmi_owner_undecided",
+		"1 for each guest on either side of a migration that is paused until it is certain which of the two nodes may let it run.",
+		"node", "namespace", "name")
+)
+
+// WaitingCollector exports what guests wait for.
+type WaitingCollector struct {
+	// Node is the name of the node.
+	Node string
+	// Guests returns the guests that wait for something.
+	Guests func() []Waiting
+	// Clock is the node's clock, by which guests are thawed.
+	Clock clock.PassiveClock
+}
+
+// Describe implements prometheus.Collector.
+func (c *WaitingCollector) Describe(to chan<- *prometheus.Desc) {
+	to <- freezeOverdue
+	to <- ownerUndecided
+}
+
+// Collect implements prometheus.Collector. A VMI has at most one series of each metric, even if two of its Pods are on the node.
+func (c *WaitingCollector) Collect(to chan<- prometheus.Metric) {
+	now, thaws, undecided := c.Clock.Now(), map[types.NamespacedName]time.Time{}, map[types.NamespacedName]bool{}
+	for _, guest := range c.Guests() {
+		if known, ok := thaws[guest.VMI]; !guest.Thaw.IsZero() && (!ok || guest.Thaw.Before(known)) {
+			thaws[guest.VMI] = guest.Thaw
+		}
+		undecided[guest.VMI] = undecided[guest.VMI] || guest.Owner
+	}
+	for vmi, thaw := range thaws {
+		to <- metrics.Gauge(freezeOverdue, max(now.Sub(thaw).Seconds(), 0), c.Node, vmi.Namespace, vmi.Name)
+	}
+	for vmi, is := range undecided {
+		if is {
+			to <- metrics.Gauge(ownerUndecided, 1, c.Node, vmi.Namespace, vmi.Name)
 		}
 	}
 }
