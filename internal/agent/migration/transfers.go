@@ -5,14 +5,20 @@ package migration
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/migration/convergence"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Transfers are the transfers that this process has started, by the UID of their migration. It outlives single reconciliations. When the
@@ -129,4 +135,175 @@ func (t *Transfers) recordEvent(vmi *v1.VirtualMachineInstance, reason v1.SyncEv
 	if t.RecordEvent != nil {
 		t.RecordEvent(vmi, reason, action, message)
 	}
+}
+
+// CanceledError is the error of a transfer that was canceled.
+type CanceledError struct {
+	// Reason is that of Cancel.
+	Reason string
+}
+
+// Error is the reason.
+func (c *CanceledError) Error() string { return c.Reason }
+
+// Transfer is the transfer of one guest, running or ended.
+type Transfer struct {
+	vmi    *v1.VirtualMachineInstance
+	source Source
+	// pod is the source's launcher Pod.
+	pod hypervisor.PodRef
+	// digests are the digests by which its spec names images, by the directories where they are mounted.
+	digests map[string]string
+	// rules are set before the transfer is watched.
+	rules convergence.Rules
+
+	mu     sync.Mutex
+	state  State
+	times  times
+	cancel string
+	// interrupt ends what runs before libvirt's migration job, or is nil.
+	interrupt context.CancelFunc
+	// forgotten reports whether it is removed once it has ended.
+	forgotten bool
+}
+
+// State is the state of a transfer.
+type State struct {
+	// Running reports whether libvirt has not returned yet.
+	Running bool
+	// Migrated reports whether the source's guest can never run again. libvirt may not have returned yet.
+	Migrated bool
+	// Err is why the transfer ended without that.
+	Err error
+	// Progress is the progress that was read last, or nil.
+	Progress *hypervisor.TransferProgress
+	// MaxDirtyRate is the most memory in bytes that the guest changed in a second, as far as it was measured.
+	MaxDirtyRate uint64
+}
+
+// State returns the current state.
+func (t *Transfer) State() State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.state
+}
+
+func (t *Transfer) change(do func(*State)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	do(&t.state)
+}
+
+// Cancel ends the transfer. Its error is then a CanceledError with the reason of the first call.
+func (t *Transfer) Cancel(ctx context.Context, reason string) error {
+	t.mu.Lock()
+	if t.cancel == "" {
+		t.cancel = reason
+	}
+	if t.interrupt != nil {
+		t.interrupt()
+	}
+	t.mu.Unlock()
+	return t.source.CancelTransfer(ctx, t.domainName())
+}
+
+// cancelable returns a context that also ends when the transfer is canceled.
+func (t *Transfer) cancelable(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.interrupt = cancel
+	if t.cancel != "" {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+func (t *Transfer) isCanceled() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cancel != ""
+}
+
+// isPerformed reports whether all is transferred but what a post-copy still fetches: no step can help any more.
+func (t *Transfer) isPerformed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.times.paused.IsZero()
+}
+
+func (t *Transfer) attempt() peer.Attempt { return peer.AttemptOf(t.vmi) }
+
+func (t *Transfer) domainName() string { return launcherpod.DomainName(t.vmi.Namespace, t.vmi.Name) }
+
+// moveState returns what moves the guest's persistent state to the target's claim while the guest is paused, or nil if both Pods have the
+// same claim. All of the state must be on the target's claim before the guest can run there (docs/adr/0033).
+func moveState(transfer *Transfer, target stateKeeper) func(context.Context) error {
+	if !vmistatus.MovesState(transfer.vmi.Status.MigrationState) {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		var nvram []byte
+		if transfer.vmi.Spec.HasPersistentEFI() {
+			var err error
+			if nvram, err = transfer.source.ReadNVRAM(ctx, launcherpod.NVRAMStateFile(transfer.vmi.Name)); err != nil {
+				return err
+			}
+		}
+		if err := target.KeepState(ctx, transfer.attempt(), nvram); err != nil {
+			return fmt.Errorf("move the TPM's and EFI's state: %w", err)
+		}
+		return nil
+	}
+}
+
+// times are moments of a transfer. An unknown one is zero.
+type times struct {
+	// started is when the transfer started, paused since when the source's guest is paused, and resumed since when the target's runs.
+	started, paused, resumed time.Time
+}
+
+// setPaused records since when the guest is paused, and reads the progress for the last time.
+func (t *Transfers) setPaused(ctx context.Context, transfer *Transfer, since time.Time) {
+	transfer.mu.Lock()
+	transfer.times.paused = since
+	transfer.mu.Unlock()
+	t.wg.Go(func() {
+		progress, err := transfer.source.TransferProgress(context.WithoutCancel(ctx), transfer.domainName())
+		if err == nil && progress != nil && progress.Memory.Total > 0 {
+			transfer.change(func(s *State) { s.Progress = progress })
+		}
+	})
+}
+
+// recordSummary records an event about a migration that has succeeded.
+func (t *Transfers) recordSummary(ctx context.Context, transfer *Transfer) {
+	transfer.mu.Lock()
+	times, state := transfer.times, transfer.state
+	transfer.mu.Unlock()
+	node := transfer.vmi.Status.MigrationState.TargetNode
+	text := summary(times, &state, t.now())
+	log.FromContext(ctx).Info("The migration has succeeded", "node", node, "summary", text)
+	// The text up to the colon is KubeVirt's.
+	t.recordEvent(transfer.vmi, v1.Migrated, string(v1.Migrated), fmt.Sprintf("The VirtualMachineInstance migrated to node %s: %s.", node, text))
+}
+
+// summary describes a migration that has succeeded, as far as its figures are known.
+func summary(t times, s *State, now time.Time) string {
+	text := []string{fmt.Sprintf("%d ms in total", now.Sub(t.started).Milliseconds())}
+	if !t.paused.IsZero() && t.resumed.After(t.paused) {
+		text = append(text, fmt.Sprintf("downtime %d ms", t.resumed.Sub(t.paused).Milliseconds()))
+	}
+	if p := s.Progress; p != nil {
+		text = append(text, fmt.Sprintf("%d bytes transferred in %d passes", p.Memory.Processed+p.Disk.Processed, p.Iteration),
+			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond))
+		// QEMU measures it once a second: it is unknown for a shorter migration.
+		if s.MaxDirtyRate > 0 {
+			text = append(text, fmt.Sprintf("the guest changed up to %d bytes/s", s.MaxDirtyRate))
+		}
+		if p.Throttle > 0 {
+			text = append(text, fmt.Sprintf("throttled by %d%%", p.Throttle))
+		}
+	}
+	return strings.Join(text, ", ")
 }
