@@ -16,15 +16,18 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 const (
@@ -223,4 +226,136 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	log.FromContext(r.Context()).Info("Refused a request of another node's agent",
 		"method", hypervisor.Clean(r.Method), "path", hypervisor.Clean(r.URL.Path), "code", status.Code, "error", hypervisor.Clean(err.Error()))
 	httpserver.WriteJSON(w, int(status.Code), status)
+}
+
+var migrationResource = schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachineinstancemigrations"}
+
+// authorize returns what a request is about, if it is allowed. The VMI's status decides: it must have this migration, to this node, from
+// the node of the client's certificate, and not ended. The path only selects the VMI.
+func (s *Server) authorize(r *http.Request) (request, error) {
+	if r.TLS == nil {
+		return request{}, apierrors.NewUnauthorized("the connection is not encrypted")
+	}
+	node, err := s.PeerNode(*r.TLS)
+	if err != nil {
+		return request{}, apierrors.NewUnauthorized(err.Error())
+	}
+	req := request{
+		vmi:       types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+		migration: types.UID(r.PathValue("uid")),
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	if err := s.Incoming.Get(r.Context(), req.vmi, vmi); err != nil {
+		if apierrors.IsNotFound(err) {
+			// The response does not reveal which VMIs exist.
+			return request{}, s.notHere(req)
+		}
+		return request{}, fmt.Errorf("read the VirtualMachineInstance: %w", err)
+	}
+	m := vmi.Status.MigrationState
+	switch {
+	case m == nil || m.MigrationUID != req.migration || m.TargetNode != s.Node:
+		return request{}, s.notHere(req)
+	case m.SourceNode != node:
+		return request{}, apierrors.NewForbidden(migrationResource, string(req.migration), fmt.Errorf("the agent of node %s is not that of the migration's source", node))
+	case m.Failed:
+		return request{}, conflict(req, "the migration has failed")
+	case isRelease(r):
+		// The target may own the guest already. ServerOptions.Run finds the Pod.
+		return req, nil
+	case vmistatus.HasEnded(m):
+		return request{}, conflict(req, "the migration has ended")
+	}
+	target, ready := s.Targets.Get(req.migration)
+	if !ready {
+		// This process was restarted and has not prepared the target yet.
+		return request{}, apierrors.NewServiceUnavailable("the target is not prepared, try again")
+	}
+	if target.Refusal != "" {
+		return request{}, conflict(req, target.Refusal)
+	}
+	req.target = target
+	return req, nil
+}
+
+func isRelease(r *http.Request) bool { return r.Method == http.MethodPost }
+
+func (s *Server) notHere(req request) error {
+	return apierrors.NewNotFound(migrationResource, string(req.migration))
+}
+
+func conflict(req request, why string) error {
+	return apierrors.NewConflict(migrationResource, string(req.migration), errors.New(why))
+}
+
+// Target is the launcher Pod of a migration on its target node, once it is ready to receive the guest or refuses it.
+type Target struct {
+	// Pod is the launcher Pod.
+	Pod hypervisor.PodRef
+	// Address is where its QEMU listens.
+	Address string
+	// Domain is the XML of the domain as it would be started here.
+	Domain string
+	// Refusal is why the guest cannot be received; empty if it can.
+	Refusal string
+	// Digests are the digests by which the Pod's spec names images: see podspec.ImageDigests.
+	Digests map[string]string
+	// Plain reports whether the transfer is not encrypted.
+	Plain bool
+}
+
+// Targets stores the targets of migrations to this node, by the migration's UID. An agent that is restarted prepares them again. It
+// does not remember releases: then the guest runs once the target owns it according to the VMI's status.
+type Targets struct {
+	mu       sync.Mutex
+	prepared map[types.UID]Target
+	released map[types.UID]bool
+}
+
+// NewTargets makes empty Targets.
+func NewTargets() *Targets {
+	return &Targets{prepared: map[types.UID]Target{}, released: map[types.UID]bool{}}
+}
+
+// Put stores the target of a migration.
+func (t *Targets) Put(migration types.UID, target Target) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.prepared[migration] = target
+}
+
+// Get returns the target of a migration, and whether there is one.
+func (t *Targets) Get(migration types.UID) (Target, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	target, ok := t.prepared[migration]
+	return target, ok
+}
+
+// Release stores that the source's agent has released the guest: the source's will never run again.
+func (t *Targets) Release(migration types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.released[migration] = true
+}
+
+// IsReleased reports whether the source's agent has released the guest to this process.
+func (t *Targets) IsReleased(migration types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.released[migration]
+}
+
+// Forget removes a migration that has ended, and all migrations to a Pod.
+func (t *Targets) Forget(pod, migration types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.prepared, migration)
+	delete(t.released, migration)
+	for uid, target := range t.prepared {
+		if target.Pod.UID == pod {
+			delete(t.prepared, uid)
+			delete(t.released, uid)
+		}
+	}
 }
