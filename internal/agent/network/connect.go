@@ -4,6 +4,7 @@
 package network
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/netip"
@@ -157,3 +158,119 @@ func gateway(network netip.Prefix) netip.Prefix {
 
 // guest returns the guest's address in a private network, the second one. The launcher assigns it by DHCP.
 func guest(network netip.Prefix) netip.Addr { return gateway(network).Addr().Next() }
+
+// bridgeAddress is the address of the launcher's DHCP server on a bridge that has no address in the guest's network.
+// Source: KubeVirt.
+var bridgeAddress = netip.MustParsePrefix("169.254.75.10/32")
+
+// bridge replaces the Pod with the guest on its network: the Pod's interface becomes a port of a bridge whose other port
+// is the guest's tap, and the guest gets the Pod's hardware address and, by DHCP, its IP addresses. A placeholder with the name
+// of the Pod's interface keeps the addresses visible in the Pod; it is connected to nothing.
+func (c *connector) bridge(planned *Interface) (networkapi.Link, error) {
+	if err := c.displace(planned.PodInterface); err != nil {
+		return networkapi.Link{}, err
+	}
+	pod := c.links[planned.PodInterface]
+	if len(planned.MAC) == 0 {
+		planned.MAC = pod.MAC
+	}
+	nic := podiface.Displaced(planned.PodInterface)
+	c.removeAddresses(nic, pod)
+	name := podiface.Bridge(planned.PodInterface)
+	c.addBridge(name, randomMAC(), pod.MTU)
+	// Only the guest responds to ARP for the address that the placeholder also has.
+	c.set(networkapi.IgnoreARP, name)
+	c.addAddress(name, bridgeAddress, false)
+	c.setUp(name)
+	c.addTap(planned, name, pod.MTU)
+	c.attach(nic, name, pod.MTU)
+	// All traffic of the guest goes to the network anyway, and the launcher recognizes the guest's DHCP requests by it.
+	c.add(networkapi.Step{Do: networkapi.StopLearning, Link: nic})
+	return pod, nil
+}
+
+// displace renames the Pod's interface and replaces it with a placeholder that has its addresses. After each step the next call can
+// continue: the placeholder has all addresses before the interface loses any.
+func (c *connector) displace(name string) error {
+	placeholder := podiface.Placeholder(name)
+	if !c.has(podiface.Displaced(name)) {
+		original := c.links[name]
+		// A bridge without ports: every kernel that can run a VM's Pod supports bridges.
+		c.addBridge(placeholder, original.MAC, original.MTU)
+		for _, address := range original.Addresses {
+			// Without a route: it does not lead to the network.
+			c.addAddress(placeholder, address, true)
+		}
+		c.rename(name, podiface.Displaced(name))
+	}
+	if !c.has(name) {
+		if !c.has(placeholder) {
+			return &MissingInterfaceError{Name: name}
+		}
+		c.rename(placeholder, name)
+	}
+	c.setUp(name)
+	return nil
+}
+
+// removeAddresses removes the Pod's hardware and IP addresses from its displaced interface: the guest has them now.
+func (c *connector) removeAddresses(name string, placeholder networkapi.Link) {
+	nic := c.links[name]
+	for _, address := range nic.Addresses {
+		c.add(networkapi.Step{Do: networkapi.RemoveAddress, Link: name, Address: address})
+	}
+	if nic.MAC.String() == placeholder.MAC.String() {
+		c.add(networkapi.Step{Do: networkapi.SetMAC, Link: name, MAC: randomMAC()})
+	}
+}
+
+// randomMAC returns a locally administered unicast address.
+func randomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails
+	mac[0] = mac[0]&^0x01 | 0x02
+	return mac
+}
+
+// sidecarPorts are Envoy's own. Source: https://istio.io/latest/docs/ops/deployment/application-requirements; KubeVirt's list.
+var sidecarPorts = []uint16{15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090}
+
+// localhost is the source address of connections between Envoy and the other processes of the sidecar.
+var localhost = netip.MustParsePrefix("127.0.0.1/32")
+
+// bypassingSidecar returns those of the forwarded ports whose connections do not go through Envoy: SSH, as in KubeVirt, and the
+// ports of migrations, which the Pod's annotations exclude from Envoy.
+func bypassingSidecar(forwarded []networkapi.PortRange) []networkapi.PortRange {
+	bypassing := []networkapi.PortRange{{Protocol: "TCP", First: 22, Last: 22}, migrationPorts}
+	if len(forwarded) == 0 {
+		return bypassing
+	}
+	var out []networkapi.PortRange
+	for _, p := range bypassing {
+		for _, f := range forwarded {
+			if p.Protocol == f.Protocol && p.First <= f.Last && f.First <= p.Last {
+				out = append(out, networkapi.PortRange{Protocol: p.Protocol, First: max(p.First, f.First), Last: min(p.Last, f.Last)})
+			}
+		}
+	}
+	return slices.Compact(out)
+}
+
+// sidecarToGuest redirects Envoy's connections to the Pod's address to the guest, but for those to the sidecar's own ports.
+func sidecarToGuest(planned *Interface, pod networkapi.Link, to netip.Addr) []networkapi.Rule {
+	if !planned.Sidecar {
+		return nil
+	}
+	var rules []networkapi.Rule
+	if len(planned.Ports) == 0 {
+		own := networkapi.Rule{Chain: networkapi.Output, Source: localhost, Do: networkapi.Return}
+		for _, port := range sidecarPorts {
+			own.Ports = append(own.Ports, networkapi.PortRange{Protocol: "TCP", First: port, Last: port})
+		}
+		rules = append(rules, own)
+	}
+	for _, host := range hosts(pod, to) {
+		rules = append(rules, forward(planned, networkapi.Rule{Chain: networkapi.Output, Destination: host}, to)...)
+	}
+	return rules
+}
