@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package observe reports on the node to virt-controller: a Lease is the agent's heartbeat, and a ConfigMap contains the node's
+// capabilities. The agent does not write the Node.
 package observe
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
+	"k8s.io/utils/cpuset"
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/domain"
 )
 
 // Names of the files in the capabilities directory. An init container with the launcher image writes them: they are what its libvirt
@@ -156,4 +163,69 @@ func normalize(list []string) []string {
 	slices.Sort(list)
 	list = slices.Compact(list)
 	return list[:min(len(list), maxEntries)]
+}
+
+// rtRuntime is the part of each period in which realtime threads may run; -1 means all of it.
+// Source: Linux Documentation/scheduler/sched-rt-group.rst.
+const rtRuntime = "/proc/sys/kernel/sched_rt_runtime_us"
+
+// RealtimeCapable reports whether the node's kernel does not limit the run time of realtime threads, KubeVirt's condition for
+// realtime guests. It returns false for a kernel without the setting.
+func RealtimeCapable() (bool, error) { return realtimeCapable(rtRuntime) }
+
+func realtimeCapable(path string) (bool, error) {
+	text, err := os.ReadFile(path) //nolint:gosec // a constant but for the test
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the limit for realtime threads: %w", err)
+	}
+	return strings.TrimSpace(string(text)) == "-1", nil
+}
+
+// ReadTopology reads which of the node's CPUs share a core and which share memory, as libvirt of the launcher image reported it.
+func ReadTopology(dir string) ([]domain.NUMACellFact, error) {
+	var host libvirtxml.Caps
+	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+		return nil, err
+	}
+	if host.Host.NUMA == nil || host.Host.NUMA.Cells == nil {
+		return nil, nil
+	}
+	var cells []domain.NUMACellFact
+	for _, c := range host.Host.NUMA.Cells.Cells {
+		cell := domain.NUMACellFact{ID: uint(c.ID)}
+		if c.CPUS == nil {
+			continue // A cell without CPUs has only memory.
+		}
+		for _, cpu := range c.CPUS.CPUs {
+			cell.CPUs = append(cell.CPUs, domain.CPUFact{ID: uint(cpu.ID), Siblings: siblings(cpu)})
+		}
+		cells = append(cells, cell)
+	}
+	return cells, nil
+}
+
+// maxCPU is the highest ID of a CPU of which siblings are read: Linux has at most 8192 CPUs.
+const maxCPU = 8191
+
+// siblings returns the CPUs on the core of a CPU, itself included. libvirt leaves the list out for a CPU that is offline.
+func siblings(cpu libvirtxml.CapsHostNUMACPU) []uint {
+	alone := []uint{uint(cpu.ID)}
+	// Parse makes an entry for each CPU of a range.
+	for number := range strings.FieldsFuncSeq(cpu.Siblings, func(r rune) bool { return r == ',' || r == '-' }) {
+		if id, err := strconv.Atoi(number); err != nil || id > maxCPU {
+			return alone
+		}
+	}
+	set, err := cpuset.Parse(cpu.Siblings)
+	if err != nil || !set.Contains(cpu.ID) {
+		return alone
+	}
+	ids := make([]uint, 0, set.Size())
+	for _, id := range set.List() {
+		ids = append(ids, uint(id))
+	}
+	return ids
 }

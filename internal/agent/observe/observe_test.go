@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,11 +19,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"libvirt.org/go/libvirtxml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/domain"
 )
 
 // timeout bounds waiting for what should happen soon.
@@ -219,5 +222,58 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 	stop()
 	if writes.Load() != 2 {
 		t.Errorf("a restart wrote %d times", writes.Load()-2)
+	}
+}
+
+func TestRealtimeCapable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sched_rt_runtime_us")
+	if got, err := realtimeCapable(path); got || err != nil {
+		t.Errorf("a kernel without the setting: %t, %v", got, err)
+	}
+	for text, want := range map[string]bool{"-1\n": true, "950000\n": false, "": false} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := realtimeCapable(path); got != want || err != nil {
+			t.Errorf("%q: %t, %v", text, got, err)
+		}
+	}
+	if _, err := realtimeCapable(t.TempDir()); err == nil {
+		t.Error("no error for a directory")
+	}
+}
+
+func TestReadTopology(t *testing.T) {
+	got, err := ReadTopology("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []domain.NUMACellFact{
+		{ID: 0, CPUs: []domain.CPUFact{{ID: 0, Siblings: []uint{0, 2}}, {ID: 2, Siblings: []uint{0, 2}}}},
+		{ID: 1, CPUs: []domain.CPUFact{{ID: 1, Siblings: []uint{1, 3}}, {ID: 3, Siblings: []uint{3}}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := ReadTopology(t.TempDir()); err == nil {
+		t.Error("no error for a missing file")
+	}
+}
+
+func TestSiblings(t *testing.T) {
+	for text, want := range map[string][]uint{
+		"1":                {1},
+		"0-1":              {0, 1},
+		"1,65":             {1, 65},
+		"":                 {1},
+		"2-3":              {1}, // not the CPU's own list
+		"1-x":              {1},
+		"0-99999999999":    {1}, // 99 billion entries
+		"1,99999999999999": {1},
+		"1,8192":           {1},
+	} {
+		if got := siblings(libvirtxml.CapsHostNUMACPU{ID: 1, Siblings: text}); !slices.Equal(got, want) {
+			t.Errorf("siblings %q: %v, want %v", text, got, want)
+		}
 	}
 }
