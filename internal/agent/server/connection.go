@@ -5,11 +5,23 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Connections are the agent's connections to launchers.
@@ -81,4 +93,85 @@ type Freezers interface {
 	Freeze(ctx context.Context, domain string, limit time.Duration) error
 	// Thaw thaws the file systems. It does nothing if the guest is not frozen.
 	Thaw(ctx context.Context, domain string) error
+}
+
+// runningVMI is the VMI of a request, and what its launcher Pod is reached by.
+type runningVMI struct {
+	vmi  *v1.VirtualMachineInstance
+	pod  *corev1.Pod
+	conn Connection
+	// domain is the domain's name.
+	domain string
+}
+
+// verb serves one request. An error becomes a Status. A verb that has started its response must not return one.
+type verb func(http.ResponseWriter, *http.Request, *runningVMI) error
+
+// serve finds the VMI of a request and calls the verb.
+func (s *Server) serve(do verb) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		v, err := s.find(r.Context(), types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+			types.UID(r.URL.Query().Get(agentapi.UIDParameter)))
+		if err == nil {
+			err = do(w, r, v)
+		}
+		if err != nil {
+			writeError(w, r, err)
+		}
+	})
+}
+
+// find returns the VMI if it runs on the node, and the connection to its launcher.
+func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.UID) (*runningVMI, error) {
+	if uid == "" {
+		return nil, apierrors.NewBadRequest("the parameter " + agentapi.UIDParameter + " is missing: name the instance that is meant")
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	err := s.Client.Get(ctx, key, vmi)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, apierrors.NewNotFound(vmiResource, key.Name)
+	case err != nil:
+		return nil, fmt.Errorf("read the VirtualMachineInstance: %w", err)
+	case vmi.UID != uid:
+		return nil, conflict(key.Name, "it was deleted and created again in the meantime")
+	case vmi.Status.NodeName != s.Node:
+		return nil, conflict(key.Name, "it does not run on this node")
+	}
+	pod, err := s.pod(ctx, vmi)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := s.connect(ctx, hypervisor.PodRef{UID: pod.UID, VMI: key})
+	if err != nil {
+		return nil, err
+	}
+	return &runningVMI{vmi: vmi, pod: pod, conn: conn, domain: launcherpod.DomainName(key.Namespace, key.Name)}, nil
+}
+
+// connect returns the connection to a Pod. After its start, the agent needs seconds to connect to the guests that run: a request waits
+// for that, as it does for an agent that is being replaced.
+func (s *Server) connect(ctx context.Context, pod hypervisor.PodRef) (Connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return s.Connections.Open(ctx, pod)
+}
+
+// pod returns the launcher Pod in which a VMI runs.
+func (s *Server) pod(ctx context.Context, vmi *v1.VirtualMachineInstance) (*corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	if err := s.Client.List(ctx, pods, client.InNamespace(vmi.Namespace), client.MatchingFields{reconciler.PodIndex: vmi.Name}); err != nil {
+		return nil, fmt.Errorf("list launcher Pods: %w", err)
+	}
+	own := pods.Items[:0]
+	for _, pod := range pods.Items {
+		if podspec.IsOf(&pod, vmi) {
+			own = append(own, pod)
+		}
+	}
+	if pod := reconciler.LivePod(s.Node, vmi, own); pod != nil {
+		return pod, nil
+	}
+	return nil, conflict(vmi.Name, "it is not running: its launcher Pod has ended")
 }
