@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package hypervisor has the types and errors of the agent's connections to hypervisors. Errors distinguish an unreachable
+// hypervisor from one that rejected a request. Package rpc implements the connections with libvirt, package fake in memory.
+// Consumers declare the interfaces that they need.
 package hypervisor
 
 import (
@@ -116,3 +119,79 @@ func (d *Domain) AgentConnected() bool {
 	}
 	return false
 }
+
+// MaxNVRAM is the limit for a file with EFI variables in bytes. OVMF's has half a megabyte; QEMU accepts flash of up to 8 MiB in
+// all (max_fw_size in hw/i386/pc.c).
+const MaxNVRAM = 8 << 20
+
+// StateFiles are the paths of the persistent state of a VM in its launcher Pod.
+type StateFiles struct {
+	// NVRAM is the file with the EFI variables, empty if they are not persistent.
+	NVRAM string
+	// TPM is the directory with the TPM's state, empty if it is not persistent.
+	TPM string
+}
+
+// ErrStateDamaged means that a file of the persistent state of TPM and EFI cannot be used.
+var ErrStateDamaged = errors.New("the persistent state is damaged")
+
+// Pool is a directory of the launcher Pod as a libvirt storage pool.
+type Pool struct {
+	// Available is the free space of its file system in bytes.
+	Available uint64
+	// Capacity is the size of its file system in bytes.
+	Capacity uint64
+	// Volumes are the disk images in it.
+	Volumes []Volume
+}
+
+// Find returns the volume of a name, or nil.
+func (p *Pool) Find(name string) *Volume {
+	for i := range p.Volumes {
+		if p.Volumes[i].Name == name {
+			return &p.Volumes[i]
+		}
+	}
+	return nil
+}
+
+// Formats of a volume.
+const (
+	FormatRaw = "raw"
+	// FormatISO is what libvirt reports for an image with the signature of ISO 9660. Such an image is a raw one.
+	FormatISO   = "iso"
+	FormatQCOW2 = "qcow2"
+)
+
+// Volume is a disk image that exists or is to be created.
+type Volume struct {
+	// Name is the file's name.
+	Name string
+	// Path is the file's path in the Pod. It is not needed to create a volume.
+	Path string
+	// Format is raw, qcow2 or another format that libvirt found.
+	Format string
+	// Capacity is the size of the guest's disk in bytes. 0 creates an overlay of the size of its backing image.
+	Capacity uint64
+	// Allocation is the space in bytes that it uses in its file system. It is ignored when a volume is created.
+	Allocation uint64
+	// BackingPath and BackingFormat are the backing image of an overlay.
+	BackingPath   string
+	BackingFormat string
+}
+
+// DumpState is how far a memory dump is.
+type DumpState uint8
+
+// The states of a memory dump.
+const (
+	// DumpAbsent means that none is being made, and that there is no file: libvirt removes it after an error.
+	DumpAbsent DumpState = iota
+	// DumpActive means that memory is being written.
+	DumpActive
+	// DumpDone means that the file is complete.
+	DumpDone
+)
+
+// DumpSuffix is how the names of files with memory dumps end. KubeVirt's.
+const DumpSuffix = ".memory.dump"
