@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package rpc connects to the libvirtd of a launcher Pod from the node, with libvirt's own protocol over the unix socket in the
+// Pod's emptyDir.
+//
+// The launcher may be hostile. So virt-broker connects to the socket: it follows no symlink, and checks that the process behind
+// the socket belongs to the Pod. libvirt's client connects through a relay that the agent can close at any time. Every call has a
+// deadline, and responses are capped. Every failure on that path is a hypervisor.ErrUnreachable: the guest's state is then unknown.
 package rpc
 
 import (
@@ -271,6 +277,66 @@ func (c *Conn) Close() {
 	if c.libvirt != nil {
 		if _, err := c.libvirt.Close(); err != nil {
 			log.Log.V(4).Info("Closing a libvirt connection failed", "pod", c.pod.UID, "error", err.Error())
+		}
+	}
+}
+
+// deadlines are the deadlines of a connection's calls. They are paused while the agent itself delays the responses: a launcher is
+// not silent because others use up the memory for large responses.
+type deadlines struct {
+	mu      sync.Mutex
+	paused  bool
+	pending map[*deadline]struct{}
+}
+
+// deadline is the deadline of one call.
+type deadline struct {
+	// left is the time that was left at since, when the timer was last started.
+	left  time.Duration
+	since time.Time
+	timer *time.Timer
+}
+
+// start calls expired after a time, unless stop is called before.
+func (d *deadlines) start(limit time.Duration, expired func()) (stop func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pending == nil {
+		d.pending = map[*deadline]struct{}{}
+	}
+	call := &deadline{left: limit, since: time.Now(), timer: time.AfterFunc(limit, expired)}
+	if d.paused {
+		call.timer.Stop()
+	}
+	d.pending[call] = struct{}{}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		call.timer.Stop()
+		delete(d.pending, call)
+	}
+}
+
+// pause pauses all deadlines until resume is called.
+func (d *deadlines) pause() (resume func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.paused = true
+	for call := range d.pending {
+		// One that has expired already stays so.
+		if call.timer.Stop() {
+			call.left -= time.Since(call.since)
+		} else {
+			delete(d.pending, call)
+		}
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.paused = false
+		for call := range d.pending {
+			call.since = time.Now()
+			call.timer.Reset(call.left)
 		}
 	}
 }

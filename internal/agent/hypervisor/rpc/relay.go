@@ -166,3 +166,13 @@ func (r *relay) done() <-chan struct{} { return r.ctx.Done() }
 
 // err returns why the relay was closed. It is set when done is closed.
 func (r *relay) err() error { return context.Cause(r.ctx) }
+
+// Tunnel connects to the libvirtd of a Pod for another agent, after checking that it is the Pod's. The caller closes the
+// connection, and limits what is sent over it.
+func (m *Manager) Tunnel(ctx context.Context, pod hypervisor.PodRef) (net.Conn, error) {
+	launcher, err := dialLauncher(ctx, m.options, pod.UID, false)
+	if err != nil {
+		return nil, err
+	}
+	return launcher, nil
+}

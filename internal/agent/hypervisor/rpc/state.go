@@ -9,9 +9,19 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirt"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hanging"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -139,4 +149,204 @@ func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) erro
 // does nothing with an older directory.
 func (c *Conn) GiveHostDir(ctx context.Context, dir string) error {
 	return c.options.Broker.GiveHostDir(ctx, c.pod.UID, dir)
+}
+
+const (
+	// maxPanicked is of how many VMIs panics are counted. A node has fewer guests; those of two days may be more.
+	maxPanicked = 1000
+	// panicsKept is how long after its last one a guest's panics are counted. KubeVirt's alert is about 24 hours.
+	panicsKept = 48 * time.Hour
+)
+
+// panics counts the panics of guests' kernels by VMI. They outlast the VMI: the VM gets another one of the same name.
+type panics struct {
+	mu   sync.Mutex
+	seen map[types.NamespacedName]panicked
+}
+
+// panicked is how often a guest has panicked, and when it did last.
+type panicked struct {
+	count uint64
+	last  time.Time
+}
+
+func (p *panics) add(vmi types.NamespacedName, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire(now)
+	if _, known := p.seen[vmi]; !known && len(p.seen) >= maxPanicked {
+		delete(p.seen, p.oldest())
+	}
+	if p.seen == nil {
+		p.seen = map[types.NamespacedName]panicked{}
+	}
+	p.seen[vmi] = panicked{p.seen[vmi].count + 1, now}
+}
+
+func (p *panics) expire(now time.Time) {
+	maps.DeleteFunc(p.seen, func(_ types.NamespacedName, s panicked) bool { return now.Sub(s.last) > panicsKept })
+}
+
+func (p *panics) oldest() types.NamespacedName {
+	var oldest types.NamespacedName
+	for vmi, s := range p.seen {
+		if first, found := p.seen[oldest]; !found || s.last.Before(first.last) {
+			oldest = vmi
+		}
+	}
+	return oldest
+}
+
+func (p *panics) counts(now time.Time) map[types.NamespacedName]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire(now)
+	counts := make(map[types.NamespacedName]uint64, len(p.seen))
+	for vmi, s := range p.seen {
+		counts[vmi] = s.count
+	}
+	return counts
+}
+
+// Panics returns how often the kernels of guests have panicked on this node. A VMI is left out two days after its last panic.
+func (m *Manager) Panics() map[types.NamespacedName]uint64 { return m.panics.counts(time.Now()) }
+
+// exitWatch reports the exit of one process. It is not affected if the process's pid is reused.
+type exitWatch struct{ pidfd *os.File }
+
+// Exited waits for at most limit and reports whether the process has exited: all its threads have, its memory is freed and its
+// files are closed.
+func (w *exitWatch) Exited(limit time.Duration) (bool, error) {
+	raw, err := w.pidfd.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	exited, failed := false, error(nil)
+	if err := raw.Control(func(fd uintptr) { exited, failed = poll(int(fd), limit) }); err != nil {
+		return false, err
+	}
+	return exited, failed
+}
+
+func poll(pidfd int, limit time.Duration) (bool, error) {
+	until := time.Now().Add(limit)
+	for {
+		left := max(time.Until(until), 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return false, fmt.Errorf("wait for the exit of a process: %w", err)
+		default:
+			return n > 0, nil
+		}
+	}
+}
+
+// Close stops the watch. A nil exitWatch may be closed.
+func (w *exitWatch) Close() {
+	if w != nil {
+		_ = w.pidfd.Close()
+	}
+}
+
+// initLibvirt prepares libvirt's client library once, before its first connection. It registers and runs the library's event
+// loop, which serves all connections until the process ends.
+var initLibvirt = sync.OnceValue(func() error {
+	// The client must not start a libvirtd of its own. It reads this variable in each connect and has no other setting for a
+	// session's libvirtd, so it is set here, where no thread of the library can read the environment yet. Source: libvirt
+	// src/remote/remote_driver.c.
+	if err := os.Setenv("LIBVIRT_AUTOSTART", "0"); err != nil {
+		return fmt.Errorf("keep libvirt's client from starting a libvirtd: %w", err)
+	}
+	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
+		return fmt.Errorf("register libvirt's event loop: %w", err)
+	}
+	go func() {
+		for {
+			if err := libvirt.EventRunDefaultImpl(); err != nil {
+				log.Log.Error(err, "libvirt's event loop failed, running it again")
+				// If it keeps failing, it must not use up the CPU.
+				<-time.After(time.Second)
+			}
+		}
+	}()
+	return nil
+})
+
+// noteStart stores when a state started, unless the guest is in that state already: libvirt repeats events when a post-copy starts and
+// ends. other is the start of the state that ends this one.
+func noteStart(state, other *atomic.Int64) {
+	if since := state.Load(); since == 0 || since < other.Load() {
+		state.Store(time.Now().UnixNano())
+	}
+}
+
+// Watch calls notify after each event that can change what the agent reports about the domain. It is called once per connection,
+// before Guest. notify must not block, because all connections share one event loop. It gets no details of the event: the
+// receiver reads the state.
+func (c *Conn) Watch(ctx context.Context, notify func()) error {
+	c.notify = notify
+	return c.call(ctx, queryTimeout, "register for events", func(l *libvirt.Connect) error {
+		for _, register := range []func() (int, error){
+			func() (int, error) {
+				return l.DomainEventLifecycleRegister(nil,
+					func(_ *libvirt.Connect, d *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
+						switch e.Event {
+						case libvirt.DOMAIN_EVENT_SUSPENDED:
+							noteStart(&c.suspended, &c.resumed)
+						case libvirt.DOMAIN_EVENT_RESUMED:
+							noteStart(&c.resumed, &c.suspended)
+							if name, err := d.GetName(); err == nil {
+								c.guestResumed(name)
+							}
+						case libvirt.DOMAIN_EVENT_CRASHED:
+							// A panic, also of a guest that goes on with its crash kernel. QEMU's end without one is another event.
+							c.options.Panicked(c.pod.VMI)
+						}
+						notify()
+					})
+			},
+			func() (int, error) {
+				return l.DomainEventAgentLifecycleRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventAgentLifecycle) {
+						c.guestConnected()
+						notify()
+					})
+			},
+			func() (int, error) {
+				return l.DomainEventIOErrorReasonRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventIOErrorReason) { notify() })
+			},
+			func() (int, error) {
+				// The hooks of a backup freeze and thaw the guest from inside the Pod and write that to the metadata.
+				return l.DomainEventMetadataChangeRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventMetadataChange) { notify() })
+			},
+			func() (int, error) {
+				return l.DomainEventBalloonChangeRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventBalloonChange) { notify() })
+			},
+			func() (int, error) {
+				return l.DomainEventDeviceRemovedRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventDeviceRemoved) { notify() })
+			},
+			func() (int, error) {
+				return l.DomainEventMemoryDeviceSizeChangeRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventMemoryDeviceSizeChange) { notify() })
+			},
+		} {
+			if _, err := register(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// missedEvents handles events that were dropped because there were too many: it acts as after each kind of event, once.
+func (c *Conn) missedEvents() {
+	c.guestConnected()
+	c.notify()
 }

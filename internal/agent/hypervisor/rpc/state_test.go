@@ -6,6 +6,7 @@ package rpc
 import (
 	"maps"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,5 +46,20 @@ func TestTheOldestPanicsAreDropped(t *testing.T) {
 	got := p.counts(now)
 	if len(got) != maxPanicked || got[vmi(0)] != 2 || got[vmi(1)] != 0 || got[vmi(2)] != 1 || got[vmi(maxPanicked)] != 1 {
 		t.Errorf("%d VMIs, %d, %d, %d, %d", len(got), got[vmi(0)], got[vmi(1)], got[vmi(2)], got[vmi(maxPanicked)])
+	}
+}
+
+func TestNoteStart(t *testing.T) {
+	var stopped, runs atomic.Int64
+	stopped.Store(1)
+	if noteStart(&stopped, &runs); stopped.Load() != 1 {
+		t.Errorf("it stopped at 1, and again at %d", stopped.Load())
+	}
+	runs.Store(2)
+	if noteStart(&stopped, &runs); stopped.Load() <= 2 {
+		t.Errorf("it ran at 2, and has stopped at %d", stopped.Load())
+	}
+	if noteStart(&runs, new(atomic.Int64)); runs.Load() != 2 {
+		t.Errorf("it ran at 2, and again at %d", runs.Load())
 	}
 }
