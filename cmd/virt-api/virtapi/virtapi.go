@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package virtapi assembles virt-api: the server of subresources.kubevirt.io, its certificates and its logger.
 package virtapi
 
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"flag"
 	"fmt"
+	"net"
+	"net/http"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +21,7 @@ import (
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +29,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
 	"github.com/vireo-project/vireo/internal/apiserver/profile"
 	"github.com/vireo-project/vireo/internal/apiserver/server"
@@ -31,6 +39,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/component/requestlimit"
 )
 
@@ -166,3 +175,103 @@ func (c content) CurrentCertKeyContent() (crt, key []byte) { return c.PEM() }
 
 // AddListener implements dynamiccertificates.Notifier.
 func (c content) AddListener(l dynamiccertificates.Listener) { c.OnChange(l.Enqueue) }
+
+const (
+	// namespaceEnv is the environment variable with the install namespace, which the Deployment sets.
+	namespaceEnv = "POD_NAMESPACE"
+	// defaultTrust is where the Deployment mounts the ConfigMap of CA certificates.
+	defaultTrust = "/etc/virt-api/trust"
+)
+
+// Options are virt-api's flags. Names and defaults are KubeVirt's where KubeVirt has them.
+type Options struct {
+	// Address and Port are where virt-api listens.
+	Address string
+	Port    int
+	// ConsoleServerPort is the port of the agents.
+	ConsoleServerPort int
+	// Namespace is the install namespace.
+	Namespace string
+	// TrustDirectory contains the CA certificates, one file for each role.
+	TrustDirectory string
+	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
+	GuestfsImage string
+	// MetricsAuthorization restricts the metrics to clients that may get the URL /metrics.
+	MetricsAuthorization bool
+	// Kubeconfig is that of the API server; empty means the in-cluster configuration.
+	Kubeconfig string
+	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
+	Verbosity int
+
+	// Listener replaces Address and Port in tests, and Clock the time by which certificates are verified and renewed.
+	Listener net.Listener
+	Clock    clock.WithTicker
+}
+
+// BindFlags adds the options to a flag set.
+func (o *Options) BindFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.Address, "listen", "0.0.0.0", "IP address on which virt-api serves")
+	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the API")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port on which virt-handler serves requests for subresources")
+	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
+		"namespace of the KubeVirt object and of the virt-handler Pods; the default is the environment variable "+namespaceEnv)
+	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the CA certificates, one file for each role")
+	fs.StringVar(&o.GuestfsImage, "guestfs-image", "", "image of libguestfs-tools, which virtctl guestfs runs; empty if there is none")
+	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false, "serve the metrics only to clients that may get the URL /metrics")
+	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+
+		"spec.configuration.developerConfiguration.logVerbosity.virtAPI of the KubeVirt object can raise it")
+}
+
+// Validate returns an error for each missing or invalid option.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Namespace == "" {
+		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
+	}
+	if net.ParseIP(o.Address) == nil {
+		errs = append(errs, fmt.Errorf("--listen is %q: it must be an IP address", o.Address))
+	}
+	for flag, port := range map[string]int{"port": o.Port, "console-server-port": o.ConsoleServerPort} {
+		if port < 1 || port > 65535 {
+			errs = append(errs, fmt.Errorf("--%s is %d: it must be a port from 1 to 65535", flag, port))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// connection has what virt-api needs to connect to other components.
+type connection struct {
+	own       certificate.Provider
+	trust     certificate.Trust
+	namespace string
+	now       func() time.Time
+}
+
+// to returns the configuration of one connection to a component. The node selects the agent, and is ignored for other components.
+func (c connection) to(component, node string) (config *tls.Config, err error) {
+	switch component {
+	case profile.API:
+		config, err = certificate.APIPeer(c.own, c.trust, c.namespace)
+	case profile.Controller:
+		config, err = certificate.ControllerClient(c.own, c.trust, c.namespace)
+	default:
+		config, err = certificate.AgentClient(c.own, c.trust, node)
+	}
+	if err != nil {
+		return nil, err
+	}
+	config.Time = c.now
+	return config, nil
+}
+
+// ownProfiles serves profiles of this process to virt-api's Pods.
+func ownProfiles(store *clusterconfig.Store, trust certificate.Trust, now func() time.Time) http.Handler {
+	verify := func(state *tls.ConnectionState) error {
+		bundle, err := trust.Bundle(certificate.APIClient)
+		if err != nil {
+			return err
+		}
+		return certificate.VerifyAPI(state, bundle, now())
+	}
+	return profiler.OnlyAPI(verify, profiler.New(store).Handler())
+}
