@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,9 +22,12 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/otlp"
 	"github.com/vireo-project/vireo/internal/component/profiler"
+	"github.com/vireo-project/vireo/internal/component/version"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/monitoring"
+	"github.com/vireo-project/vireo/internal/controller/tracing"
 )
 
 // queues are KubeVirt's names of the work queues, by the names of our controllers. Queues of other controllers have the name of
@@ -96,4 +101,17 @@ func profiles(reader client.Reader, o *Options, store *clusterconfig.Store) http
 		return certificate.VerifyAPI(state, []byte(trusted.Data[certificate.APIClient.Name]), kit.Now(o.Clock))
 	}
 	return profiler.OnlyAPI(verify, profiler.New(store).Handler())
+}
+
+// setupTracing adds the export of traces, if the environment configures it. Invalid settings only turn it off.
+func setupTracing(ctx context.Context, mgr ctrl.Manager, log logr.Logger) error {
+	exporter, err := otlp.New(ctx, componentName, version.Get().GitVersion, log.WithName("tracing"))
+	if err != nil {
+		log.Error(err, "Traces are off")
+		return nil
+	}
+	if exporter == nil {
+		return nil
+	}
+	return mgr.Add(&tracing.Watcher{Cache: mgr.GetCache(), Exporter: exporter, Clock: clock.RealClock{}})
 }
