@@ -33,14 +33,14 @@ const (
 // every Pod of the cluster can connect to a component, unless a network policy forbids it.
 var listeners = map[string][]protection{
 	"internal/component/metrics/server.go listen":    {{"internal/component/metrics/server.go", limit}},
-	"internal/component/health/probes.go WithProbes": {{"internal/component/health/probes.go", limit}},
+	"internal/component/health/health.go WithProbes": {{"internal/component/health/health.go", limit}},
 	"internal/webhook/server/server.go Start":        {{"internal/webhook/server/server.go", limit}},
 	// virt-api's frontend wraps the listener that the API server library makes.
 	"internal/apiserver/server/options.go serve": {{"internal/apiserver/server/frontend.go", limit}},
 	// Both servers of an agent have the listener of this function.
 	"internal/agent/httpserver/httpserver.go Listen": {
 		{"internal/agent/server/server.go", certificate}, {"internal/certificate/tls.go", certificate},
-		{"cmd/virt-handler/agent/migrations.go", "certificate.MigrationServer("},
+		{"cmd/virt-handler/agent/backends.go", "certificate.MigrationServer("},
 	},
 	// The exporter's ports for clients and for the agent.
 	"cmd/virt-exportserver/main.go listen": {
@@ -52,9 +52,9 @@ var listeners = map[string][]protection{
 	"internal/broker/server/server.go Listen":         {{"internal/broker/server/server.go", socket}},
 	"internal/broker/device/plugin.go serve":          {{"internal/broker/device/plugin.go", socket}},
 	// In a launcher Pod, for its own guest.
-	"internal/launcher/dhcp/listen.go listen4":  {{"internal/launcher/dhcp/listen.go", bridge}},
-	"internal/launcher/dhcp/listen.go listen6":  {{"internal/launcher/dhcp/listen.go", bridge}},
-	"internal/launcher/tail/presence.go listen": {{"internal/launcher/tail/presence.go", "unix.SockaddrUnix{"}},
+	"internal/launcher/dhcp/listen.go listen4": {{"internal/launcher/dhcp/listen.go", bridge}},
+	"internal/launcher/dhcp/listen.go listen6": {{"internal/launcher/dhcp/listen.go", bridge}},
+	"internal/launcher/tail/tail.go listen":    {{"internal/launcher/tail/tail.go", "unix.SockaddrUnix{"}},
 }
 
 // listens matches the functions that make a listener, also inside libraries.
