@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -145,7 +147,16 @@ func TestPackagesForTheRaceDetector(t *testing.T) {
 	expect := func(when string, want ...string) {
 		t.Helper()
 		got := strings.Fields(r.run("bash", "hack/race.sh", "--list"))
-		if strings.Join(got, " ") != strings.Join(want, " ") {
+		if len(want) > 0 {
+			hash, err := strconv.ParseUint(strings.TrimSpace(r.run("git", "rev-parse", "--short=7", "HEAD")), 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if chosen := want[hash%uint64(len(want))]; len(got) == 0 || got[0] != chosen {
+				t.Errorf("%s: got %v, and the commit chooses %s", when, got, chosen)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", when, got, want)
 		}
 	}
