@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/vireo-project/vireo/internal/broker"
-	"github.com/vireo-project/vireo/internal/broker/command"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -21,13 +20,13 @@ import (
 
 func main() {
 	var podLogsDir, devDir string
-	command.Main(command.Program{
+	server.Main(server.Program{
 		Name: brokerapi.Broker,
 		Flags: func(fs *flag.FlagSet) {
 			fs.StringVar(&podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
 			fs.StringVar(&devDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
 		},
-		Start: func(s command.Settings) (server.Verbs, func(context.Context) error, error) {
+		Start: func(s server.Settings) (server.Verbs, func(context.Context) error, error) {
 			b := broker.New(broker.Options{
 				Pods: pods.New(filepath.Join(s.KubeletRoot, "pods"), nil), PodLogsDir: podLogsDir, DevDir: devDir,
 				PublishedDevices: pods.PublishedDevices(s.KubeletRoot), Log: s.Log,

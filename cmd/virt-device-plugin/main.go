@@ -11,9 +11,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/vireo-project/vireo/internal/broker/command"
 	"github.com/vireo-project/vireo/internal/broker/device"
-	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
@@ -21,7 +19,7 @@ import (
 func main() {
 	var podLogsDir, devDir, pluginDir string
 	var maxDevices int
-	command.Main(command.Program{
+	server.Main(server.Program{
 		Name: brokerapi.DevicePlugin,
 		Flags: func(fs *flag.FlagSet) {
 			fs.StringVar(&podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
@@ -29,12 +27,12 @@ func main() {
 			fs.StringVar(&pluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "directory of the kubelet's sockets for device plugins, which is the same for every kubelet root")
 			fs.IntVar(&maxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
 		},
-		Start: func(s command.Settings) (server.Verbs, func(context.Context) error, error) {
+		Start: func(s server.Settings) (server.Verbs, func(context.Context) error, error) {
 			if maxDevices < 1 {
 				return nil, nil, fmt.Errorf("--max-devices is %d: it must be at least 1", maxDevices)
 			}
 			devices := device.NewManager(device.Options{PluginDir: pluginDir, DevDir: devDir, Count: maxDevices})
-			kubelet := podresources.Client{Dir: filepath.Join(s.KubeletRoot, "pod-resources")}
+			kubelet := device.PodResources{Dir: filepath.Join(s.KubeletRoot, "pod-resources")}
 			return device.Verbs(devices, kubelet, podLogsDir), devices.Start, nil
 		},
 	})

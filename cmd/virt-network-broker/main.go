@@ -9,7 +9,6 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/vireo-project/vireo/internal/broker/command"
 	"github.com/vireo-project/vireo/internal/broker/network"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
@@ -17,9 +16,9 @@ import (
 )
 
 func main() {
-	command.Main(command.Program{
+	server.Main(server.Program{
 		Name: brokerapi.NetworkBroker,
-		Start: func(s command.Settings) (server.Verbs, func(context.Context) error, error) {
+		Start: func(s server.Settings) (server.Verbs, func(context.Context) error, error) {
 			return network.Verbs(pods.New(filepath.Join(s.KubeletRoot, "pods"), nil)), nil, nil
 		},
 	})

@@ -23,7 +23,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/broker/device"
 	"github.com/vireo-project/vireo/internal/broker/network"
-	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -131,7 +130,7 @@ func (w *world) start(check pods.CheckPeer) {
 	// One process serves the verbs of all programs, on the socket of each.
 	verbs := w.broker.Verbs()
 	maps.Copy(verbs, network.Verbs(found))
-	maps.Copy(verbs, device.Verbs(w.devices, podresources.Client{Dir: w.pods}, cmp.Or(w.logs, w.pods)))
+	maps.Copy(verbs, device.Verbs(w.devices, device.PodResources{Dir: w.pods}, cmp.Or(w.logs, w.pods)))
 	w.server = server.New(server.Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: w.log})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving errgroup.Group

@@ -20,7 +20,7 @@ import (
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
@@ -218,7 +218,7 @@ var _ = Describe("KubeVirt", func() {
 			}}
 			ExpectCreated(host)
 			published := metav1.ObjectMeta{
-				Namespace: k.namespace, Name: nodecapabilities.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: nodecapabilities.LabelValue},
+				Namespace: k.namespace, Name: agentapi.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: agentapi.LabelValue},
 			}
 			lease, report := &coordinationv1.Lease{ObjectMeta: published}, &corev1.ConfigMap{ObjectMeta: published}
 			ExpectCreated(lease, report)

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 )
@@ -38,7 +38,7 @@ var _ = Describe("Node", func() {
 
 	meta := func() metav1.ObjectMeta {
 		return metav1.ObjectMeta{
-			Namespace: namespace, Name: nodecapabilities.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: nodecapabilities.LabelValue},
+			Namespace: namespace, Name: agentapi.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: agentapi.LabelValue},
 		}
 	}
 	lease := func() *coordinationv1.Lease { return &coordinationv1.Lease{ObjectMeta: meta()} }
@@ -49,12 +49,12 @@ var _ = Describe("Node", func() {
 		Expect(err).NotTo(HaveOccurred())
 		return result
 	}
-	publish := func(r nodecapabilities.Report) {
+	publish := func(r agentapi.Capabilities) {
 		GinkgoHelper()
 		raw, err := json.Marshal(r)
 		Expect(err).NotTo(HaveOccurred())
 		cm := report()
-		cm.Data = map[string]string{nodecapabilities.DataKey: string(raw)}
+		cm.Data = map[string]string{agentapi.CapabilitiesKey: string(raw)}
 		if apierrors.IsAlreadyExists(k8sClient.Create(ctx, cm)) {
 			Expect(k8sClient.Update(ctx, cm)).To(Succeed())
 		}
@@ -84,7 +84,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("labels a node from its agent's report", func() {
-		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}, MachineTypes: []string{"q35"}})
+		publish(agentapi.Capabilities{Devices: true, CPUModels: []string{"EPYC"}, MachineTypes: []string{"q35"}})
 		beat()
 		Expect(reconcile().RequeueAfter).To(Equal(40 * time.Second))
 		ExpectExists(host)
@@ -95,7 +95,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("writes nothing without a change, and the heartbeat once a minute", func() {
-		publish(nodecapabilities.Report{Devices: true})
+		publish(agentapi.Capabilities{Devices: true})
 		beat()
 		reconcile()
 		writes.ExpectWritten("patch Node")
@@ -113,7 +113,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("marks a node whose Lease has expired as not schedulable, with one event", func() {
-		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
+		publish(agentapi.Capabilities{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
 
@@ -136,7 +136,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("keeps a node schedulable while its agent is replaced, and records no event if none follows", func() {
-		publish(nodecapabilities.Report{Devices: true})
+		publish(agentapi.Capabilities{Devices: true})
 		beat()
 		reconcile()
 		l := ExpectExists(lease())
@@ -152,7 +152,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("retries when the Node cannot be written, and records the event afterwards only", func() {
-		publish(nodecapabilities.Report{Devices: true})
+		publish(agentapi.Capabilities{Devices: true})
 		beat()
 		reconcile()
 		clock.SetTime(clock.Now().Add(40 * time.Second))
@@ -170,7 +170,7 @@ var _ = Describe("Node", func() {
 		object := &metav1.PartialObjectMetadata{}
 		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(host), object)).To(Succeed())
-		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
+		publish(agentapi.Capabilities{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
 		labels := maps.Clone(ExpectExists(host).Labels)
@@ -185,7 +185,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("ignores a Node that is deleted meanwhile", func() {
-		publish(nodecapabilities.Report{Devices: true})
+		publish(agentapi.Capabilities{Devices: true})
 		beat()
 		writes.Fail = func(string) error { return apierrors.NewNotFound(corev1.Resource("nodes"), host.Name) }
 		reconcile()
@@ -204,7 +204,7 @@ var _ = Describe("Node", func() {
 	})
 
 	It("removes labels without an agent's Lease, and deletes Lease and report without a Node", func() {
-		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
+		publish(agentapi.Capabilities{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
 		Expect(k8sClient.Delete(ctx, lease())).To(Succeed())

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -64,7 +64,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 		return ExpectExists(vmi)
 	}
 	leaseOf := func(host string) *coordinationv1.Lease {
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodecapabilities.ObjectName(host)}}
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: agentapi.ObjectName(host)}}
 	}
 	write := func(c client.Client, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstance)) error {
 		before := vmi.DeepCopy()
@@ -401,7 +401,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 	It("permits an agent to write its own Lease and report only", func() {
 		Expect(agentOf("n1").Create(ctx, leaseOf("n1"))).To(Succeed())
 		Expect(agentOf("n2").Delete(ctx, leaseOf("n1"))).To(MatchError(apierrors.IsForbidden, "is forbidden"))
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodecapabilities.ObjectName("n1")}}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: agentapi.ObjectName("n1")}}
 		Expect(agentOf("n2").Create(ctx, cm.DeepCopy())).To(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Expect(agentOf("n1").Create(ctx, cm)).To(Succeed())
 	})

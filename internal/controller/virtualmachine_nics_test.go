@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -153,8 +153,8 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		setStatus(vmi, v1.Running, revised(vmi), inGuest("default", "blue"))
 		networks := func(name string) map[string]string {
 			return map[string]string{
-				"k8s.v1.cni.cncf.io/networks":       fmt.Sprintf(`[{"name":%q,"namespace":%q,"interface":%q}]`, name, vmi.Namespace, podiface.Secondary("blue")),
-				"k8s.v1.cni.cncf.io/network-status": fmt.Sprintf(`[{"interface":%q}]`, podiface.Secondary("blue")),
+				"k8s.v1.cni.cncf.io/networks":       fmt.Sprintf(`[{"name":%q,"namespace":%q,"interface":%q}]`, name, vmi.Namespace, launcherpod.SecondaryInterface("blue")),
+				"k8s.v1.cni.cncf.io/network-status": fmt.Sprintf(`[{"interface":%q}]`, launcherpod.SecondaryInterface("blue")),
 			}
 		}
 		pod, err := podspec.Build(instance(vm), podspec.Config{LauncherImage: "registry.example/virt-launcher:v1"})

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -46,7 +46,7 @@ var _ = Describe("VMI with other interfaces", func() {
 		w.Config = fixedConfig{config}
 	})
 	const networks, required = "k8s.v1.cni.cncf.io/networks", v1.VirtualMachineInstanceMigrationRequired
-	blue := podiface.Secondary("blue")
+	blue := launcherpod.SecondaryInterface("blue")
 	// runs starts a guest without a second interface.
 	runs := func(migratable corev1.ConditionStatus) *v1.VirtualMachineInstance {
 		GinkgoHelper()

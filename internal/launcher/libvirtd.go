@@ -22,7 +22,6 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/launcher/qemucache"
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
@@ -60,7 +59,7 @@ func prepare(log logr.Logger, guestDirs ...string) error {
 	if err := prepareState(launcherpod.StateDir, launcherpod.TPMAuthorityDir); err != nil {
 		return err
 	}
-	if err := qemucache.Fill(xdgCache); err != nil {
+	if err := FillQEMUCache(xdgCache); err != nil {
 		// libvirt then probes QEMU, which takes half a second.
 		log.Info("Not using the image's QEMU capabilities", "reason", err.Error())
 	}

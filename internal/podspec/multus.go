@@ -15,7 +15,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // Annotations from which Multus reads the networks of a Pod. Source: the Network Plumbing Working Group's standard, and
@@ -62,7 +61,7 @@ func PodInterface(network *v1.Network) string {
 	if network.IsPrimary() {
 		return launcherpod.PrimaryInterface
 	}
-	return podiface.Secondary(network.Name)
+	return launcherpod.SecondaryInterface(network.Name)
 }
 
 // annotateNetworks requests the networks beside the Pod network from Multus: those of the guest, and the network for migrations.

@@ -15,7 +15,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/dhcpoption"
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
@@ -148,12 +147,12 @@ func dhcpArguments(path *field.Path, iface *v1.Interface, podInterface string) (
 	}
 	path = path.Child("dhcpOptions")
 	options := optionList{path: path, podInterface: podInterface}
-	options.text(path.Child("bootFileName"), dhcpoption.BootFileName, wanted.BootFileName)
-	options.text(path.Child("tftpServerName"), dhcpoption.TFTPServerName, wanted.TFTPServerName)
+	options.text(path.Child("bootFileName"), launcherpod.BootFileNameOption, wanted.BootFileName)
+	options.text(path.Child("tftpServerName"), launcherpod.TFTPServerNameOption, wanted.TFTPServerName)
 	options.ntpServers(path.Child("ntpServers"), wanted.NTPServers)
 	for i, private := range wanted.PrivateOptions {
 		at := path.Child("privateOptions").Index(i)
-		if private.Option < dhcpoption.FirstPrivate || private.Option > dhcpoption.LastPrivate {
+		if private.Option < launcherpod.FirstPrivateOption || private.Option > launcherpod.LastPrivateOption {
 			return nil, field.Invalid(at.Child("option"), private.Option, "must be in range 224 to 254")
 		}
 		options.text(at.Child("value"), uint8(private.Option), private.Value)
@@ -172,7 +171,7 @@ type optionList struct {
 
 func (l *optionList) text(path *field.Path, code uint8, text string) {
 	// A private option may be empty.
-	if text == "" && code < dhcpoption.FirstPrivate {
+	if text == "" && code < launcherpod.FirstPrivateOption {
 		return
 	}
 	l.add(path, code, text, len(text))
@@ -190,22 +189,22 @@ func (l *optionList) ntpServers(path *field.Path, servers []string) {
 		addresses = append(addresses, ip.String())
 	}
 	if len(addresses) > 0 {
-		l.add(path, dhcpoption.NTPServers, strings.Join(addresses, " "), 4*len(addresses))
+		l.add(path, launcherpod.NTPServersOption, strings.Join(addresses, " "), 4*len(addresses))
 	}
 }
 
 func (l *optionList) add(path *field.Path, code uint8, text string, bytes int) {
-	if bytes > dhcpoption.MaxValue {
-		l.errs = append(l.errs, field.TooLong(path, text, dhcpoption.MaxValue))
+	if bytes > launcherpod.MaxOptionValue {
+		l.errs = append(l.errs, field.TooLong(path, text, launcherpod.MaxOptionValue))
 		return
 	}
 	l.bytes += bytes + optionHead
-	option := dhcpoption.Option{Interface: l.podInterface, Code: code, Text: text}
+	option := launcherpod.DHCPOption{Interface: l.podInterface, Code: code, Text: text}
 	l.flags = append(l.flags, "--dhcp-option", option.String())
 }
 
 func (l *optionList) arguments() ([]string, error) {
-	if l.bytes > dhcpoption.MaxValues {
+	if l.bytes > launcherpod.MaxOptionValues {
 		l.errs = append(l.errs, field.Invalid(l.path, l.bytes,
 			"all options together must have at most 512 bytes, two for each and its value, to fit a packet: shorten them"))
 	}

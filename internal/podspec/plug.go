@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -64,7 +64,7 @@ func PendingNetworks(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) NetworkCha
 		}
 	}
 	for name := range attached {
-		if podiface.IsSecondary(name) && !kept[name] {
+		if launcherpod.IsSecondaryInterface(name) && !kept[name] {
 			changes.Unplug = append(changes.Unplug, name)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
 // TestPendingNetworks checks by which networks a Pod differs from its VMI, and what becomes of its annotation.
 func TestPendingNetworks(t *testing.T) {
-	blue := podiface.Secondary("blue")
+	blue := launcherpod.SecondaryInterface("blue")
 	absent := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent
 	}

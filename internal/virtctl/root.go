@@ -24,7 +24,6 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/credentials"
 	"github.com/vireo-project/vireo/internal/virtctl/explain"
 	"github.com/vireo-project/vireo/internal/virtctl/expose"
-	"github.com/vireo-project/vireo/internal/virtctl/guest"
 	"github.com/vireo-project/vireo/internal/virtctl/guestfs"
 	"github.com/vireo-project/vireo/internal/virtctl/imageupload"
 	"github.com/vireo-project/vireo/internal/virtctl/inspect"
@@ -98,7 +97,7 @@ func Command(c *cli.CLI) *cobra.Command {
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c),
 		lifecycle.AddVolume(c), lifecycle.RemoveVolume(c))
 	add(root, groupConnect, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
-	add(root, groupInspect, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
+	add(root, groupInspect, explain.Command(c), inspect.OSInfo(c), inspect.UserList(c), inspect.FilesystemList(c),
 		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
 	add(root, groupCreate, create.Command(c), imageupload.Command(c), vmexport.Command(c), memorydump.Command(c), guestfs.Command(c), credentials.Command(c))
 	add(root, groupOther, adm.Command(c), versionCommand(c), optionsCommand(c))

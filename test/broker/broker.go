@@ -18,7 +18,6 @@ import (
 	"github.com/vireo-project/vireo/internal/broker"
 	"github.com/vireo-project/vireo/internal/broker/device"
 	"github.com/vireo-project/vireo/internal/broker/network"
-	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -76,7 +75,7 @@ func ServeAt(dir string, o Options) (stop func(), err error) {
 		o.Devices = tun{}
 	}
 	found := pods.New(o.PodsDir, o.CheckPeer)
-	kubelet := podresources.Client{Dir: o.PodResourcesDir}
+	kubelet := device.PodResources{Dir: o.PodResourcesDir}
 	b := broker.New(broker.Options{
 		Pods: found, PodLogsDir: o.PodLogsDir, DevDir: o.DevDir, PublishedDevices: o.PublishedDevices, Log: logr.Discard(),
 		ExclusiveCPUs: func(context.Context, string) (cpuset.CPUSet, error) { return cpuset.New(), nil },

@@ -21,7 +21,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
@@ -49,7 +48,7 @@ type pluggedNIC struct {
 }
 
 func (n *pluggedNIC) facts() domain.Facts {
-	return domain.Facts{Interfaces: map[string]domain.InterfaceFact{"blue": {Tap: podiface.Tap(podiface.Secondary("blue"))}}}
+	return domain.Facts{Interfaces: map[string]domain.InterfaceFact{"blue": {Tap: launcherpod.Tap(launcherpod.SecondaryInterface("blue"))}}}
 }
 
 // device returns the interface that is to be plugged.
@@ -215,7 +214,7 @@ var _ = Describe("A running Linux guest and a hotplugged interface", Label("libv
 // addSecondInterface creates the Pod's interface on a network of Multus and reports it, as Multus does.
 func (n *node) addSecondInterface() {
 	GinkgoHelper()
-	name := podiface.Secondary("blue")
+	name := launcherpod.SecondaryInterface("blue")
 	Expect(inNamespace(n.daemon.NetNS(), func() error {
 		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: 1400}, PeerName: "node-blue"}
 		if err := netlink.LinkAdd(link); err != nil {

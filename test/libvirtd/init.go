@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/launcher/qemucache"
+	"github.com/vireo-project/vireo/internal/launcher"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -90,7 +90,7 @@ func runInit(request initRequest) error {
 
 // fillCache fills libvirtd's cache as virt-launcher does. Without it, each daemon starts QEMU to probe it.
 func fillCache(dir string) error {
-	if err := qemucache.Fill(dir); err != nil {
+	if err := launcher.FillQEMUCache(dir); err != nil {
 		return err
 	}
 	return filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {

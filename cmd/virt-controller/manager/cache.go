@@ -29,7 +29,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
@@ -140,7 +140,7 @@ func cacheOptions(namespace string) cache.Options {
 	here := func(selector labels.Selector) cache.ByObject {
 		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector}}}
 	}
-	agents := labeled(nodecapabilities.LabelValue)
+	agents := labeled(agentapi.LabelValue)
 	ours, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
 	utilruntime.Must(err)
 	component, err := labels.NewRequirement(v1.AppLabel, selection.Exists, nil)
@@ -158,7 +158,7 @@ func cacheOptions(namespace string) cache.Options {
 			&corev1.Namespace{}:          {Transform: transformNamespace},
 			&corev1.ResourceQuota{}:      {Transform: transformQuota},
 			&coordinationv1.Lease{}:      here(agents),
-			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),
+			&corev1.ConfigMap{}:          here(labeled(agentapi.LabelValue, certificate.BundleName)),
 			&appsv1.DaemonSet{}:          here(installed),
 			// With virt-controller's own, which it does not install.
 			&appsv1.Deployment{}: here(labels.NewSelector().Add(*component)),

@@ -25,7 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/webhookcertificate"
-	"github.com/vireo-project/vireo/internal/webhook/secretpath"
+	"github.com/vireo-project/vireo/internal/webhook/server"
 )
 
 // Certificates provides the serving certificate and the paths of the webhooks from a Secret. It watches the Secret instead of mounting it,
@@ -35,7 +35,7 @@ type Certificates struct {
 	hooks   webhookcertificate.Hooks
 	clock   clock.PassiveClock
 	current atomic.Pointer[tls.Certificate]
-	paths   atomic.Pointer[secretpath.Paths]
+	paths   atomic.Pointer[server.Paths]
 	// cache contains the Secret and the webhook configurations. Setup sets it.
 	cache cache.Cache
 }
@@ -107,7 +107,7 @@ func (c *Certificates) NeedLeaderElection() bool { return false }
 
 // load makes the certificate and the paths in the Secret current.
 func (c *Certificates) load(secret *corev1.Secret) error {
-	if paths := secretpath.From(secret.Data); paths.Exist() {
+	if paths := server.PathsFrom(secret.Data); paths.Exist() {
 		c.paths.Store(&paths)
 	}
 	crt, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]

@@ -43,7 +43,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/observe"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -358,7 +358,7 @@ func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, broker
 	if err != nil {
 		// Not fatal: running guests must be reconciled. Without a report virt-controller sets no labels for CPU models.
 		ctrl.Log.WithName(name).Error(err, "The node's capabilities are not known, no CPU model is reported")
-		capabilities = &nodecapabilities.Report{Arch: runtime.GOARCH}
+		capabilities = &agentapi.Capabilities{Arch: runtime.GOARCH}
 	}
 	devices := brokerclient.NewDevices(broker, brokerResponds)
 	if err := mgr.Add(devices); err != nil {

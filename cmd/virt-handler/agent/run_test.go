@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
@@ -82,12 +82,12 @@ func TestRun(t *testing.T) {
 	defer stop()
 
 	// It writes its heartbeat and the node's capabilities.
-	name := client.ObjectKey{Namespace: rights.Namespace, Name: nodecapabilities.ObjectName("blue")}
+	name := client.ObjectKey{Namespace: rights.Namespace, Name: agentapi.ObjectName("blue")}
 	lease, report := &coordinationv1.Lease{}, &corev1.ConfigMap{}
 	g.Eventually(func() error { return api.Get(ctx, name, lease) }, timeout).Should(Succeed())
 	g.Expect(lease.Spec.HolderIdentity).To(HaveValue(Equal("blue")))
 	g.Eventually(func() error { return api.Get(ctx, name, report) }, timeout).Should(Succeed())
-	g.Expect(report.Data).To(HaveKey(nodecapabilities.DataKey))
+	g.Expect(report.Data).To(HaveKey(agentapi.CapabilitiesKey))
 
 	// Metrics need authorization with that option.
 	g.Eventually(func() error { return rights.Scrape(ctx, options.Port, token) }, timeout).Should(Succeed())

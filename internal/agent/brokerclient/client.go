@@ -24,7 +24,6 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // patience is how long the client waits until a request is sent, and for its response: longer than a verb may take.
@@ -132,7 +131,7 @@ func (c *Client) ChangeNetwork(ctx context.Context, pod types.UID, steps []netwo
 // OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if the Pod has no IPv6.
 func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, networkapi.OpenRouterResult, error) {
 	result := networkapi.OpenRouterResult{}
-	file, err := c.call(ctx, brokerapi.OpenRouter, pod, networkapi.OpenRouterArguments{Bridge: podiface.Bridge(podInterface)}, &result)
+	file, err := c.call(ctx, brokerapi.OpenRouter, pod, networkapi.OpenRouterArguments{Bridge: launcherpod.Bridge(podInterface)}, &result)
 	if err != nil || file == nil {
 		return nil, result, err
 	}

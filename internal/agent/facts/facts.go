@@ -16,9 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
-	"github.com/vireo-project/vireo/internal/agent/hanging"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
@@ -131,7 +130,7 @@ const (
 )
 
 // imageReads limits the node to one read of an image at a time. Images of several guests are read alternately, buffer by buffer.
-var imageReads = fairqueue.New(1)
+var imageReads = limits.NewQueue(1)
 
 // Opener opens files of launcher Pods.
 type Opener interface {
@@ -152,7 +151,7 @@ func Sum(ctx context.Context, files Opener, pod hypervisor.PodRef, mount, name s
 		crc  uint32
 	}
 	found := make(chan result, 1)
-	err = hanging.Do(ctx, pod.UID, f, func() error {
+	err = limits.Access(ctx, pod.UID, f, func() error {
 		sum := crc32.NewIEEE()
 		from := queuedReader{ctx: ctx, namespace: pod.VMI.Namespace, queue: imageReads, timeout: readTimeout, from: f}
 		size, err := io.CopyBuffer(struct{ io.Writer }{sum}, from, make([]byte, sumBuffer))
@@ -170,7 +169,7 @@ func Sum(ctx context.Context, files Opener, pod hypervisor.PodRef, mount, name s
 type queuedReader struct {
 	ctx       context.Context // of the one call that reads
 	namespace string
-	queue     *fairqueue.Queue
+	queue     *limits.Queue
 	timeout   time.Duration
 	from      io.Reader
 }

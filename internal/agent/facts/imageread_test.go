@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 )
 
 type readerFunc func([]byte) (int, error)
@@ -21,7 +21,7 @@ func (r readerFunc) Read(b []byte) (int, error) { return r(b) }
 // A read from storage that hangs blocks other reads for the timeout only.
 func TestHangingReadBlocksOthersForTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		queue, recovered := fairqueue.New(1), make(chan struct{})
+		queue, recovered := limits.NewQueue(1), make(chan struct{})
 		read := func(ctx context.Context, from readerFunc) chan error {
 			done := make(chan error, 1)
 			go func() {

@@ -12,9 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 )
 
 const (
@@ -40,9 +39,9 @@ const (
 type reader struct {
 	read  func(ctx context.Context, guest *Guest, dirtyRate bool) (*hypervisor.Stats, error)
 	clock clock.PassiveClock
-	queue *fairqueue.Queue
+	queue *limits.Queue
 	// silent is the queue for launchers that were silent: others do not wait for them.
-	silent *fairqueue.Queue
+	silent *limits.Queue
 
 	mu     sync.Mutex
 	guests map[types.UID]*state
@@ -51,8 +50,8 @@ type reader struct {
 func newReader(o *Options) *reader {
 	return &reader{
 		read: o.Read, clock: o.Clock, guests: map[types.UID]*state{},
-		queue:  fairqueue.NewWithLimits(fairqueue.Limits{Capacity: Slots - silentSlots, PerNamespace: slotsPerNamespace}),
-		silent: fairqueue.NewWithLimits(fairqueue.Limits{Capacity: silentSlots, PerNamespace: silentSlotsPerNamespace}),
+		queue:  limits.NewQueueWithLimits(limits.Limits{Capacity: Slots - silentSlots, PerNamespace: slotsPerNamespace}),
+		silent: limits.NewQueueWithLimits(limits.Limits{Capacity: silentSlots, PerNamespace: silentSlotsPerNamespace}),
 	}
 }
 
@@ -92,7 +91,7 @@ func (r *reader) start(guests []*Guest) []<-chan struct{} {
 		known[guest.Pod.UID] = true
 		s := r.guests[guest.Pod.UID]
 		if s == nil {
-			s = &state{pauses: ratelimit.ExponentialBackoff(firstPause, maxPause)}
+			s = &state{pauses: limits.ExponentialBackoff(firstPause, maxPause)}
 			r.guests[guest.Pod.UID] = s
 		}
 		if s.running == nil && !now.Before(s.retry) && now.Sub(s.at) >= minAge {
@@ -120,7 +119,7 @@ func (r *reader) start(guests []*Guest) []<-chan struct{} {
 }
 
 // run queries one launcher. It outlives the scrape that started it: a later one may use the result.
-func (r *reader) run(queue *fairqueue.Queue, s *state, guest *Guest, dirtyRate bool) {
+func (r *reader) run(queue *limits.Queue, s *state, guest *Guest, dirtyRate bool) {
 	var stats *hypervisor.Stats
 	var started time.Time
 	ctx, cancel := context.WithTimeout(context.Background(), maxAge)
@@ -145,7 +144,7 @@ func (r *reader) run(queue *fairqueue.Queue, s *state, guest *Guest, dirtyRate b
 		s.retry = now.Add(s.pauses.Step())
 		return
 	}
-	s.pauses = ratelimit.ExponentialBackoff(firstPause, maxPause)
+	s.pauses = limits.ExponentialBackoff(firstPause, maxPause)
 }
 
 // latest returns the statistics of a guest that are not too old, or nil.

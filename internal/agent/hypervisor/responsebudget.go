@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 )
 
 // Limits for the memory that the responses of launchers and guests may take at a time. Small responses are not counted: their
@@ -30,11 +30,11 @@ const (
 
 // ResponseBudget is the memory budget for the responses of launchers that are not small. Conversations reserve memory from it, in
 // fair queues by namespace.
-type ResponseBudget struct{ queue *fairqueue.Queue }
+type ResponseBudget struct{ queue *limits.Queue }
 
 // NewResponseBudget returns a budget of ResponseBudgetBytes.
 func NewResponseBudget() *ResponseBudget {
-	return &ResponseBudget{fairqueue.NewWithLimits(fairqueue.Limits{
+	return &ResponseBudget{limits.NewQueueWithLimits(limits.Limits{
 		Capacity: ResponseBudgetBytes, PerNamespace: ResponseBudgetPerNamespace,
 	})}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // Connected is an interface of the guest that is connected to the Pod's network.
@@ -46,7 +45,7 @@ func Connect(plan Plan, links []networkapi.Link) ([]networkapi.Step, map[string]
 	c.add(networkapi.Step{Do: networkapi.Set, Setting: networkapi.DHCPPorts})
 	connected := map[string]Connected{}
 	for _, planned := range plan.Interfaces {
-		if !c.has(planned.PodInterface) && !c.has(podiface.Displaced(planned.PodInterface)) {
+		if !c.has(planned.PodInterface) && !c.has(launcherpod.Displaced(planned.PodInterface)) {
 			return nil, nil, fmt.Errorf("connect the interface %s: %w", planned.Name, &MissingInterfaceError{Name: planned.PodInterface})
 		}
 		connect := c.masquerade
@@ -57,7 +56,7 @@ func Connect(plan Plan, links []networkapi.Link) ([]networkapi.Step, map[string]
 		if err != nil {
 			return nil, nil, fmt.Errorf("connect the interface %s: %w", planned.Name, err)
 		}
-		connected[planned.Name] = Connected{Tap: podiface.Tap(planned.PodInterface), MAC: planned.MAC.String(), MTU: uint(pod.MTU)}
+		connected[planned.Name] = Connected{Tap: launcherpod.Tap(planned.PodInterface), MAC: planned.MAC.String(), MTU: uint(pod.MTU)}
 	}
 	return c.steps, connected, nil
 }
@@ -142,7 +141,7 @@ func (c *connector) attach(name, bridge string, mtu int) {
 
 // addTap adds the guest's tap to a bridge.
 func (c *connector) addTap(planned *Interface, bridge string, mtu int) {
-	name := podiface.Tap(planned.PodInterface)
+	name := launcherpod.Tap(planned.PodInterface)
 	c.add(networkapi.Step{Do: networkapi.AddTap, Link: name, MultiQueue: planned.MultiQueue})
 	c.attach(name, bridge, mtu)
 }
@@ -174,9 +173,9 @@ func (c *connector) bridge(planned *Interface) (networkapi.Link, error) {
 	if len(planned.MAC) == 0 {
 		planned.MAC = pod.MAC
 	}
-	nic := podiface.Displaced(planned.PodInterface)
+	nic := launcherpod.Displaced(planned.PodInterface)
 	c.removeAddresses(nic, pod)
-	name := podiface.Bridge(planned.PodInterface)
+	name := launcherpod.Bridge(planned.PodInterface)
 	c.addBridge(name, randomMAC(), pod.MTU)
 	// Only the guest responds to ARP for the address that the placeholder also has.
 	c.set(networkapi.IgnoreARP, name)
@@ -192,8 +191,8 @@ func (c *connector) bridge(planned *Interface) (networkapi.Link, error) {
 // displace renames the Pod's interface and replaces it with a placeholder that has its addresses. After each step the next call can
 // continue: the placeholder has all addresses before the interface loses any.
 func (c *connector) displace(name string) error {
-	placeholder := podiface.Placeholder(name)
-	if !c.has(podiface.Displaced(name)) {
+	placeholder := launcherpod.Placeholder(name)
+	if !c.has(launcherpod.Displaced(name)) {
 		original := c.links[name]
 		// A bridge without ports: every kernel that can run a VM's Pod supports bridges.
 		c.addBridge(placeholder, original.MAC, original.MTU)
@@ -201,7 +200,7 @@ func (c *connector) displace(name string) error {
 			// Without a route: it does not lead to the network.
 			c.addAddress(placeholder, address, true)
 		}
-		c.rename(name, podiface.Displaced(name))
+		c.rename(name, launcherpod.Displaced(name))
 	}
 	if !c.has(name) {
 		if !c.has(placeholder) {

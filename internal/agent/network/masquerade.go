@@ -10,7 +10,6 @@ import (
 
 	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // gatewayMAC is the bridge's hardware address with masquerade. It is the same in all Pods, so that the gateway of a guest that
@@ -29,7 +28,7 @@ func (c *connector) masquerade(planned *Interface) (networkapi.Link, error) {
 		return pod, &MissingInterfaceError{Name: planned.PodInterface}
 	}
 	c.set(networkapi.ForwardIPv4, "")
-	name := podiface.Bridge(planned.PodInterface)
+	name := launcherpod.Bridge(planned.PodInterface)
 	c.addBridge(name, gatewayMAC, pod.MTU)
 	// Connections inside the Pod to its loopback address are redirected to the guest.
 	c.set(networkapi.RouteLoopback, name)
@@ -67,7 +66,7 @@ func Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
 }
 
 func ipv4Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
-	bridge, to := podiface.Bridge(planned.PodInterface), guest(planned.IPv4)
+	bridge, to := launcherpod.Bridge(planned.PodInterface), guest(planned.IPv4)
 	return slices.Concat(
 		inbound(planned, pod, to),
 		// Probes and sidecars inside the Pod reach the guest at the Pod's loopback address.
@@ -89,8 +88,8 @@ func ipv6Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
 // isolateMigrationNetwork blocks guests from the migration network. The Pod may have an interface there, and forwards.
 func isolateMigrationNetwork(ipv6 bool) []networkapi.Rule {
 	return []networkapi.Rule{
-		{IPv6: ipv6, Chain: networkapi.Apart, In: podiface.Migration, Do: networkapi.Drop},
-		{IPv6: ipv6, Chain: networkapi.Apart, Out: podiface.Migration, Do: networkapi.Drop},
+		{IPv6: ipv6, Chain: networkapi.Apart, In: launcherpod.MigrationInterface, Do: networkapi.Drop},
+		{IPv6: ipv6, Chain: networkapi.Apart, Out: launcherpod.MigrationInterface, Do: networkapi.Drop},
 	}
 }
 

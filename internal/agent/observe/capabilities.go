@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/cpuset"
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
@@ -40,7 +40,7 @@ const (
 var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?$`)
 
 // ReadCapabilities returns the report of what libvirt of the launcher image supports on the node, without Devices and KVM.
-func ReadCapabilities(dir, arch string) (*nodecapabilities.Report, error) {
+func ReadCapabilities(dir, arch string) (*agentapi.Capabilities, error) {
 	var domainCaps libvirtxml.DomainCaps
 	if err := readXML(filepath.Join(dir, domainCapabilitiesFile), domainCaps.Unmarshal); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func ReadCapabilities(dir, arch string) (*nodecapabilities.Report, error) {
 	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
 		return nil, err
 	}
-	report := &nodecapabilities.Report{Arch: arch}
+	report := &agentapi.Capabilities{Arch: arch}
 	addCPU(report, &domainCaps)
 	addHyperv(report, &domainCaps)
 	addHost(report, &host)
@@ -99,7 +99,7 @@ func readXML(path string, unmarshal func(string) error) error {
 }
 
 // addCPU adds the CPU models that are usable on the node, and the one of host-model.
-func addCPU(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
+func addCPU(report *agentapi.Capabilities, caps *libvirtxml.DomainCaps) {
 	if caps.CPU == nil {
 		return
 	}
@@ -127,7 +127,7 @@ func addCPU(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
 	report.CPUFeatures = slices.Clone(report.HostModelFeatures)
 }
 
-func addHyperv(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
+func addHyperv(report *agentapi.Capabilities, caps *libvirtxml.DomainCaps) {
 	if caps.Features == nil || caps.Features.HyperV == nil || caps.Features.HyperV.Supported != "yes" {
 		return
 	}
@@ -139,7 +139,7 @@ func addHyperv(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
 }
 
 // addHost adds the machine types of the node's architecture.
-func addHost(report *nodecapabilities.Report, caps *libvirtxml.Caps) {
+func addHost(report *agentapi.Capabilities, caps *libvirtxml.Caps) {
 	for _, guest := range caps.Guests {
 		if caps.Host.CPU != nil && guest.Arch.Name != caps.Host.CPU.Arch {
 			continue

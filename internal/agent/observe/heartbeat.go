@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 const (
@@ -100,10 +100,10 @@ func (h *Heartbeat) renew(ctx context.Context, disconnected bool) bool {
 // write sets the holder and the time. It creates the Lease if there is none.
 func (h *Heartbeat) write(ctx context.Context, holder string) error {
 	before := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Namespace: h.Namespace, Name: nodecapabilities.ObjectName(h.Node),
+		Namespace: h.Namespace, Name: agentapi.ObjectName(h.Node),
 	}}
 	after := before.DeepCopy()
-	after.Labels = map[string]string{v1.AppLabel: nodecapabilities.LabelValue}
+	after.Labels = map[string]string{v1.AppLabel: agentapi.LabelValue}
 	after.Spec = coordinationv1.LeaseSpec{
 		HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](leaseDurationSeconds), RenewTime: ptr.To(metav1.NowMicro()),
 	}
@@ -128,7 +128,7 @@ type Reporter struct {
 	// Node is the node's name.
 	Node string
 	// Capabilities is what the launcher image's libvirt reported. The results of the functions below are added to it.
-	Capabilities nodecapabilities.Report
+	Capabilities agentapi.Capabilities
 	// Devices reports whether the node's devices are available to guests, and whether KVM is one of them. While that is not known,
 	// as when the agent has just started, the report keeps the last results.
 	Devices func() (usable, kvm, known bool)
@@ -177,7 +177,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 
 // remember keeps the results of an earlier agent until there are new ones. It ignores an invalid report.
 func (r *Reporter) remember(written string) {
-	var last nodecapabilities.Report
+	var last agentapi.Capabilities
 	if err := json.Unmarshal([]byte(written), &last); err == nil {
 		r.Capabilities.Devices, r.Capabilities.KVM = last.Devices, last.KVM
 		r.Capabilities.CPUManager, r.Capabilities.Realtime = last.CPUManager, last.Realtime
@@ -211,7 +211,7 @@ func (r *Reporter) text() (string, error) {
 
 func (r *Reporter) object() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.Namespace, Name: nodecapabilities.ObjectName(r.Node),
+		Namespace: r.Namespace, Name: agentapi.ObjectName(r.Node),
 	}}
 }
 
@@ -220,13 +220,13 @@ func (r *Reporter) read(ctx context.Context) (string, error) {
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(current), current); err != nil {
 		return "", client.IgnoreNotFound(err)
 	}
-	return current.Data[nodecapabilities.DataKey], nil
+	return current.Data[agentapi.CapabilitiesKey], nil
 }
 
 func (r *Reporter) write(ctx context.Context, text string) error {
 	after := r.object()
-	after.Labels = map[string]string{v1.AppLabel: nodecapabilities.LabelValue}
-	after.Data = map[string]string{nodecapabilities.DataKey: text}
+	after.Labels = map[string]string{v1.AppLabel: agentapi.LabelValue}
+	after.Data = map[string]string{agentapi.CapabilitiesKey: text}
 	err := r.Client.Patch(ctx, after.DeepCopy(), client.MergeFrom(r.object()))
 	if apierrors.IsNotFound(err) {
 		return r.Client.Create(ctx, after)

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
@@ -36,7 +36,7 @@ func TestReadCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &nodecapabilities.Report{
+	want := &agentapi.Capabilities{
 		Arch: "amd64", MachineTypes: []string{"pc-q35-10.0", "q35"}, HostModel: "EPYC", Vendor: "AMD",
 		HostModelFeatures: []string{"arch-capabilities", "x2apic"}, CPUFeatures: []string{"arch-capabilities", "x2apic"},
 		CPUModels: []string{"EPYC", "qemu64"}, HypervFeatures: []string{"relaxed", "vapic"},
@@ -98,7 +98,7 @@ func TestHeartbeat(t *testing.T) {
 	}
 	eventually(t, "there is a Lease", get)
 	if lease.Spec.RenewTime == nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != "n" ||
-		lease.Labels["kubevirt.io"] != nodecapabilities.LabelValue {
+		lease.Labels["kubevirt.io"] != agentapi.LabelValue {
 		t.Errorf("got %+v", lease)
 	}
 	cancel()
@@ -181,7 +181,7 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 		done := make(chan error, 1)
 		r := &Reporter{
 			Client: c, Reader: c, Namespace: "kubevirt", Node: "n", Changed: changed,
-			Capabilities:    nodecapabilities.Report{Arch: "amd64", CPUModels: []string{"EPYC"}},
+			Capabilities:    agentapi.Capabilities{Arch: "amd64", CPUModels: []string{"EPYC"}},
 			Devices:         func() (bool, bool, bool) { return known.Load() && usable.Load(), false, known.Load() },
 			StaticCPUPolicy: func(context.Context) (bool, error) { return usable.Load(), kubeletFails.load() },
 			Realtime:        func() (bool, error) { return usable.Load(), nil },
@@ -194,10 +194,10 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 			}
 		}
 	}
-	read := func() (report nodecapabilities.Report, ok bool) {
+	read := func() (report agentapi.Capabilities, ok bool) {
 		stored := &corev1.ConfigMap{}
 		err := c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, stored)
-		return report, err == nil && json.Unmarshal([]byte(stored.Data[nodecapabilities.DataKey]), &report) == nil
+		return report, err == nil && json.Unmarshal([]byte(stored.Data[agentapi.CapabilitiesKey]), &report) == nil
 	}
 	stop := start()
 	eventually(t, "there is a report", func() bool { _, ok := read(); return ok })
@@ -205,9 +205,9 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 	changed <- struct{}{}
 	eventually(t, "devices are reported", func() bool {
 		stored := &corev1.ConfigMap{}
-		var report nodecapabilities.Report
+		var report agentapi.Capabilities
 		err := c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, stored)
-		return err == nil && json.Unmarshal([]byte(stored.Data[nodecapabilities.DataKey]), &report) == nil && report.Devices && report.CPUManager && report.Realtime
+		return err == nil && json.Unmarshal([]byte(stored.Data[agentapi.CapabilitiesKey]), &report) == nil && report.Devices && report.CPUManager && report.Realtime
 	})
 	stop()
 	if writes.Load() != 2 {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 )
 
 // firstAttemptDelay and maxAttemptDelay are the delays before an act that has failed is tried again. The act itself may cause events
@@ -92,7 +92,7 @@ func (r *Reconciler) attempted(s *scope, act, reason string, err error) error {
 	}
 	last := s.failedActs()[act]
 	if last == nil {
-		last = &failedAct{delays: ratelimit.ExponentialBackoff(firstAttemptDelay, maxAttemptDelay)}
+		last = &failedAct{delays: limits.ExponentialBackoff(firstAttemptDelay, maxAttemptDelay)}
 		s.failedActs()[act] = last
 	}
 	delay := last.delays.Step()

@@ -31,9 +31,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
@@ -119,7 +119,7 @@ type Reconciler struct {
 	// pulls connects exporters to the guests whose disks they read.
 	pulls *pull.Pulls
 	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait for it.
-	api *fairqueue.Queue
+	api *limits.Queue
 	// syncs counts the reconciliations.
 	syncs metrics.Syncs
 	// triggers is the source of reconciliations that nothing observed in the API server triggers.
@@ -134,7 +134,7 @@ func New(o Options) *Reconciler {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: fairqueue.New(apiSlots), triggers: NewTriggers()}
+	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: limits.NewQueue(apiSlots), triggers: NewTriggers()}
 	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // Values of infoSource of an interface's status. Source: kubevirt/kubevirt pkg/network/vmispec/infosource.go
@@ -129,7 +128,7 @@ func setPodInterface(entry *v1.VirtualMachineInstanceNetworkInterface, network *
 		entry.PodInterfaceName = launcherpod.PrimaryInterface
 		entry.IPs = podIPs(pod)
 	default:
-		entry.PodInterfaceName = podiface.Secondary(network.Name)
+		entry.PodInterfaceName = launcherpod.SecondaryInterface(network.Name)
 		entry.IPs = attached[entry.PodInterfaceName]
 	}
 	entry.IP = first(entry.IPs)

@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
@@ -68,7 +68,7 @@ func (r *Reconciler) recoverFromIOError(ctx context.Context, s *scope, guest ioE
 		s.ioErrors = diskErrors(ctx, s, guest)
 	}
 	if m.next.IsZero() {
-		m.pauses = ratelimit.ExponentialBackoff(resumeFirst, resumeMost)
+		m.pauses = limits.ExponentialBackoff(resumeFirst, resumeMost)
 		m.next = s.now.Add(m.pauses.Step())
 	}
 	if left := m.next.Sub(s.now); left > 0 {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
@@ -42,7 +42,7 @@ func attachBlue(pod *corev1.Pod) {
 		if pod.Annotations == nil {
 			pod.Annotations = map[string]string{}
 		}
-		pod.Annotations["k8s.v1.cni.cncf.io/network-status"] = `[{"interface":"` + podiface.Secondary("blue") + `","ips":["10.9.0.2"]}]`
+		pod.Annotations["k8s.v1.cni.cncf.io/network-status"] = `[{"interface":"` + launcherpod.SecondaryInterface("blue") + `","ips":["10.9.0.2"]}]`
 		return api.Update(ctx, pod)
 	}).Should(Succeed())
 }

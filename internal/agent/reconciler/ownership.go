@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -35,7 +35,7 @@ const firstPause, maxPause = 50 * time.Millisecond, 5 * time.Second
 // beside the reconciliations: neither an API server that is down nor a launcher that has ended delays it.
 func (r *Reconciler) transferOwnership(ctx context.Context, vmi *v1.VirtualMachineInstance) {
 	logger := log.FromContext(ctx)
-	uid, pauses := vmi.Status.MigrationState.MigrationUID, ratelimit.ExponentialBackoff(firstPause, maxPause)
+	uid, pauses := vmi.Status.MigrationState.MigrationUID, limits.ExponentialBackoff(firstPause, maxPause)
 	// The VMI has changed since the transfer started: at least the target has reported that it detects the guest.
 	cached := &v1.VirtualMachineInstance{}
 	if err := r.Client.Get(ctx, peer.AttemptOf(vmi).VMI, cached); err == nil && cached.UID == vmi.UID &&

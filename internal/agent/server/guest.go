@@ -18,9 +18,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
@@ -29,7 +29,7 @@ import (
 func (s *Server) queued(do verb) verb {
 	return func(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 		release, err := s.guestRequests.Acquire(r.Context(), v.vmi.Namespace, 1)
-		if errors.Is(err, fairqueue.ErrQueueFull) {
+		if errors.Is(err, limits.ErrQueueFull) {
 			return tooMany(fmt.Sprintf("%d requests to guests of namespace %s are running or queued on the node, which is the limit for one namespace",
 				s.Limits.GuestRequestsPerNamespace+s.Limits.GuestRequestQueue, v.vmi.Namespace))
 		}

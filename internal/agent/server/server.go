@@ -27,10 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/fairqueue"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/vsock"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/component/profiler"
 )
@@ -81,7 +80,7 @@ type Server struct {
 	sessions *sessions
 	handler  http.Handler
 	// guestRequests queues requests to guest agents, freezes and screenshots.
-	guestRequests *fairqueue.Queue
+	guestRequests *limits.Queue
 	// dialVSOCK connects to a VSOCK port of a guest.
 	dialVSOCK func(ctx context.Context, cid, port uint32) (net.Conn, error)
 }
@@ -96,8 +95,8 @@ func New(o Options) (*Server, error) {
 	}
 	o.Limits = o.Limits.withDefaults()
 	s := &Server{
-		Options: o, sessions: newSessions(o.Limits), dialVSOCK: vsock.Dial,
-		guestRequests: fairqueue.NewWithLimits(fairqueue.Limits{
+		Options: o, sessions: newSessions(o.Limits), dialVSOCK: dialVSOCK,
+		guestRequests: limits.NewQueueWithLimits(limits.Limits{
 			Capacity:     int64(o.Limits.GuestRequests),
 			PerNamespace: int64(min(o.Limits.GuestRequestsPerNamespace, o.Limits.GuestRequests)),
 			QueueLength:  o.Limits.GuestRequestQueue,

@@ -15,7 +15,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/vireo-project/vireo/internal/agent/vsock"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -163,7 +162,7 @@ func (s *Server) vsock(w http.ResponseWriter, r *http.Request, v *runningVMI) er
 	if err != nil {
 		return err
 	}
-	if v.vmi.Status.VSOCKCID == nil || *v.vmi.Status.VSOCKCID < vsock.FirstGuest {
+	if v.vmi.Status.VSOCKCID == nil || *v.vmi.Status.VSOCKCID < firstGuest {
 		return apierrors.NewBadRequest("VM doesn't have VSOCK enabled")
 	}
 	return s.stream(w, r, v, func(session *session) (backend, error) {

@@ -156,7 +156,7 @@ const retryAfter = 1
 // third, and so on. So slots remain for tenants that have none.
 //
 // It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot in the
-// library's own limits, and the client can retry. The node agents queue instead (internal/agent/fairqueue), because a waiting
+// library's own limits, and the client can retry. The node agents queue instead (internal/agent/limits), because a waiting
 // caller there costs almost nothing.
 type concurrencyLimiter struct {
 	mu sync.Mutex

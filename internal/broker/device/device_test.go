@@ -19,7 +19,6 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
@@ -370,7 +369,7 @@ func TestFewRequestsToTheKubelet(t *testing.T) {
 	kubeletapi.RegisterPodResourcesListerServer(server, kubelet)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	verb := Verbs(nil, podresources.Client{Dir: dir}, logs)[brokerapi.ExclusiveCPUs]
+	verb := Verbs(nil, PodResources{Dir: dir}, logs)[brokerapi.ExclusiveCPUs]
 	var requests sync.WaitGroup
 	for i := range 40 {
 		pod := fmt.Sprintf("0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a%02d", i)

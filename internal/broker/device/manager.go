@@ -21,7 +21,6 @@ import (
 	"github.com/go-logr/logr"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/vireo-project/vireo/internal/broker/podresources"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
@@ -230,7 +229,7 @@ type Devices interface {
 // verbs are the verbs about what the kubelet assigns to guests.
 type verbs struct {
 	devices    Devices
-	kubelet    podresources.Client
+	kubelet    PodResources
 	podLogsDir string
 	// limit limits the requests to the kubelet.
 	limit *server.Limiter
@@ -238,7 +237,7 @@ type verbs struct {
 
 // Verbs returns the verbs about what the kubelet assigns to guests, given the node's devices, the kubelet, and its directory with the logs of
 // Pods.
-func Verbs(devices Devices, kubelet podresources.Client, podLogsDir string) server.Verbs {
+func Verbs(devices Devices, kubelet PodResources, podLogsDir string) server.Verbs {
 	v := verbs{
 		devices: devices, kubelet: kubelet, podLogsDir: podLogsDir,
 		limit: server.NewLimiter(kubeletCalls, 256, "too many requests to the kubelet are in flight: retry").InAll(kubeletCalls),

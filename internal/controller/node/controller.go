@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
@@ -55,7 +55,7 @@ type Reconciler struct {
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	ofAgent := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == nodecapabilities.LabelValue
+		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == agentapi.LabelValue
 	}))
 	// Kubelets write a Node's status often. Only metadata matters here.
 	metadata := builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
@@ -69,7 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // OfAgent maps an agent's Lease or report to its Node.
 func OfAgent(_ context.Context, o client.Object) []reconcile.Request {
-	name, ok := strings.CutPrefix(o.GetName(), nodecapabilities.ObjectName(""))
+	name, ok := strings.CutPrefix(o.GetName(), agentapi.ObjectName(""))
 	if !ok || name == "" {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 // agent reads an agent's Lease and its report. Either may be nil.
 func (r *Reconciler) agent(ctx context.Context, name string) (*coordinationv1.Lease, *corev1.ConfigMap, error) {
-	key := client.ObjectKey{Namespace: r.Namespace, Name: nodecapabilities.ObjectName(name)}
+	key := client.ObjectKey{Namespace: r.Namespace, Name: agentapi.ObjectName(name)}
 	lease, err := r.read(ctx, key, &coordinationv1.Lease{})
 	if err != nil {
 		return nil, nil, err
@@ -129,7 +129,7 @@ func (r *Reconciler) read(ctx context.Context, key client.ObjectKey, o client.Ob
 		}
 		return nil, fmt.Errorf("cannot read what the agent published as %s: %w", key, err)
 	}
-	if o.GetLabels()[v1.AppLabel] != nodecapabilities.LabelValue {
+	if o.GetLabels()[v1.AppLabel] != agentapi.LabelValue {
 		return nil, nil
 	}
 	return o, nil

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 // Labels and annotations of a Node, as in KubeVirt.
@@ -51,15 +51,15 @@ const (
 )
 
 // Report reads an agent's report.
-func Report(cm *corev1.ConfigMap) (*nodecapabilities.Report, error) {
-	raw, ok := cm.Data[nodecapabilities.DataKey]
+func Report(cm *corev1.ConfigMap) (*agentapi.Capabilities, error) {
+	raw, ok := cm.Data[agentapi.CapabilitiesKey]
 	if !ok {
-		return nil, fmt.Errorf("ConfigMap %s/%s has no key %q", cm.Namespace, cm.Name, nodecapabilities.DataKey)
+		return nil, fmt.Errorf("ConfigMap %s/%s has no key %q", cm.Namespace, cm.Name, agentapi.CapabilitiesKey)
 	}
 	if len(raw) > maxReport {
 		return nil, fmt.Errorf("ConfigMap %s/%s: report of %d bytes is larger than %d", cm.Namespace, cm.Name, len(raw), maxReport)
 	}
-	report := &nodecapabilities.Report{}
+	report := &agentapi.Capabilities{}
 	if err := json.Unmarshal([]byte(raw), report); err != nil {
 		return nil, fmt.Errorf("ConfigMap %s/%s: report is not valid: %w", cm.Namespace, cm.Name, err)
 	}
@@ -68,7 +68,7 @@ func Report(cm *corev1.ConfigMap) (*nodecapabilities.Report, error) {
 
 // Labels returns the labels of a Node from its agent's report. Entries that make no valid label are left out and named in the error; the
 // other labels are returned even then.
-func Labels(report *nodecapabilities.Report, obsolete map[string]bool) (map[string]string, error) {
+func Labels(report *agentapi.Capabilities, obsolete map[string]bool) (map[string]string, error) {
 	b := labelSet{labels: map[string]string{}}
 	models := make([]string, 0, len(report.CPUModels))
 	for _, m := range report.CPUModels {

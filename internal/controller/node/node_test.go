@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -101,7 +101,7 @@ func TestHeartbeatsAfterAnotherLeader(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	got, err := Labels(&nodecapabilities.Report{
+	got, err := Labels(&agentapi.Capabilities{
 		MachineTypes: []string{"q35", "pc-q35-10.0"}, HostModel: "EPYC", Vendor: "AMD",
 		HostModelFeatures: []string{"svm"}, CPUModels: []string{"EPYC", "qemu64"}, CPUFeatures: []string{"aes"}, HypervFeatures: []string{"vpindex"},
 		CPUManager: true, Realtime: true,
@@ -122,7 +122,7 @@ func TestLabels(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	// A node without a report about its CPU manager is labeled as one without dedicated CPUs.
-	plain, err := Labels(&nodecapabilities.Report{}, nil)
+	plain, err := Labels(&agentapi.Capabilities{}, nil)
 	if diff := cmp.Diff(map[string]string{"kubevirt.io/cpumanager": "false"}, plain); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
@@ -133,7 +133,7 @@ func TestHostileReports(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprint("f", i)
 	}
-	labels, err := Labels(&nodecapabilities.Report{
+	labels, err := Labels(&agentapi.Capabilities{
 		CPUModels: []string{"../../kubernetes.io/hostname", "a b", strings.Repeat("x", 64), "ok"}, CPUFeatures: many, HostModel: "Conroe",
 	}, map[string]bool{"Conroe": true})
 	if err == nil || !strings.Contains(err.Error(), "makes no label") || !strings.Contains(err.Error(), "only 512") {
@@ -148,7 +148,7 @@ func TestHostileReports(t *testing.T) {
 		}
 	}
 	for name, data := range map[string]map[string]string{
-		"no key": {}, "no JSON": {nodecapabilities.DataKey: "["}, "too large": {nodecapabilities.DataKey: strings.Repeat(" ", maxReport) + "{}"},
+		"no key": {}, "no JSON": {agentapi.CapabilitiesKey: "["}, "too large": {agentapi.CapabilitiesKey: strings.Repeat(" ", maxReport) + "{}"},
 	} {
 		if _, err := Report(&corev1.ConfigMap{Data: data}); err == nil {
 			t.Errorf("%s: no error", name)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 // RemoveAll deletes the Leases and the reports of all agents, and removes from all Nodes what Apply sets. It is called when Vireo is
@@ -24,7 +24,7 @@ import (
 // earlier.
 func RemoveAll(ctx context.Context, c client.Client, namespace string) error {
 	for _, list := range []client.ObjectList{&coordinationv1.LeaseList{}, &corev1.ConfigMapList{}} {
-		agents := client.MatchingLabels{v1.AppLabel: nodecapabilities.LabelValue}
+		agents := client.MatchingLabels{v1.AppLabel: agentapi.LabelValue}
 		if err := c.List(ctx, list, client.InNamespace(namespace), agents); err != nil {
 			return fmt.Errorf("cannot list what the agents published: %w", err)
 		}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // generateName returns the prefix of the names of the set's VMIs. Source: KubeVirt's getVirtualMachineBaseName.
@@ -36,7 +36,7 @@ type names struct {
 
 func newNames(set *v1.VirtualMachineInstanceReplicaSet) *names {
 	prefix := generateName(set)
-	return &names{prefix: prefix[:min(len(prefix), naming.PrefixLength)], uid: set.UID, taken: map[string]bool{}}
+	return &names{prefix: prefix[:min(len(prefix), kit.PrefixLength)], uid: set.UID, taken: map[string]bool{}}
 }
 
 // take returns a free name. It returns each name only once.
@@ -44,7 +44,7 @@ func (n *names) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		name := n.prefix + naming.Suffix(n.uid, n.next)
+		name := n.prefix + kit.Suffix(n.uid, n.next)
 		n.next++
 		if !n.taken[name] {
 			n.taken[name] = true

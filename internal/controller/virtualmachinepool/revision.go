@@ -20,7 +20,6 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/naming"
 	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/revisiondata"
 )
@@ -107,7 +106,7 @@ func templateHash(spec *poolv1.VirtualMachinePoolSpec) (string, error) {
 // createRevision stores the spec as a revision and returns its name. If another object has the name, such as the revision of
 // an earlier pool that is not deleted yet, the name gets a suffix.
 func createRevision(ctx context.Context, s *Scope, name, sum string) (string, error) {
-	for _, name := range []string{name, name + "-" + naming.Suffix(s.Pool.UID, uint64(s.Pool.Generation))} {
+	for _, name := range []string{name, name + "-" + kit.Suffix(s.Pool.UID, uint64(s.Pool.Generation))} {
 		revision := &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: name, Namespace: s.Key.Namespace,

@@ -29,7 +29,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/webhook/secretpath"
+	"github.com/vireo-project/vireo/internal/webhook/server"
 )
 
 // Reconciler renews the certificate in a Secret. Only the leader runs it; the servers of every replica use the Secret.
@@ -92,7 +92,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 // settings are what the API server needs to call the webhooks: the CA certificates to trust, and the paths.
 type settings struct {
 	bundle []byte
-	paths  secretpath.Paths
+	paths  server.Paths
 }
 
 // renew writes the Secret if something in it has to be renewed. It returns what the webhook configurations need, and when to call it again.
@@ -119,7 +119,7 @@ func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte)
 	if err != nil {
 		return settings{}, time.Time{}, err
 	}
-	paths, expiry := secretpath.From(secret.Data).Renew(now, r.leading)
+	paths, expiry := server.PathsFrom(secret.Data).Renew(now, r.leading)
 	maps.Copy(data, paths.Data())
 	if expiry.Before(again) {
 		again = expiry

@@ -15,7 +15,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 var (
@@ -82,10 +82,10 @@ func TestParseInterface(t *testing.T) {
 }
 
 func TestMatch(t *testing.T) {
-	secondary := podiface.Secondary("blue")
+	secondary := launcherpod.SecondaryInterface("blue")
 	snapshot := &podnet.Snapshot{Interfaces: map[string]podnet.Interface{"eth0": {}, secondary: {}}}
 	interfaces := []Interface{{Name: "blue", Binding: Bridge}, {Name: "default", Binding: Masquerade}}
-	cases := map[string]string{"k6t-eth0": "default", podiface.Bridge(secondary): "blue", "k6t-other": "", "br0": "", "k6t-": ""}
+	cases := map[string]string{"k6t-eth0": "default", launcherpod.Bridge(secondary): "blue", "k6t-other": "", "br0": "", "k6t-": ""}
 	for bridge, want := range cases {
 		got, _, ok := match(bridge, interfaces, snapshot)
 		if got.Name != want || ok != (want != "") {

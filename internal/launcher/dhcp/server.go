@@ -21,8 +21,6 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/launcherpod/dhcpoption"
-	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 // Bindings that this server serves.
@@ -94,12 +92,12 @@ func match(bridge string, interfaces []Interface, snapshot *podnet.Snapshot) (In
 		_, ok := snapshot.Interfaces[name]
 		return ok
 	}
-	pod, ok := podiface.OfBridge(bridge, known)
+	pod, ok := launcherpod.InterfaceOfBridge(bridge, known)
 	if !ok {
 		return Interface{}, "", false
 	}
 	for _, i := range interfaces {
-		if i.Name == pod || podiface.Secondary(i.Name) == pod {
+		if i.Name == pod || launcherpod.SecondaryInterface(i.Name) == pod {
 			return i, pod, true
 		}
 	}
@@ -108,7 +106,7 @@ func match(bridge string, interfaces []Interface, snapshot *podnet.Snapshot) (In
 	}
 	// The Pod network may have any name in the VMI; interfaces on other networks have a name derived from the network's.
 	for _, i := range interfaces {
-		if !known(i.Name) && !known(podiface.Secondary(i.Name)) {
+		if !known(i.Name) && !known(launcherpod.SecondaryInterface(i.Name)) {
 			return i, pod, true
 		}
 	}
@@ -247,7 +245,7 @@ type Option struct {
 // AddOptions parses flags in the format that OptionUsage describes and adds each option to its interface.
 func AddOptions(interfaces []Interface, flags []string) error {
 	for _, flag := range flags {
-		parsed, err := dhcpoption.Parse(flag)
+		parsed, err := launcherpod.ParseDHCPOption(flag)
 		if err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
@@ -264,9 +262,9 @@ func AddOptions(interfaces []Interface, flags []string) error {
 	return nil
 }
 
-func newOption(parsed dhcpoption.Option) (Option, error) {
+func newOption(parsed launcherpod.DHCPOption) (Option, error) {
 	option := Option{Code: parsed.Code, Value: []byte(parsed.Text)}
-	if parsed.Code == dhcpoption.NTPServers {
+	if parsed.Code == launcherpod.NTPServersOption {
 		option.Value = nil
 		for text := range strings.FieldsSeq(parsed.Text) {
 			server, err := netip.ParseAddr(text)
@@ -276,8 +274,8 @@ func newOption(parsed dhcpoption.Option) (Option, error) {
 			option.Value = append(option.Value, server.AsSlice()...)
 		}
 	}
-	if len(option.Value) > dhcpoption.MaxValue {
-		return option, fmt.Errorf("the value has %d bytes: an option has at most %d", len(option.Value), dhcpoption.MaxValue)
+	if len(option.Value) > launcherpod.MaxOptionValue {
+		return option, fmt.Errorf("the value has %d bytes: an option has at most %d", len(option.Value), launcherpod.MaxOptionValue)
 	}
 	return option, nil
 }

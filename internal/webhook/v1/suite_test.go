@@ -34,7 +34,6 @@ import (
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/webhook/secretpath"
 	webhookserver "github.com/vireo-project/vireo/internal/webhook/server"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
@@ -48,7 +47,7 @@ var (
 	controller  client.Client // virt-controller's account, with its rights
 	// webhookAddress is the address of the webhook server, and paths are those that the API server uses.
 	webhookAddress string
-	paths          secretpath.Paths
+	paths          webhookserver.Paths
 )
 
 func TestWebhooks(t *testing.T) {
@@ -68,7 +67,7 @@ var _ = BeforeSuite(func() {
 
 	root := filepath.Join("..", "..", "..")
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
-	paths, _ = secretpath.Paths{}.Renew(time.Now(), time.Now())
+	paths, _ = webhookserver.Paths{}.Renew(time.Now(), time.Now())
 	hooks, err := apiserver.Webhooks(filepath.Join(root, "config", "webhook", "manifests.yaml"), paths.Path)
 	Expect(err).NotTo(HaveOccurred())
 	env.WebhookInstallOptions = hooks

@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/launcherpod/dhcpoption"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // reservedMAC is the address of the bridge that virt-broker creates in the Pod for masquerade (KubeVirt: pkg/network/link).
@@ -311,7 +311,7 @@ func checkDHCP(c *check) {
 		seen := map[int]bool{}
 		for j, option := range dhcp.PrivateOptions {
 			p := at.Child("privateOptions").Index(j).Child("option")
-			if option.Option < dhcpoption.FirstPrivate || option.Option > dhcpoption.LastPrivate {
+			if option.Option < launcherpod.FirstPrivateOption || option.Option > launcherpod.LastPrivateOption {
 				c.invalid(p, option.Option, "provided DHCPPrivateOptions are out of range, must be in range 224 to 254")
 			}
 			if seen[option.Option] {

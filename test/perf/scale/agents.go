@@ -34,7 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/observe"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
-	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/recorder"
@@ -147,7 +147,7 @@ func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*reconci
 
 // reporter reports a node with as many CPU models and features as a current one has.
 func reporter(mgr ctrl.Manager, node string) *observe.Reporter {
-	report := nodecapabilities.Report{
+	report := agentapi.Capabilities{
 		Arch: "amd64", HostModel: "model-0", Vendor: "AMD", MachineTypes: []string{"q35", "pc-q35-10.0", "pc"},
 		QEMUVersion: "10.0.0", LibvirtVersion: "11.3.0",
 	}

@@ -15,8 +15,8 @@ import (
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/vireo-project/vireo/internal/agent/hanging"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -108,7 +108,7 @@ func (c *Conn) onMemory(
 func (c *Conn) ReadTracked(ctx context.Context, name string, read func(io.ReaderAt) error) error {
 	f, err := c.options.Broker.OpenFile(ctx, c.pod.UID, launcherpod.TrackedDisksDir, name)
 	if err == nil {
-		err = hanging.Do(ctx, c.pod.UID, f, func() error { return read(f) })
+		err = limits.Access(ctx, c.pod.UID, f, func() error { return read(f) })
 	}
 	if err != nil {
 		return fmt.Errorf("read the overlay %s: %w", name, err)

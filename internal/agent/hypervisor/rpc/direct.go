@@ -27,7 +27,7 @@ func (c *Conn) direct(ctx context.Context, domain string) (*libvirtwire.Client, 
 	if err != nil {
 		return nil, libvirtwire.Domain{}, err
 	}
-	client, err := libvirtwire.OpenLimited(ctx, launcher, limits(ctx))
+	client, err := libvirtwire.OpenLimited(ctx, launcher, largeLimits(ctx))
 	if err != nil {
 		return nil, libvirtwire.Domain{}, fromClient("connect", err)
 	}

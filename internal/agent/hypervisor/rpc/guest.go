@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
@@ -265,7 +265,7 @@ func (c *Conn) pollGuest(domain string) {
 
 // poll polls until the connection is closed, and calls notify when the report changes.
 func (p *guestPoller) poll(done <-chan struct{}, request func() (*hypervisor.GuestInfo, error), notify func()) {
-	pauses, limit := ratelimit.ExponentialBackoff(firstGuestPoll, maxGuestPoll), ratelimit.NewLimiter(guestPolls, ratelimit.ExponentialBackoff(guestPollPause, guestPollPause))
+	pauses, limit := limits.ExponentialBackoff(firstGuestPoll, maxGuestPoll), limits.NewLimiter(guestPolls, limits.ExponentialBackoff(guestPollPause, guestPollPause))
 	for {
 		select {
 		case <-done:
@@ -280,7 +280,7 @@ func (p *guestPoller) poll(done <-chan struct{}, request func() (*hypervisor.Gue
 		case <-done:
 			return
 		case <-p.trigger:
-			pauses = ratelimit.ExponentialBackoff(firstGuestPoll, maxGuestPoll)
+			pauses = limits.ExponentialBackoff(firstGuestPoll, maxGuestPoll)
 		case <-time.After(pauses.Duration):
 			pauses.Step()
 		}

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/ratelimit"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
@@ -376,7 +376,7 @@ type backoff struct {
 }
 
 func newBackoff() backoff {
-	return backoff{failures: ratelimit.ExponentialBackoff(firstBackoff, maxBackoff), silences: ratelimit.ExponentialBackoff(firstQuarantine, maxQuarantine)}
+	return backoff{failures: limits.ExponentialBackoff(firstBackoff, maxBackoff), silences: limits.ExponentialBackoff(firstQuarantine, maxQuarantine)}
 }
 
 // failed returns the delay after a failed attempt to connect.

@@ -165,9 +165,9 @@ func (l *largeResponse) admit(r *relay) error {
 	return nil
 }
 
-// limits returns the limits of a direct connection. Its responses belong to the conversation of the context, which may last
+// largeLimits returns the limits of a direct connection. Its responses belong to the conversation of the context, which may last
 // longer than the context. Without one, all responses must be small.
-func limits(ctx context.Context) libvirtwire.Large {
+func largeLimits(ctx context.Context) libvirtwire.Large {
 	return libvirtwire.Large{Above: hypervisor.SmallResponse, Timeout: largeResponseTimeout, Admit: func() error {
 		if !hypervisor.InConversation(ctx) {
 			return errMessage

@@ -23,8 +23,8 @@ import (
 	"libvirt.org/go/libvirt"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/vireo-project/vireo/internal/agent/hanging"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -50,7 +50,7 @@ func (c *Conn) readNVRAM(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	read := make(chan []byte, 1)
-	err = hanging.Do(ctx, c.pod.UID, f, func() error {
+	err = limits.Access(ctx, c.pod.UID, f, func() error {
 		content, err := io.ReadAll(io.LimitReader(f, hypervisor.MaxNVRAM+1))
 		if err == nil && (len(content) == 0 || len(content) > hypervisor.MaxNVRAM) {
 			err = fmt.Errorf("it has %d bytes or more", len(content))
@@ -116,7 +116,7 @@ func (c *Conn) stateSize(ctx context.Context, name string) (int64, error) {
 		return 0, err
 	}
 	read := make(chan int64, 1)
-	err = hanging.Do(ctx, c.pod.UID, f, func() error {
+	err = limits.Access(ctx, c.pod.UID, f, func() error {
 		info, err := f.Stat()
 		if err == nil {
 			read <- info.Size()

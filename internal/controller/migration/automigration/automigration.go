@@ -17,7 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -104,7 +104,7 @@ func (h History) Of(vmi *v1.VirtualMachineInstance) []*v1.VirtualMachineInstance
 // freeName returns the first name of the VMI's sequence of names that no migration has.
 func (h History) freeName(prefix string, vmi *v1.VirtualMachineInstance) string {
 	for n := uint64(0); ; n++ {
-		name := prefix + naming.Suffix(vmi.UID, n)
+		name := prefix + kit.Suffix(vmi.UID, n)
 		if !h.taken[client.ObjectKey{Namespace: vmi.Namespace, Name: name}] {
 			return name
 		}

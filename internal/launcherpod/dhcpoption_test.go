@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package dhcpoption
+package launcherpod
 
 import (
 	"strings"
@@ -9,10 +9,10 @@ import (
 )
 
 func TestDHCPOptionGoesThroughAFlag(t *testing.T) {
-	for _, want := range []Option{
-		{"eth0", BootFileName, "boot/pxelinux.0"},
-		{"eth0", TFTPServerName, "tftp.example.com, port 69"},
-		{"eth0", NTPServers, "192.0.2.1 192.0.2.2"},
+	for _, want := range []DHCPOption{
+		{"eth0", BootFileNameOption, "boot/pxelinux.0"},
+		{"eth0", TFTPServerNameOption, "tftp.example.com, port 69"},
+		{"eth0", NTPServersOption, "192.0.2.1 192.0.2.2"},
 		{"pod16477688c0e", 240, "$(HOME) $$ 100% a+b\x00\nä"},
 		{"eth0", 254, ""},
 	} {
@@ -20,7 +20,7 @@ func TestDHCPOptionGoesThroughAFlag(t *testing.T) {
 		if strings.ContainsAny(flag, "$ \x00\n") {
 			t.Errorf("%q is not safe as an argument of a container", flag)
 		}
-		got, err := Parse(flag)
+		got, err := ParseDHCPOption(flag)
 		if err != nil || got != want {
 			t.Errorf("%s: got %+v, %v, want %+v", flag, got, err, want)
 		}
@@ -40,7 +40,7 @@ func TestDHCPOptionRefused(t *testing.T) {
 		"eth0,255,x":      "cannot be added",
 		"eth0,67,%zz":     "option 67",
 	} {
-		if got, err := Parse(flag); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := ParseDHCPOption(flag); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %+v, %v, want an error with %q", flag, got, err, want)
 		}
 	}

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package naming makes deterministic names in the format of generateName: two reconciliations of the same state create an object of the
-// same name, so the API server accepts only one of them.
-package naming
+package kit
 
 import (
 	"crypto/sha256"
@@ -20,7 +18,9 @@ const (
 	alphabet     = "bcdfghjklmnpqrstvwxz2456789"
 )
 
-// Suffix returns the name suffix with the given index in the sequence that follows from uid.
+// Suffix returns the name suffix with the given index in the sequence that follows from uid. A name with it has the format of
+// generateName, and is deterministic: two reconciliations of the same state create an object of the same name, so the API server accepts
+// only one of them.
 func Suffix(uid types.UID, index uint64) string {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(uid), index))
 	number := binary.BigEndian.Uint64(sum[:])

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package secretpath
+package server
 
 import (
 	"strings"
@@ -44,13 +44,13 @@ func TestOnlyThePathOfAWebhookLeadsToIt(t *testing.T) {
 // The Secret reaches a replica late, and the configuration an API server: each by less than a lifetime.
 func TestAPathIsAcceptedBeforeAndAfterItIsUsed(t *testing.T) {
 	first, again := Paths{}.Renew(start, start)
-	if !again.Equal(start.Add(Lifetime)) {
+	if !again.Equal(start.Add(PathLifetime)) {
 		t.Errorf("it is renewed at %s", again)
 	}
 	leader := first
-	for now := again; now.Before(start.Add(10 * Lifetime)); now = again {
+	for now := again; now.Before(start.Add(10 * PathLifetime)); now = again {
 		late, used := leader, leader.Path(hook)
-		leader, again = From(leader.Data()).Renew(now, start)
+		leader, again = PathsFrom(leader.Data()).Renew(now, start)
 		if leader.Path(hook) == used {
 			t.Fatalf("at %s the path is that of before", now)
 		}
@@ -68,10 +68,10 @@ func TestAPathIsAcceptedBeforeAndAfterItIsUsed(t *testing.T) {
 
 func TestANewLeaderRenewsThePaths(t *testing.T) {
 	first, _ := Paths{}.Renew(start, start)
-	if same, _ := first.Renew(start.Add(Lifetime/2), start); same.Path(hook) != first.Path(hook) {
+	if same, _ := first.Renew(start.Add(PathLifetime/2), start); same.Path(hook) != first.Path(hook) {
 		t.Error("the path changes before it is due")
 	}
-	leading := start.Add(Lifetime / 2)
+	leading := start.Add(PathLifetime / 2)
 	renewed, _ := first.Renew(leading.Add(time.Second), leading)
 	if renewed.Path(hook) == first.Path(hook) {
 		t.Error("a new leader keeps the path")

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package guest implements the commands that print what the guest agent reports: guestosinfo, userlist and fslist.
-package guest
+package inspect
 
 import (
 	"encoding/json"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package ratelimit limits the rate of work that guests and launchers can trigger in the agent.
-package ratelimit
+package limits
 
 import (
 	"math"

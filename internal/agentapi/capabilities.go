@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package nodecapabilities defines the report of a node's capabilities. The agent writes it to a ConfigMap when it changes, and
-// virt-controller sets labels of the Node from it. It comes from a node, which is less trusted than the control plane, so
-// virt-controller validates and limits every entry.
-package nodecapabilities
+package agentapi
 
-// DataKey is the key of the report in the ConfigMap.
-const DataKey = "capabilities.json"
+// CapabilitiesKey is the key of the report in the ConfigMap.
+const CapabilitiesKey = "capabilities.json"
 
 // LabelValue is the value of the label kubevirt.io on an agent's Lease and ConfigMap.
 const LabelValue = "virt-handler"
@@ -15,8 +12,10 @@ const LabelValue = "virt-handler"
 // ObjectName returns the name of an agent's Lease and ConfigMap in the install namespace.
 func ObjectName(node string) string { return "virt-handler." + node }
 
-// Report is what QEMU and libvirt of the launcher image support on a node.
-type Report struct {
+// Capabilities is the report of what QEMU and libvirt of the launcher image support on a node. The agent writes it to a ConfigMap when it
+// changes, and virt-controller sets labels of the Node from it. It comes from a node, which is less trusted than the control plane, so
+// virt-controller validates and limits every entry.
+type Capabilities struct {
 	// Arch is the node's architecture, by its name in Go and Kubernetes, such as amd64.
 	Arch string `json:"arch"`
 	// KVM reports whether /dev/kvm can be used on the node.

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podiface has the names of the interfaces in a VM's Pod: the agent plans them, virt-broker creates them, the launcher recognizes
-// them and the Pod's annotations refer to them. The names are KubeVirt's (pkg/network/namescheme), because CNI configurations and tools
-// rely on them.
-package podiface
+package launcherpod
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
-
-	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// Migration is the Pod's interface on the network for migrations: MigrationInterfaceName of the API.
-const Migration = "migration0"
+// The names of the interfaces in a VM's Pod are KubeVirt's (pkg/network/namescheme), because CNI configurations and tools rely on them: the
+// agent plans the interfaces, virt-broker creates them, the launcher recognizes them and the Pod's annotations refer to them.
+
+// MigrationInterface is the Pod's interface on the network for migrations: MigrationInterfaceName of the API.
+const MigrationInterface = "migration0"
 
 const (
 	// hashedPrefix is the prefix of the name of a secondary Pod interface.
@@ -26,23 +24,23 @@ const (
 	placeholderSuffix = "-pod"
 )
 
-// Secondary returns the name of the Pod's interface on a network other than the Pod network.
-func Secondary(network string) string {
+// SecondaryInterface returns the name of the Pod's interface on a network other than the Pod network.
+func SecondaryInterface(network string) string {
 	sum := sha256.Sum256([]byte(network))
 	return hashedPrefix + hex.EncodeToString(sum[:])[:hashedDigits]
 }
 
-// IsSecondary reports whether a name is that of a Pod interface that Secondary returns.
-func IsSecondary(name string) bool {
+// IsSecondaryInterface reports whether a name is that of a Pod interface that SecondaryInterface returns.
+func IsSecondaryInterface(name string) bool {
 	digits, found := strings.CutPrefix(name, hashedPrefix)
 	return found && len(digits) == hashedDigits && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // Bridge returns the name of the bridge between a Pod interface and the guest's tap.
-func Bridge(podInterface string) string { return launcherpod.BridgePrefix + stem(podInterface) }
+func Bridge(podInterface string) string { return BridgePrefix + stem(podInterface) }
 
 // Displaced returns the new name of a Pod interface whose address the guest has.
-func Displaced(podInterface string) string { return stem(podInterface) + launcherpod.DisplacedSuffix }
+func Displaced(podInterface string) string { return stem(podInterface) + DisplacedSuffix }
 
 // Placeholder returns the name of the interface with the Pod's addresses before it is renamed to the Pod interface's name.
 func Placeholder(podInterface string) string { return stem(podInterface) + placeholderSuffix }
@@ -52,10 +50,10 @@ func Tap(podInterface string) string {
 	return tapPrefix + strings.TrimPrefix(stem(podInterface), "eth")
 }
 
-// OfBridge returns the name of the Pod interface that belongs to a bridge. known reports whether the Pod has an interface with a
+// InterfaceOfBridge returns the name of the Pod interface that belongs to a bridge. known reports whether the Pod has an interface with a
 // name.
-func OfBridge(bridge string, known func(string) bool) (string, bool) {
-	name, ok := strings.CutPrefix(bridge, launcherpod.BridgePrefix)
+func InterfaceOfBridge(bridge string, known func(string) bool) (string, bool) {
+	name, ok := strings.CutPrefix(bridge, BridgePrefix)
 	if !ok || name == "" {
 		return "", false
 	}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package hanging limits the threads that storage which does not respond can block.
-package hanging
+package limits
 
 import (
 	"context"
@@ -26,17 +25,17 @@ var hanging = struct {
 	by map[types.UID]int
 }{by: map[types.UID]int{}}
 
-// Do calls do with a file of a Pod, and returns when that returns or the context is done. do may still run then, so it must not
-// access what the caller uses afterwards. Do closes the file when do has returned. It fails at once if too many accesses to the
+// Access calls do with a file of a Pod, and returns when that returns or the context is done. do may still run then, so it must not
+// access what the caller uses afterwards. Access closes the file when do has returned. It fails at once if too many accesses to the
 // Pod's files hang.
-func Do(ctx context.Context, pod types.UID, file io.Closer, do func() error) error {
-	if !acquire(pod) {
+func Access(ctx context.Context, pod types.UID, file io.Closer, do func() error) error {
+	if !enter(pod) {
 		_ = file.Close()
 		return ErrHanging
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer release(pod)
+		defer leave(pod)
 		defer func() { _ = file.Close() }()
 		done <- do()
 	}()
@@ -48,7 +47,7 @@ func Do(ctx context.Context, pod types.UID, file io.Closer, do func() error) err
 	}
 }
 
-func acquire(pod types.UID) bool {
+func enter(pod types.UID) bool {
 	hanging.Lock()
 	defer hanging.Unlock()
 	if hanging.by[pod] >= maxHanging {
@@ -58,7 +57,7 @@ func acquire(pod types.UID) bool {
 	return true
 }
 
-func release(pod types.UID) {
+func leave(pod types.UID) {
 	hanging.Lock()
 	defer hanging.Unlock()
 	if hanging.by[pod]--; hanging.by[pod] == 0 {

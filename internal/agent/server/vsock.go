@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vsock connects to guests over the kernel's VM sockets, which package net does not support.
-package vsock
+package server
 
 import (
 	"context"
@@ -14,47 +13,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FirstGuest is the first CID that a guest can have; those below mean the hypervisor and the node.
+// firstGuest is the first CID that a guest can have; those below mean the hypervisor and the node.
 // Source: linux/vm_sockets.h.
-const FirstGuest = 3
+const firstGuest = 3
 
-// addr is a CID and a port.
-type addr struct{ cid, port uint32 }
+// vsockAddr is a CID and a port.
+type vsockAddr struct{ cid, port uint32 }
 
 // Network returns the kind of the address.
-func (addr) Network() string { return "vsock" }
+func (vsockAddr) Network() string { return "vsock" }
 
 // String returns the address as CID:port.
-func (a addr) String() string { return fmt.Sprintf("%d:%d", a.cid, a.port) }
+func (a vsockAddr) String() string { return fmt.Sprintf("%d:%d", a.cid, a.port) }
 
-// conn is a connection. Reads, writes and deadlines are those of the file, which Go's poller supports.
-type conn struct {
+// vsockConn is a connection. Reads, writes and deadlines are those of the file, which Go's poller supports.
+type vsockConn struct {
 	*os.File
-	remote addr
+	remote vsockAddr
 }
 
 // LocalAddr returns an empty address, as no caller needs it.
-func (*conn) LocalAddr() net.Addr { return addr{} }
+func (*vsockConn) LocalAddr() net.Addr { return vsockAddr{} }
 
 // RemoteAddr returns the guest's address.
-func (c *conn) RemoteAddr() net.Addr { return c.remote }
+func (c *vsockConn) RemoteAddr() net.Addr { return c.remote }
 
-// Dial connects to a port of a CID.
-func Dial(ctx context.Context, cid, port uint32) (net.Conn, error) {
+// dialVSOCK connects to a port of a CID.
+func dialVSOCK(ctx context.Context, cid, port uint32) (net.Conn, error) {
 	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("create a VSOCK socket: %w", err)
 	}
-	to := addr{cid, port}
-	c := &conn{File: os.NewFile(uintptr(fd), "vsock "+to.String()), remote: to}
-	if err := connect(ctx, c, fd); err != nil {
+	to := vsockAddr{cid, port}
+	c := &vsockConn{File: os.NewFile(uintptr(fd), "vsock "+to.String()), remote: to}
+	if err := connectVSOCK(ctx, c, fd); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("connect to VSOCK %s: %w", to, err)
 	}
 	return c, nil
 }
 
-func connect(ctx context.Context, c *conn, fd int) error {
+func connectVSOCK(ctx context.Context, c *vsockConn, fd int) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := c.SetWriteDeadline(deadline); err != nil {
 			return err
@@ -65,7 +64,7 @@ func connect(ctx context.Context, c *conn, fd int) error {
 	switch err := unix.Connect(fd, &unix.SockaddrVM{CID: c.remote.cid, Port: c.remote.port}); err {
 	case nil:
 	case unix.EINPROGRESS:
-		if err := connected(c); err != nil {
+		if err := waitConnected(c); err != nil {
 			return err
 		}
 	default:
@@ -77,8 +76,8 @@ func connect(ctx context.Context, c *conn, fd int) error {
 	return c.SetWriteDeadline(time.Time{})
 }
 
-// connected waits until the connection is established or has failed.
-func connected(c *conn) error {
+// waitConnected waits until the connection is established or has failed.
+func waitConnected(c *vsockConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err

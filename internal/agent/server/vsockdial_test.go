@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vsock
+package server
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func TestDial(t *testing.T) {
 	port := listen(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn, err := Dial(ctx, local, port)
+	conn, err := dialVSOCK(ctx, local, port)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ETIMEDOUT) {
 		// Without the module, the packets go to another transport or are dropped.
 		t.Skip("the module vsock_loopback is not loaded")
@@ -78,7 +78,7 @@ func TestDialUnknownGuest(t *testing.T) {
 	listen(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if conn, err := Dial(ctx, FirstGuest+12345, 1); err == nil {
+	if conn, err := dialVSOCK(ctx, firstGuest+12345, 1); err == nil {
 		_ = conn.Close()
 		t.Error("connected to a guest that does not exist")
 	}

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package fairqueue limits the use of a resource of the node and serves namespaces round-robin: however many requests of one
-// namespace are queued, a request of another namespace waits for at most one request of each other namespace. Requests are queued
-// here because a queued request costs almost nothing. virt-api rejects them instead (internal/apiserver/server), because there it
-// costs as much as a served one.
-package fairqueue
+// Package limits has the limits of what guests, launchers and their storage can make the agent do.
+package limits
 
 import (
 	"context"
@@ -28,7 +25,11 @@ type Limits struct {
 	QueueLength int
 }
 
-// Queue grants requests while there is capacity. Queued requests are granted round-robin by namespace, first in first out within
+// Queue limits the use of a resource of the node and serves namespaces round-robin: however many requests of one namespace are queued, a
+// request of another namespace waits for at most one request of each other namespace. Requests are queued here because a queued request
+// costs almost nothing. virt-api rejects them instead (internal/apiserver/server), because there it costs as much as a served one.
+//
+// It grants requests while there is capacity. Queued requests are granted round-robin by namespace, first in first out within
 // one.
 type Queue struct {
 	limits Limits
@@ -49,11 +50,13 @@ type request struct {
 	granted chan struct{}
 }
 
-// New returns a Queue that limits the number of concurrent callers.
-func New(concurrency int) *Queue { return NewWithLimits(Limits{Capacity: int64(concurrency)}) }
+// NewQueue returns a Queue that limits the number of concurrent callers.
+func NewQueue(concurrency int) *Queue {
+	return NewQueueWithLimits(Limits{Capacity: int64(concurrency)})
+}
 
-// NewWithLimits returns a Queue with the given limits.
-func NewWithLimits(limits Limits) *Queue {
+// NewQueueWithLimits returns a Queue with the given limits.
+func NewQueueWithLimits(limits Limits) *Queue {
 	if limits.PerNamespace == 0 {
 		limits.PerNamespace = limits.Capacity
 	}

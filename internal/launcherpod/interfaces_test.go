@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package podiface
+package launcherpod
 
 import (
 	"testing"
@@ -10,8 +10,8 @@ import (
 )
 
 func TestMigration(t *testing.T) {
-	if Migration != v1.MigrationInterfaceName {
-		t.Errorf("got %s, want %s", Migration, v1.MigrationInterfaceName)
+	if MigrationInterface != v1.MigrationInterfaceName {
+		t.Errorf("got %s, want %s", MigrationInterface, v1.MigrationInterfaceName)
 	}
 }
 
@@ -19,7 +19,7 @@ func TestNames(t *testing.T) {
 	cases := []struct{ pod, bridge, tap, displaced, placeholder string }{
 		{"eth0", "k6t-eth0", "tap0", "eth0-nic", "eth0-pod"},
 		{"net1", "k6t-net1", "tapnet1", "net1-nic", "net1-pod"},
-		{Secondary("blue"), "k6t-16477688c0e", "tap16477688c0e", "16477688c0e-nic", "16477688c0e-pod"},
+		{SecondaryInterface("blue"), "k6t-16477688c0e", "tap16477688c0e", "16477688c0e-nic", "16477688c0e-pod"},
 	}
 	for _, c := range cases {
 		got := [4]string{Bridge(c.pod), Tap(c.pod), Displaced(c.pod), Placeholder(c.pod)}
@@ -32,20 +32,20 @@ func TestNames(t *testing.T) {
 			}
 		}
 		known := func(name string) bool { return name == c.pod }
-		if back, ok := OfBridge(c.bridge, known); !ok || back != c.pod {
+		if back, ok := InterfaceOfBridge(c.bridge, known); !ok || back != c.pod {
 			t.Errorf("%s leads to %s", c.bridge, back)
 		}
 	}
-	if _, ok := OfBridge("br0", func(string) bool { return true }); ok {
+	if _, ok := InterfaceOfBridge("br0", func(string) bool { return true }); ok {
 		t.Error("another bridge was accepted")
 	}
 }
 
 func TestIsSecondary(t *testing.T) {
 	for name, want := range map[string]bool{
-		Secondary("blue"): true, "eth0": false, "net1": false, "pod": false, "pod0123456789g": false, "pod0123456789ab": false, Migration: false,
+		SecondaryInterface("blue"): true, "eth0": false, "net1": false, "pod": false, "pod0123456789g": false, "pod0123456789ab": false, MigrationInterface: false,
 	} {
-		if got := IsSecondary(name); got != want {
+		if got := IsSecondaryInterface(name); got != want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}

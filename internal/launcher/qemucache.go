@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package qemucache fills libvirt's cache of QEMU's capabilities from the launcher image, so that libvirtd need not start QEMU to
-// probe them.
-package qemucache
+package launcher
 
 import (
 	"crypto/sha256"
@@ -21,15 +19,15 @@ import (
 // Files of the launcher image.
 const (
 	qemuBinary      = "/usr/bin/qemu-system-x86_64"
-	libvirtdBinary  = "/usr/sbin/libvirtd"
 	libvirtModules  = "/usr/lib/x86_64-linux-gnu/libvirt"
 	capabilitiesXML = "/usr/share/vireo/libvirt/capabilities.xml"
 )
 
-// Fill writes the image's capabilities of QEMU below the directory in which libvirtd has its caches (XDG_CACHE_HOME). libvirt uses
+// FillQEMUCache fills libvirt's cache of QEMU's capabilities, so that libvirtd need not start QEMU to probe them: it writes those of
+// the image below the directory in which libvirtd has its caches (XDG_CACHE_HOME). libvirt uses
 // them only if the ctimes of the binaries match, which are not known when the image is built, and they are wrong where KVM is
 // usable.
-func Fill(cacheHome string) error {
+func FillQEMUCache(cacheHome string) error {
 	if _, err := os.Stat("/dev/kvm"); err == nil {
 		return errors.New("/dev/kvm is there")
 	}

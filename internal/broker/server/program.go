@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package command is what the programs of virt-broker's Pod have in common: their flags, the command for probes, and how they start and end.
-package command
+package server
 
 import (
 	"context"
@@ -18,7 +17,6 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/vireo-project/vireo/internal/broker/server"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 )
@@ -37,7 +35,7 @@ type Program struct {
 	Flags func(*flag.FlagSet)
 	// Start returns its verbs, and what it does beside them until the context is done; if that fails, the process ends and is restarted. It
 	// may be nil.
-	Start func(Settings) (verbs server.Verbs, beside func(context.Context) error, err error)
+	Start func(Settings) (verbs Verbs, beside func(context.Context) error, err error)
 }
 
 // Settings are the flags that the programs have in common, and the log.
@@ -78,7 +76,7 @@ func (p Program) run(arguments []string) error {
 	if check {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
-		return server.Ask(ctx, p.Name, sockets, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
+		return Ask(ctx, p.Name, sockets, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
 	}
 	// Its memory is overhead of every node, and it has little garbage: collect that early.
 	debug.SetGCPercent(gcPercent)
@@ -95,9 +93,9 @@ func (p Program) serve(ctx context.Context, socket string, settings Settings) er
 	if err != nil {
 		return err
 	}
-	served := server.New(server.Options{Program: p.Name, Verbs: verbs, ClientUID: brokerapi.ClientUID, Log: settings.Log})
+	served := New(Options{Program: p.Name, Verbs: verbs, ClientUID: brokerapi.ClientUID, Log: settings.Log})
 	defer served.Close()
-	listener, err := server.Listen(socket, brokerapi.ClientUID)
+	listener, err := Listen(socket, brokerapi.ClientUID)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package podresources
+package device
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // kubelet is a fake of the kubelet's pod resources API.
-type kubelet struct {
+type resourcesKubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 
 	cpus []int64
@@ -27,17 +27,17 @@ type kubelet struct {
 	err  error
 }
 
-func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (k *resourcesKubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, k.err
 }
 
-func (k *kubelet) GetAllocatableResources(
+func (k *resourcesKubelet) GetAllocatableResources(
 	context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
 	return &podresources.AllocatableResourcesResponse{CpuIds: k.cpus}, nil
 }
 
-func (k *kubelet) serve(t *testing.T) Client {
+func (k *resourcesKubelet) serve(t *testing.T) PodResources {
 	t.Helper()
 	dir := t.TempDir()
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(dir, socket))
@@ -48,13 +48,13 @@ func (k *kubelet) serve(t *testing.T) Client {
 	podresources.RegisterPodResourcesListerServer(server, k)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	return Client{Dir: dir}
+	return PodResources{Dir: dir}
 }
 
 // virt-handler tries again soon what the kubelet refuses because of its rate limit.
 func TestKubeletIsBusy(t *testing.T) {
 	for code, want := range map[codes.Code]brokerapi.Code{codes.ResourceExhausted: brokerapi.CodeBusy, codes.Internal: ""} {
-		_, err := (&kubelet{err: status.Error(code, "rejected")}).serve(t).ExclusiveCPUs(t.Context(), "ns", "pod", "compute")
+		_, err := (&resourcesKubelet{err: status.Error(code, "rejected")}).serve(t).ExclusiveCPUs(t.Context(), "ns", "pod", "compute")
 		if got := brokerapi.CodeOf(err); err == nil || got != want {
 			t.Errorf("%s became %q: %v", code, got, err)
 		}
@@ -63,12 +63,12 @@ func TestKubeletIsBusy(t *testing.T) {
 
 func TestGivesWholeCPUs(t *testing.T) {
 	for _, cpus := range [][]int64{nil, {2, 3}} {
-		got, err := (&kubelet{cpus: cpus}).serve(t).HasStaticCPUPolicy(context.Background())
+		got, err := (&resourcesKubelet{cpus: cpus}).serve(t).HasStaticCPUPolicy(context.Background())
 		if err != nil || got != (cpus != nil) {
 			t.Errorf("with the allocatable CPUs %v: %t, %v", cpus, got, err)
 		}
 	}
-	if _, err := (Client{Dir: t.TempDir()}).HasStaticCPUPolicy(context.Background()); err == nil {
+	if _, err := (PodResources{Dir: t.TempDir()}).HasStaticCPUPolicy(context.Background()); err == nil {
 		t.Error("no error without a kubelet")
 	}
 }
@@ -79,7 +79,7 @@ func TestExclusiveCPUs(t *testing.T) {
 			{Name: "sidecar", CpuIds: []int64{15}}, {Name: container, CpuIds: cpus},
 		}}
 	}
-	k := &kubelet{pods: []*podresources.PodResources{
+	k := &resourcesKubelet{pods: []*podresources.PodResources{
 		pod("ns", "whole", "compute", 2, 3), pod("ns", "shares", "compute"), pod("other", "alone", "compute", 4), pod("ns", "without", "main", 5),
 	}}
 	p := k.serve(t)
@@ -89,7 +89,7 @@ func TestExclusiveCPUs(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
-	if _, err := (Client{Dir: t.TempDir()}).ExclusiveCPUs(t.Context(), "", "", "compute"); err == nil {
+	if _, err := (PodResources{Dir: t.TempDir()}).ExclusiveCPUs(t.Context(), "", "", "compute"); err == nil {
 		t.Error("no error without a kubelet")
 	}
 }

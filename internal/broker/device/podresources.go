@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podresources calls the kubelet's pod resources API.
-package podresources
+package device
 
 import (
 	"context"
@@ -29,8 +28,8 @@ const maxResponse = 16 << 20
 // pkg/kubelet/apis/podresources/constants.go.
 const socket = "kubelet.sock"
 
-// Client calls the API.
-type Client struct {
+// PodResources calls the API.
+type PodResources struct {
 	// Dir is the kubelet's pod-resources directory.
 	Dir string
 }
@@ -38,7 +37,7 @@ type Client struct {
 // HasStaticCPUPolicy reports whether the kubelet assigns exclusive CPUs to Guaranteed containers: only then it has allocatable CPUs.
 // KubeVirt reads the policy from the file cpu_manager_state, which is in the directory of the kubelet's credentials.
 // Source: kubernetes pkg/kubelet/cm/cpumanager/policy_none.go (GetAllocatableCPUs).
-func (c Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
+func (c PodResources) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
 	response, err := call(ctx, c, podresources.PodResourcesListerClient.GetAllocatableResources, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
 		return false, fmt.Errorf("get the allocatable CPUs from the kubelet: %w", err)
@@ -49,7 +48,7 @@ func (c Client) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
 // ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container of a Pod exclusively. There are none if the
 // container has shared CPUs only, or if the kubelet has no such container.
 // Source: kubernetes pkg/kubelet/apis/podresources/server_v1.go, where CpuIds are the CPU manager's GetExclusiveCPUs.
-func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container string) ([]uint, error) {
+func (c PodResources) ExclusiveCPUs(ctx context.Context, namespace, name, container string) ([]uint, error) {
 	response, err := call(ctx, c, podresources.PodResourcesListerClient.List, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("get the CPUs of Pod %s/%s from the kubelet: %w", namespace, name, err)
@@ -75,7 +74,7 @@ func (c Client) ExclusiveCPUs(ctx context.Context, namespace, name, container st
 type method[Q, R any] func(podresources.PodResourcesListerClient, context.Context, *Q, ...grpc.CallOption) (*R, error)
 
 // call connects to the kubelet and calls a method.
-func call[Q, R any](ctx context.Context, c Client, does method[Q, R], request *Q) (*R, error) {
+func call[Q, R any](ctx context.Context, c PodResources, does method[Q, R], request *Q) (*R, error) {
 	ctx, cancel := context.WithTimeout(ctx, kubeletTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket), grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package fairqueue
+package limits
 
 import (
 	"context"
@@ -44,7 +44,7 @@ func queued(q *Queue) int {
 }
 
 func TestRoundRobinByNamespace(t *testing.T) {
-	q := New(1)
+	q := NewQueue(1)
 	release := acquire(t, q, "busy", 1)
 	var mu sync.Mutex
 	var order []string
@@ -66,7 +66,7 @@ func TestRoundRobinByNamespace(t *testing.T) {
 }
 
 func TestCanceledRequestIsNotGranted(t *testing.T) {
-	q := New(1)
+	q := NewQueue(1)
 	release := acquire(t, q, "a", 1)
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -84,7 +84,7 @@ func TestCanceledRequestIsNotGranted(t *testing.T) {
 // Cancellations race with grants: no unit may be lost or granted twice.
 func TestUnitsAreConserved(t *testing.T) {
 	const limit, callers = 3, 200
-	q := New(limit)
+	q := NewQueue(limit)
 	var running, most int
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -124,7 +124,7 @@ func acquire(t *testing.T, q *Queue, namespace string, units int64) func() {
 }
 
 func TestLimitsPerNamespace(t *testing.T) {
-	q := NewWithLimits(Limits{Capacity: 4, PerNamespace: 3, QueueLength: 2})
+	q := NewQueueWithLimits(Limits{Capacity: 4, PerNamespace: 3, QueueLength: 2})
 	release := acquire(t, q, "busy", 3)
 	granted := make(chan struct{}, 2)
 	for range 2 {
@@ -148,7 +148,7 @@ func TestLimitsPerNamespace(t *testing.T) {
 }
 
 func TestSmallRequestsDoNotStarveLargeOnes(t *testing.T) {
-	q := NewWithLimits(Limits{Capacity: 4})
+	q := NewQueueWithLimits(Limits{Capacity: 4})
 	first, second := acquire(t, q, "small", 2), acquire(t, q, "small", 1)
 	order := make(chan string, 2)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package hanging
+package limits
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestHangingStorageBlocksFewThreads(t *testing.T) {
 			}
 			cancel()
 		}()
-		err := Do(ctx, here, file, func() error {
+		err := Access(ctx, here, file, func() error {
 			calls++
 			close(start)
 			<-resume
@@ -44,17 +44,17 @@ func TestHangingStorageBlocksFewThreads(t *testing.T) {
 	if calls != maxHanging {
 		t.Errorf("%d accesses hang, want %d", calls, maxHanging)
 	}
-	if err := Do(t.Context(), elsewhere, file, func() error { return nil }); err != nil {
+	if err := Access(t.Context(), elsewhere, file, func() error { return nil }); err != nil {
 		t.Errorf("another Pod's storage: %v", err)
 	}
 	close(resume)
 	for range maxHanging {
 		<-returned
 	}
-	for deadline := time.Now().Add(20 * time.Second); !acquire(here); runtime.Gosched() {
+	for deadline := time.Now().Add(20 * time.Second); !enter(here); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("storage that responds again is still blocked")
 		}
 	}
-	release(here)
+	leave(here)
 }

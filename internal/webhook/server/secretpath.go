@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package secretpath makes the paths at which API servers call the webhooks. A path contains a token that only API servers and
-// administrators can read, because API servers present no client certificate to webhooks: docs/adr/0098.
-package secretpath
+package server
 
 import (
 	"crypto/hmac"
@@ -16,8 +14,8 @@ import (
 )
 
 const (
-	// Lifetime is for how long the webhook configurations contain the paths of one key.
-	Lifetime = time.Hour
+	// PathLifetime is for how long the webhook configurations contain the paths of one key.
+	PathLifetime = time.Hour
 	// tokenBytes is the length of a token before it is encoded.
 	tokenBytes = 16
 )
@@ -30,7 +28,8 @@ const (
 	sinceKey    = "path-since"
 )
 
-// Paths are the keys that the tokens of paths are derived from. A key is accepted before and after the webhook configurations contain
+// Paths are the keys that the tokens of paths are derived from at which API servers call the webhooks. Only API servers and administrators
+// can read a token, because API servers present no client certificate to webhooks: docs/adr/0098. A key is accepted before and after the webhook configurations contain
 // its paths: other replicas have it before an API server uses it, and an API server may use it until it has read the new configuration.
 type Paths struct {
 	current, next, previous []byte
@@ -38,8 +37,8 @@ type Paths struct {
 	since time.Time
 }
 
-// From reads the data of a Secret. What is invalid is treated as missing.
-func From(data map[string][]byte) Paths {
+// PathsFrom reads the data of a Secret. What is invalid is treated as missing.
+func PathsFrom(data map[string][]byte) Paths {
 	since, _ := time.Parse(time.RFC3339Nano, string(data[sinceKey]))
 	return Paths{current: data[currentKey], next: data[nextKey], previous: data[previousKey], since: since}
 }
@@ -56,11 +55,11 @@ func (p Paths) Data() map[string][]byte {
 // Exist reports whether there is a key.
 func (p Paths) Exist() bool { return len(p.current) > 0 }
 
-// Renew replaces the current key by the next one if it is older than Lifetime, or if it became the current one before leading, when this
+// Renew replaces the current key by the next one if it is older than PathLifetime, or if it became the current one before leading, when this
 // process became the leader: while no webhook responded, an API server may have named the path in an error that a user got. It returns
 // when Renew has to be called again.
 func (p Paths) Renew(now, leading time.Time) (Paths, time.Time) {
-	again := p.since.Add(Lifetime)
+	again := p.since.Add(PathLifetime)
 	if p.Exist() && len(p.next) > 0 && !p.since.Before(leading) && !p.since.After(now) && now.Before(again) {
 		return p, again
 	}
@@ -68,7 +67,7 @@ func (p Paths) Renew(now, leading time.Time) (Paths, time.Time) {
 	if len(renewed.current) == 0 {
 		renewed.current = newKey()
 	}
-	return renewed, now.Add(Lifetime)
+	return renewed, now.Add(PathLifetime)
 }
 
 func newKey() []byte { return []byte(rand.Text()) }
