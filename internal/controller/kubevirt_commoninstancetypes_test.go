@@ -24,7 +24,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/instancetype/common"
 )
 
@@ -51,7 +51,7 @@ var _ = Describe("Common instance types", func() {
 		made.Spec = anInstancetype("", "", 7).Spec
 		return made
 	}
-	marks := map[string]string{operator.ManagedByLabel: operator.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
+	marks := map[string]string{manifests.ManagedByLabel: manifests.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
 	pass := func() error {
 		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
 		return err
@@ -117,7 +117,7 @@ var _ = Describe("Common instance types", func() {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, "of", "a user")
 		Expect(k8sClient.Update(ctx, changed)).To(Succeed())
 		Expect(k8sClient.Delete(ctx, instancetype("o1.large"))).To(Succeed())
-		applyAs(operator.FieldManager, of("x1.old", marks))
+		applyAs(manifests.FieldManager, of("x1.old", marks))
 
 		Expect(pass()).To(Succeed())
 		Expect(ExpectExists(changed).Spec).To(Equal(commonInstancetype("u1.small").Spec))
@@ -136,7 +136,7 @@ var _ = Describe("Common instance types", func() {
 	It("never replace an object of another client, which a condition names", func() {
 		user, copied, owned := of("u1.small", nil), of("u1.medium", marks), of("u1.large", marks)
 		owner := ExpectExists(kv)
-		applyAs(operator.FieldManager, owned)
+		applyAs(manifests.FieldManager, owned)
 		ExpectExists(owned).OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: v1.GroupVersion.String(), Kind: "KubeVirt", Name: owner.Name, UID: owner.UID,
 		}}
@@ -261,7 +261,7 @@ func clusterInstancetypes() []client.Object {
 	Expect(k8sClient.List(ctx, preferences)).To(Succeed())
 	var found []client.Object
 	add := func(object client.Object) {
-		if names[object.GetName()] || object.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy {
+		if names[object.GetName()] || object.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy {
 			found = append(found, object)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -110,7 +110,7 @@ var _ = Describe("KubeVirt", func() {
 		ds.Spec.Template.Spec.HostPID = false
 		Expect(k8sClient.Update(ctx, ds)).To(Succeed())
 		leftover := k.service()
-		leftover.Name, leftover.Labels = "leftover", map[string]string{operator.ManagedByLabel: operator.ManagedBy}
+		leftover.Name, leftover.Labels = "leftover", map[string]string{manifests.ManagedByLabel: manifests.ManagedBy}
 		leftover.Spec.Ports = []corev1.ServicePort{{Port: 1}}
 		other := k.service()
 		other.Name, other.Spec.Ports = "not-managed", leftover.Spec.Ports
@@ -237,7 +237,7 @@ var _ = Describe("KubeVirt", func() {
 			second.SetName("v1alpha3.subresources.kubevirt.io")
 			budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "virt-api-pdb"}}
 			front := k.service()
-			front.Name = operator.APIName
+			front.Name = manifests.APIName
 			for _, o := range []client.Object{k.agents(), k.brokers(), k.service(), k.api(), front, k.bundles(), budget, k.apiService(), second} {
 				k.collect(o)
 			}

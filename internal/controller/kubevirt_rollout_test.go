@@ -19,7 +19,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 var _ = Describe("The rollout of a KubeVirt object", func() {
@@ -40,7 +40,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	}
 	agents := func() *appsv1.DaemonSet {
 		GinkgoHelper()
-		return daemons(operator.HandlerName)
+		return daemons(manifests.HandlerName)
 	}
 	deployment := func(name string) *appsv1.Deployment {
 		GinkgoHelper()
@@ -51,7 +51,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	expectImages := func(handler, api string) {
 		GinkgoHelper()
 		Expect(imageOf(agents().Spec.Template)).To(Equal("e.org/h:" + handler))
-		Expect(imageOf(deployment(operator.APIName).Spec.Template)).To(Equal("e.org/a:" + api))
+		Expect(imageOf(deployment(manifests.APIName).Spec.Template)).To(Equal("e.org/a:" + api))
 	}
 	// daemonsRolled, agentsRolled and rolled write statuses, in place of the controllers of Kubernetes.
 	daemonsRolled := func(name string, updated, ready int32) {
@@ -63,11 +63,11 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	}
 	agentsRolled := func(updated, ready int32) {
 		GinkgoHelper()
-		daemonsRolled(operator.HandlerName, updated, ready)
+		daemonsRolled(manifests.HandlerName, updated, ready)
 	}
 	brokerImage := func() string {
 		GinkgoHelper()
-		return imageOf(daemons(operator.BrokerName).Spec.Template)
+		return imageOf(daemons(manifests.BrokerName).Spec.Template)
 	}
 	rolled := func(name string) {
 		GinkgoHelper()
@@ -90,14 +90,14 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		GinkgoHelper()
 		setTag(tag)
 		Expect(brokerImage()).To(Equal("e.org/b:" + tag))
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		Expect(reconcile()).To(Succeed())
 	}
 	createCanary := func(status corev1.PodStatus) {
 		GinkgoHelper()
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+				Namespace: namespace, Name: "virt-handler-canary", Labels: map[string]string{v1.AppLabel: manifests.HandlerName},
 				Annotations: agents().Spec.Template.Annotations,
 			},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h:v1.2.0"}}},
@@ -136,9 +136,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		}
 		ExpectCreated(kv)
 		Expect(reconcile()).To(Succeed())
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		agentsRolled(2, 2)
-		rolled(operator.APIName)
+		rolled(manifests.APIName)
 		Expect(reconcile()).To(Succeed())
 		Expect(ExpectExists(kv).Status.ObservedKubeVirtVersion).To(Equal("v1.1.0"))
 	})
@@ -147,10 +147,10 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		setTag("v1.2.0")
 		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
 		expectImages("v1.1.0", "v1.1.0")
-		daemonsRolled(operator.BrokerName, 1, 2)
+		daemonsRolled(manifests.BrokerName, 1, 2)
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.1.0", "v1.1.0")
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.2.0", "v1.1.0")
 		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(1))
@@ -164,16 +164,16 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.2.0", "v1.2.0")
 		Expect(*ExpectExists(kv).Status.ObservedGeneration).To(BeNumerically("<", kv.Generation))
-		rolled(operator.APIName)
+		rolled(manifests.APIName)
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
 		Expect(*kv.Status.ObservedGeneration).To(Equal(kv.Generation))
-		Expect(kv.Status.ObservedDeploymentID).To(Equal(agents().Annotations[operator.IdentifierAnnotation]))
-		Expect(deployment(operator.APIName).Annotations).To(HaveKeyWithValue(operator.VersionAnnotation, "v1.2.0"))
+		Expect(kv.Status.ObservedDeploymentID).To(Equal(agents().Annotations[manifests.IdentifierAnnotation]))
+		Expect(deployment(manifests.APIName).Annotations).To(HaveKeyWithValue(manifests.VersionAnnotation, "v1.2.0"))
 
 		setTag("")
 		expectImages("v1.2.0", "v1.1.0")
-		rolled(operator.APIName)
+		rolled(manifests.APIName)
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.1.0", "v1.1.0")
 		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
@@ -183,22 +183,22 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	})
 
 	It("installs the brokers of an installation without them before it replaces the agents", func() {
-		Expect(k8sClient.Delete(ctx, daemons(operator.BrokerName))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, daemons(manifests.BrokerName))).To(Succeed())
 		setTag("v1.2.0")
 		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
 		expectImages("v1.1.0", "v1.1.0")
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.2.0", "v1.1.0")
 	})
 
 	It("stops when an updated broker cannot run, replaces no agent, and goes on after one change of the object", func() {
 		setTag("v1.2.0")
-		daemonsRolled(operator.BrokerName, 1, 1)
+		daemonsRolled(manifests.BrokerName, 1, 1)
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "virt-broker-canary", Labels: map[string]string{v1.AppLabel: operator.BrokerName},
-				Annotations: daemons(operator.BrokerName).Spec.Template.Annotations,
+				Namespace: namespace, Name: "virt-broker-canary", Labels: map[string]string{v1.AppLabel: manifests.BrokerName},
+				Annotations: daemons(manifests.BrokerName).Spec.Template.Annotations,
 			},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virt-broker", Image: "e.org/b:v1.2.0"}}},
 		}
@@ -216,7 +216,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		agentsRolled(2, 1)
 		setTag("")
 		Expect(brokerImage()).To(Equal("e.org/b:v1.1.0"))
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		agentsRolled(2, 2)
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
@@ -244,7 +244,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(degraded().Reason).NotTo(Equal(kubevirt.ReasonDeploymentFailed), "the Pod that crashes is an old one now")
 		agentsRolled(2, 2)
 		Expect(reconcile()).To(Succeed())
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
 	})
@@ -287,7 +287,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		updated := agents().Spec.Template.Annotations
 		for node, annotations := range map[string]map[string]string{lost.Name: updated, "a": updated, "b": nil} {
 			ExpectCreated(&corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-" + node, Labels: map[string]string{v1.AppLabel: operator.HandlerName},
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-" + node, Labels: map[string]string{v1.AppLabel: manifests.HandlerName},
 					Annotations: annotations},
 				Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h"}}},
 			})
@@ -312,14 +312,14 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	Describe("with virt-controller's own Deployment", func() {
 		BeforeEach(func() {
 			own := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: operator.ControllerName, Labels: map[string]string{v1.AppLabel: operator.ControllerName},
+				Namespace: namespace, Name: manifests.ControllerName, Labels: map[string]string{v1.AppLabel: manifests.ControllerName},
 			}}
 			own.Spec.Replicas = ptr.To[int32](2)
 			own.Spec.Selector = &metav1.LabelSelector{MatchLabels: own.Labels}
 			own.Spec.Template.Labels = own.Labels
-			own.Spec.Template.Spec.Containers = []corev1.Container{{Name: operator.ControllerName, Image: "e.org/c:v1.1.0"}}
+			own.Spec.Template.Spec.Containers = []corev1.Container{{Name: manifests.ControllerName, Image: "e.org/c:v1.1.0"}}
 			ExpectCreated(own)
-			rolled(operator.ControllerName)
+			rolled(manifests.ControllerName)
 			Expect(reconcile()).To(Succeed())
 		})
 
@@ -330,29 +330,29 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 			Expect(writes.Take()).To(BeEmpty())
 
 			updateTo("v1.2.0")
-			Expect(imageOf(deployment(operator.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.1.0"))
+			Expect(imageOf(deployment(manifests.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.1.0"))
 			agentsRolled(2, 2)
 			Expect(reconcile()).To(Succeed())
-			Expect(imageOf(deployment(operator.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.2.0"))
+			Expect(imageOf(deployment(manifests.ControllerName).Spec.Template)).To(Equal("e.org/c:v1.2.0"))
 			expectImages("v1.2.0", "v1.1.0")
 
 			By("waiting until no virt-controller of the old version runs")
 			Expect(reconcile()).To(Succeed())
 			expectImages("v1.2.0", "v1.1.0")
-			generation := deployment(operator.ControllerName).Generation
-			rolled(operator.ControllerName)
+			generation := deployment(manifests.ControllerName).Generation
+			rolled(manifests.ControllerName)
 			Expect(reconcile()).To(Succeed())
 			expectImages("v1.2.0", "v1.2.0")
-			rolled(operator.APIName)
+			rolled(manifests.APIName)
 			Expect(reconcile()).To(Succeed())
 			Expect(degraded().Reason).To(Equal(kubevirt.ReasonAllComponentsReady))
-			Expect(deployment(operator.ControllerName).Generation).To(Equal(generation))
+			Expect(deployment(manifests.ControllerName).Generation).To(Equal(generation))
 
 			By("taking it back")
 			setTag("")
-			rolled(operator.APIName)
+			rolled(manifests.APIName)
 			Expect(reconcile()).To(Succeed())
-			own := deployment(operator.ControllerName)
+			own := deployment(manifests.ControllerName)
 			Expect(imageOf(own.Spec.Template)).To(Equal("e.org/c:v1.1.0"))
 			Expect(own.Annotations).NotTo(HaveKey(kubevirt.CustomizedAnnotation))
 		})
@@ -366,22 +366,22 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 					Patch: `{"spec":{"template":{"spec":{"containers":[{"name":"virt-controller","env":[{"name":"N","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}]}}}}`,
 				}}
 			})
-			d := deployment(operator.APIName)
+			d := deployment(manifests.APIName)
 			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3}
 			ExpectStatus(d)
 			Expect(reconcile()).To(Succeed())
-			own := deployment(operator.ControllerName)
+			own := deployment(manifests.ControllerName)
 			Expect(*own.Spec.Replicas).To(BeEquivalentTo(3))
 			container := own.Spec.Template.Spec.Containers[0]
 			Expect(container.Args).To(Equal([]string{"--v=5"}))
 			Expect(container.Env[0].ValueFrom.FieldRef.APIVersion).To(Equal("v1"))
 			Expect(reconcile()).To(Succeed())
-			Expect(deployment(operator.ControllerName).ResourceVersion).To(Equal(own.ResourceVersion))
+			Expect(deployment(manifests.ControllerName).ResourceVersion).To(Equal(own.ResourceVersion))
 		})
 	})
 
 	It("reports a patch that fails, keeps what it should change, and rotates certificates meanwhile", func() {
-		before := deployment(operator.APIName).ResourceVersion
+		before := deployment(manifests.APIName).ResourceVersion
 		spec := &ExpectExists(kv).Spec
 		spec.ImageTag = "v1.2.0"
 		spec.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{
@@ -391,18 +391,18 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(reconcile()).To(MatchError(ContainSubstring("patches[0]")))
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
 		Expect(degraded().Message).To(ContainSubstring("spec.customizeComponents.patches[0] cannot be applied to Deployment virt-api"))
-		Expect(deployment(operator.APIName).ResourceVersion).To(Equal(before))
+		Expect(deployment(manifests.APIName).ResourceVersion).To(Equal(before))
 		Expect(*kv.Status.ObservedGeneration).To(BeNumerically("<", kv.Generation))
 	})
 
 	It("leaves out a product label that is not valid, and reports it", func() {
 		change(func(s *v1.KubeVirtSpec) { s.ProductName, s.ProductVersion = "acme", "not a label" })
-		rolled(operator.APIName)
+		rolled(manifests.APIName)
 		Expect(reconcile()).To(Succeed())
 		Expect(agents().Labels).To(SatisfyAll(HaveKeyWithValue(v1.AppPartOfLabel, "acme"), Not(HaveKey(v1.AppVersionLabel))))
 		agentsRolled(2, 2)
 		Expect(reconcile()).To(Succeed())
-		daemonsRolled(operator.BrokerName, 2, 2)
+		daemonsRolled(manifests.BrokerName, 2, 2)
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Message).To(ContainSubstring("spec.productVersion"))
 	})

@@ -32,7 +32,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // installation is a reconciler with an install namespace and a KubeVirt object of its own.
@@ -98,20 +98,20 @@ func (k *installation) run() {
 }
 
 func (k *installation) agents() *appsv1.DaemonSet {
-	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: operator.HandlerName}}
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: manifests.HandlerName}}
 }
 
 func (k *installation) brokers() *appsv1.DaemonSet {
-	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: operator.BrokerName}}
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: manifests.BrokerName}}
 }
 
 func (k *installation) api() *appsv1.Deployment {
-	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: operator.APIName}}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: manifests.APIName}}
 }
 
 func (*installation) apiService() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(operator.APIServiceKind)
+	u.SetGroupVersionKind(manifests.APIServiceKind)
 	u.SetName("v1.subresources.kubevirt.io")
 	return u
 }

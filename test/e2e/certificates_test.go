@@ -33,7 +33,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // observeInterval is much shorter than the time for which a certificate is used.
@@ -318,7 +318,7 @@ func apiServiceBundles(ctx context.Context) ([]bundle, error) {
 	var bundles []bundle
 	for _, version := range v1.SubresourceVersions {
 		service := &unstructured.Unstructured{}
-		service.SetGroupVersionKind(operator.APIServiceKind)
+		service.SetGroupVersionKind(manifests.APIServiceKind)
 		if err := k8s.Get(ctx, client.ObjectKey{Name: version + "." + v1.SubresourceGroupName}, service); err != nil {
 			return nil, err
 		}

@@ -31,7 +31,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -345,19 +345,19 @@ func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
 
 // installedOutcome returns what is installed, and virt-controller's Deployment.
 func installedOutcome(spec *v1.KubeVirtSpec, config clusterconfig.Config) (any, error) {
-	settings := operator.SettingsOf(spec, config)
+	settings := manifests.SettingsOf(spec, config)
 	settings.Namespace, settings.KubeletRoot = "kubevirt", "/var/lib/kubelet"
-	installed, err := operator.Render(settings)
+	installed, err := manifests.Render(settings)
 	if err != nil {
 		return nil, err
 	}
 	for _, o := range installed {
 		// It changes with the spec, and not with what a field does.
-		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", operator.IdentifierAnnotation)
+		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", manifests.IdentifierAnnotation)
 	}
-	controller := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: operator.ControllerName}}
-	controller.Spec.Template.Spec.Containers = []corev1.Container{{Name: operator.ControllerName, Image: "registry.example/controller:1"}}
-	if err := operator.ConfigureController(controller, spec, settings); err != nil {
+	controller := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: manifests.ControllerName}}
+	controller.Spec.Template.Spec.Containers = []corev1.Container{{Name: manifests.ControllerName, Image: "registry.example/controller:1"}}
+	if err := manifests.ConfigureController(controller, spec, settings); err != nil {
 		return nil, err
 	}
 	return map[string]any{"objects": installed, "controller": controller}, nil

@@ -46,10 +46,10 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 		pods[name] = podOfDaemonSet(t, name)
 	}
 	var api appsv1.Deployment
-	read(t, &api, "internal", "controller", "kubevirt", "operator", "manifests", "virt-api.yaml")
+	read(t, &api, "internal", "controller", "kubevirt", "manifests", "templates", "virt-api.yaml")
 	pods["virt-api"] = &api.Spec.Template.Spec
 	var proxy appsv1.Deployment
-	read(t, &proxy, "internal", "controller", "kubevirt", "operator", "manifests", "virt-exportproxy.yaml")
+	read(t, &proxy, "internal", "controller", "kubevirt", "manifests", "templates", "virt-exportproxy.yaml")
 	pods["virt-exportproxy"] = &proxy.Spec.Template.Spec
 	seen := 0
 	for process, pod := range pods {
@@ -81,7 +81,7 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 func podOfDaemonSet(t *testing.T, name string) *corev1.PodSpec {
 	t.Helper()
 	var ds appsv1.DaemonSet
-	read(t, &ds, "internal", "controller", "kubevirt", "operator", "manifests", name+".yaml")
+	read(t, &ds, "internal", "controller", "kubevirt", "manifests", "templates", name+".yaml")
 	return &ds.Spec.Template.Spec
 }
 

@@ -30,7 +30,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
@@ -229,7 +229,7 @@ func counts(seen map[string]map[string]bool) map[string]int {
 // apiServiceBundle returns the CA bundle with which the API server verifies virt-api.
 func (w *world) apiServiceBundle(g Gomega) []byte {
 	service := &unstructured.Unstructured{}
-	service.SetGroupVersionKind(operator.APIServiceKind)
+	service.SetGroupVersionKind(manifests.APIServiceKind)
 	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Name: "v1.subresources.kubevirt.io"}, service)).To(Succeed())
 	encoded, _, err := unstructured.NestedString(service.Object, "spec", "caBundle")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -29,7 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
 	"github.com/vireo-project/vireo/test/rights"
@@ -163,14 +163,14 @@ func (w *cluster) register(port int) {
 	})
 	bundle, err := os.ReadFile(filepath.Join(w.trust, certificate.APIServing.Name))
 	w.g.Expect(err).NotTo(HaveOccurred())
-	settings := operator.Settings{
+	settings := manifests.Settings{
 		Namespace: installed, Config: clusterconfig.Default(), Bundles: map[string][]byte{certificate.APIServing.Name: bundle},
 	}
 	settings.Config.Images = clusterconfig.Images{Launcher: "l", Handler: "h", Broker: "b", API: "a"}
-	objects, err := operator.Render(settings)
+	objects, err := manifests.Render(settings)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	for _, o := range objects {
-		if o.GetKind() == operator.APIServiceKind.Kind {
+		if o.GetKind() == manifests.APIServiceKind.Kind {
 			w.g.Expect(unstructured.SetNestedField(o.Object, int64(port), "spec", "service", "port")).To(Succeed())
 			w.create(o)
 		}

@@ -31,7 +31,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/resize"
@@ -141,18 +141,18 @@ func cacheOptions(namespace string) cache.Options {
 		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector}}}
 	}
 	agents := labeled(agentapi.LabelValue)
-	ours, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
+	created, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
 	utilruntime.Must(err)
 	component, err := labels.NewRequirement(v1.AppLabel, selection.Exists, nil)
 	utilruntime.Must(err)
-	installed := labels.SelectorFromSet(labels.Set{operator.ManagedByLabel: operator.ManagedBy})
+	installed := labels.SelectorFromSet(labels.Set{manifests.ManagedByLabel: manifests.ManagedBy})
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labeled(launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue), Transform: transformPod},
 			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with the
 			// templates of pools.
-			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
+			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*created)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
 			&corev1.Node{}:               {Transform: transformNode},
 			&corev1.Namespace{}:          {Transform: transformNamespace},

@@ -39,7 +39,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/profiler"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
@@ -126,7 +126,7 @@ func TestRun(t *testing.T) {
 	g.Expect(c.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
 	agents := &appsv1.DaemonSet{}
 	g.Eventually(func() error {
-		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: operator.HandlerName}, agents)
+		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: manifests.HandlerName}, agents)
 	}, timeout).Should(Succeed())
 
 	// The common instance types are installed, and restored when one is deleted.

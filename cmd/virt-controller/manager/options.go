@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
@@ -107,7 +107,7 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+", or "+defaultNamespace)
 	// Not a flag: the KubeVirt object's flags are the same for all Pods, each of which would be the leader.
 	o.PodName = os.Getenv(podNameEnv)
-	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", manifests.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
 	fs.StringVar(&o.BindAddress, "listen", "", "IP address on which the metrics are served, all addresses if empty")
 	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
 	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false,

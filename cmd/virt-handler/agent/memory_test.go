@@ -64,7 +64,7 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 // fromManifest returns the agent's memory limit, and the size of its files in memory, which count toward it.
 func fromManifest(t *testing.T) (limit, tmpfs int64) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "..", "internal", "controller", "kubevirt", "operator", "manifests", "virt-handler.yaml"))
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", "internal", "controller", "kubevirt", "manifests", "templates", "virt-handler.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

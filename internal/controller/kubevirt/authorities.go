@@ -17,7 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // authorities creates or rotates the authority of each role, independently of the others. It returns the certificates to trust
@@ -92,7 +92,7 @@ func publishedBundles(ctx context.Context, s *Scope, role certificate.Role, auth
 	}
 	bundles := [][]byte{bundle}
 	if role.Name == certificate.APIServing.Name {
-		aggregated, err := operator.APIServiceBundles(ctx, s.Client)
+		aggregated, err := manifests.APIServiceBundles(ctx, s.Client)
 		if err != nil {
 			return nil, err
 		}

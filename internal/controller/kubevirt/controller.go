@@ -36,7 +36,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/commoninstancetypes"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -104,15 +104,15 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return o.GetNamespace() == r.Namespace && o.GetLabels()[label] == value
 		}))
 	}
-	ours := of(operator.ManagedByLabel, operator.ManagedBy)
+	managed := of(manifests.ManagedByLabel, manifests.ManagedBy)
 	authority := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return o.GetNamespace() == r.Namespace &&
 			(o.GetLabels()[v1.AppLabel] == certificate.AuthorityLabelValue || o.GetName() == certificate.WebhooksSecret)
 	}))
 	apiServices := &metav1.PartialObjectMetadata{}
-	apiServices.SetGroupVersionKind(operator.APIServiceKind)
+	apiServices.SetGroupVersionKind(manifests.APIServiceKind)
 	cluster := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy
+		return o.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy
 	}))
 	// Only the deletion of a workload matters: an uninstallation may be waiting for it.
 	gone := builder.WithPredicates(predicate.Funcs{
@@ -128,14 +128,14 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("kubevirt").
 		// Our own status writes do not trigger a reconciliation.
 		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&appsv1.DaemonSet{}, everyKubeVirt, ours).
+		Watches(&appsv1.DaemonSet{}, everyKubeVirt, managed).
 		Watches(&appsv1.Deployment{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			return o.GetNamespace() == r.Namespace && (o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy || o.GetName() == operator.ControllerName)
+			return o.GetNamespace() == r.Namespace && (o.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy || o.GetName() == manifests.ControllerName)
 		}))).
 		Watches(&corev1.Node{}, everyKubeVirt, builder.WithPredicates(nodeChanges)).
-		Watches(&policyv1.PodDisruptionBudget{}, everyKubeVirt, ours).
-		Watches(&corev1.Service{}, everyKubeVirt, ours).
-		Watches(&corev1.ConfigMap{}, everyKubeVirt, ours).
+		Watches(&policyv1.PodDisruptionBudget{}, everyKubeVirt, managed).
+		Watches(&corev1.Service{}, everyKubeVirt, managed).
+		Watches(&corev1.ConfigMap{}, everyKubeVirt, managed).
 		Watches(&corev1.Secret{}, everyKubeVirt, authority).
 		// A request that stays pending is reported in the status.
 		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
@@ -231,7 +231,7 @@ func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
 		Now: kit.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
 	}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
-	if _, errs := operator.ProductLabels(&kv.Spec); len(errs) > 0 {
+	if _, errs := manifests.ProductLabels(&kv.Spec); len(errs) > 0 {
 		s.ConfigErr = errors.Join(s.ConfigErr, errs.ToAggregate())
 	}
 	return s

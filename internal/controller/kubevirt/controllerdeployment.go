@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
@@ -97,12 +97,12 @@ func setShape(d *appsv1.Deployment, to shape) {
 // findController reads virt-controller's own Deployment, nil if there is none.
 func findController(ctx context.Context, s *Scope) (*controllerDeployment, error) {
 	live := &appsv1.Deployment{}
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: operator.ControllerName}, live)
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: manifests.ControllerName}, live)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read Deployment %s: %w", operator.ControllerName, err)
+		return nil, fmt.Errorf("cannot read Deployment %s: %w", manifests.ControllerName, err)
 	}
 	c := &controllerDeployment{live: live}
 	if c.installed, err = installedShape(live); err != nil {
@@ -114,10 +114,10 @@ func findController(ctx context.Context, s *Scope) (*controllerDeployment, error
 
 // customize sets what the Deployment should be. That depends on the Deployment alone, and not on what this process was started with, so that
 // virt-controllers of two versions agree.
-func (c *controllerDeployment) customize(spec *v1.KubeVirtSpec, settings operator.Settings) error {
+func (c *controllerDeployment) customize(spec *v1.KubeVirtSpec, settings manifests.Settings) error {
 	desired := c.live.DeepCopy()
 	setShape(desired, c.installed)
-	if err := operator.ConfigureController(desired, spec, settings); err != nil {
+	if err := manifests.ConfigureController(desired, spec, settings); err != nil {
 		c.desired = c.live.DeepCopy()
 		return err
 	}
@@ -193,7 +193,7 @@ func installedShape(live *appsv1.Deployment) (shape, error) {
 // containerOf returns virt-controller's container, or nil.
 func containerOf(spec *appsv1.DeploymentSpec) *corev1.Container {
 	containers := spec.Template.Spec.Containers
-	at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == operator.ControllerName })
+	at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == manifests.ControllerName })
 	if at < 0 {
 		return nil
 	}
@@ -215,31 +215,31 @@ func versionOf(c *corev1.Container) []string {
 }
 
 // observeController compares the Deployment with what is desired.
-func observeController(ctx context.Context, s *Scope, c *controllerDeployment, w *operator.World) error {
-	w.Controller = operator.Component{Name: operator.ControllerName, Exists: true, Current: true}
+func observeController(ctx context.Context, s *Scope, c *controllerDeployment, o *manifests.Observed) error {
+	o.Controller = manifests.Component{Name: manifests.ControllerName, Exists: true, Current: true}
 	if c == nil {
-		w.Controller.Rollout = operator.Rollout{Done: true, Message: operator.ControllerName + " runs without a Deployment"}
+		o.Controller.Rollout = manifests.Rollout{Done: true, Message: manifests.ControllerName + " runs without a Deployment"}
 		return nil
 	}
-	w.Controller.Rollout = operator.RolloutOfController(c.live)
+	o.Controller.Rollout = manifests.RolloutOfController(c.live)
 	if !c.matches() {
 		// The API server adds defaults to what a patch has added.
 		defaulted := c.desired.DeepCopy()
 		err := s.Client.Patch(ctx, defaulted, optimistic.MergeFrom(c.live), client.DryRunAll)
 		if apierrors.IsConflict(err) {
 			// The cache is older than the object, whose event triggers the next reconciliation.
-			w.Controller.Rollout = operator.Rollout{Message: "Deployment " + operator.ControllerName + " has just changed"}
+			o.Controller.Rollout = manifests.Rollout{Message: "Deployment " + manifests.ControllerName + " has just changed"}
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("cannot change Deployment %s: %w", operator.ControllerName, err)
+			return fmt.Errorf("cannot change Deployment %s: %w", manifests.ControllerName, err)
 		}
 		if err := c.change(defaulted); err != nil {
 			return err
 		}
-		w.Controller.Current = c.matches()
+		o.Controller.Current = c.matches()
 	}
-	return s.observeCrash(ctx, &w.Controller, c.live)
+	return s.observeCrash(ctx, &o.Controller, c.live)
 }
 
 func (c *controllerDeployment) matches() bool {
@@ -259,7 +259,7 @@ func (s *Scope) applyController(ctx context.Context, c *controllerDeployment, al
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot change Deployment %s: %w", operator.ControllerName, err)
+		return fmt.Errorf("cannot change Deployment %s: %w", manifests.ControllerName, err)
 	}
 	log.FromContext(ctx).Info("Changed virt-controller's own Deployment")
 	return nil

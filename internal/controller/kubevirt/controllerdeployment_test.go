@@ -14,20 +14,20 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // shippedController is virt-controller's Deployment as it is installed.
 func shippedController() *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
-		Name: operator.ControllerName, Labels: map[string]string{v1.AppLabel: operator.ControllerName}, Annotations: map[string]string{"of": "the user"},
+		Name: manifests.ControllerName, Labels: map[string]string{v1.AppLabel: manifests.ControllerName}, Annotations: map[string]string{"of": "the user"},
 	}}
 	d.Spec.Replicas = ptr.To[int32](2)
 	d.Spec.Template.Spec = corev1.PodSpec{
 		NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
 		Tolerations:  []corev1.Toleration{{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists}},
 		Containers: []corev1.Container{{
-			Name: operator.ControllerName, Image: "e.org/v/virt-controller:v1", Args: []string{"--port", "8443"},
+			Name: manifests.ControllerName, Image: "e.org/v/virt-controller:v1", Args: []string{"--port", "8443"},
 			Env: []corev1.EnvVar{{Name: "VIRT_HANDLER_IMAGE", Value: "e.org/v/virt-handler:v1"}},
 		}},
 	}
@@ -42,7 +42,7 @@ func customized(t *testing.T, live *appsv1.Deployment, spec v1.KubeVirtSpec) *ap
 	if c.installed, err = installedShape(live); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.customize(&spec, operator.SettingsOf(&spec, clusterconfig.Default())); err != nil {
+	if err := c.customize(&spec, manifests.SettingsOf(&spec, clusterconfig.Default())); err != nil {
 		t.Fatal(err)
 	}
 	return c.desired
@@ -119,7 +119,7 @@ func TestAnnotationsOfAPatchOfTheControllerCanBeTakenBack(t *testing.T) {
 		ResourceType: "Deployment", ResourceName: "virt-controller", Type: v1.MergePatchType, Patch: `{"metadata":{"annotations":{"a":"b","of":"the patch"}}}`,
 	}}}}
 	live := customized(t, shippedController(), patched)
-	if live.Annotations["a"] != "b" || live.Annotations["of"] != "the patch" || live.Annotations[operator.CustomizerAnnotation] == "" {
+	if live.Annotations["a"] != "b" || live.Annotations["of"] != "the patch" || live.Annotations[manifests.CustomizerAnnotation] == "" {
 		t.Fatalf("annotations %v", live.Annotations)
 	}
 	live.Annotations["deployment.kubernetes.io/revision"] = "2"

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/test/health"
 )
 
 // A KubeVirt object counts as current only when its generation is rolled out.
 func TestHealth(t *testing.T) {
-	waiting := operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	waiting := manifests.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
 	for name, tc := range map[string]struct {
 		observed string
 		change   func(*Scope)

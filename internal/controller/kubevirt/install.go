@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // Install installs what the object specifies. An authority that cannot be rotated does not block the rest.
@@ -47,11 +47,11 @@ func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 	}
 	settings := settings(s, bundles)
 	settings.Nodes, settings.ControllerReplicas = observed.schedulable, observed.controllerReplicas()
-	objects, refused := operator.Render(settings)
+	objects, refused := manifests.Render(settings)
 	if objects == nil {
 		return refused
 	}
-	s.DeploymentID, s.ControllerImage = operator.IdentifierOf(objects), observed.controller.image()
+	s.DeploymentID, s.ControllerImage = manifests.IdentifierOf(objects), observed.controller.image()
 	components, others := split(objects)
 	if s.Generations, err = s.installer().Apply(ctx, others...); err != nil {
 		return errors.Join(refused, err)
@@ -81,11 +81,11 @@ func split(objects []*unstructured.Unstructured) (components map[string]*unstruc
 // DeploymentID identifies what is to be installed for the scope's object. It becomes status.targetDeploymentID.
 func DeploymentID(s *Scope) (string, error) {
 	// It does not depend on the authorities, nor on the number of nodes.
-	return operator.DeploymentID(settings(s, nil))
+	return manifests.DeploymentID(settings(s, nil))
 }
 
-func settings(s *Scope, bundles map[string][]byte) operator.Settings {
-	settings := operator.SettingsOf(&s.KubeVirt.Spec, s.Config)
+func settings(s *Scope, bundles map[string][]byte) manifests.Settings {
+	settings := manifests.SettingsOf(&s.KubeVirt.Spec, s.Config)
 	settings.Namespace, settings.KubeletRoot, settings.Bundles = s.Namespace, s.KubeletRoot, bundles
 	settings.MetricsAuthorization = s.MetricsAuthorization
 	return settings

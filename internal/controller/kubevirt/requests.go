@@ -19,10 +19,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
-// IsPending reports whether a request for one of our certificates was neither signed nor denied and has not failed.
+// IsPending reports whether a request for a certificate of a component was neither signed nor denied and has not failed.
 func IsPending(csr *certificatesv1.CertificateSigningRequest) bool {
-	_, ours := certificate.RoleOf(csr.Spec.SignerName)
-	if !ours || len(csr.Status.Certificate) > 0 {
+	_, known := certificate.RoleOf(csr.Spec.SignerName)
+	if !known || len(csr.Status.Certificate) > 0 {
 		return false
 	}
 	return !slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
@@ -30,7 +30,7 @@ func IsPending(csr *certificatesv1.CertificateSigningRequest) bool {
 	})
 }
 
-// checkPendingRequests reports as overdue the requests of our components that have been pending for so long that the component's
+// checkPendingRequests reports as overdue the requests of components that have been pending for so long that the component's
 // certificate may expire soon. Requests of other users are ignored.
 func checkPendingRequests(ctx context.Context, s *Scope) error {
 	list := &certificatesv1.CertificateSigningRequestList{}
@@ -39,8 +39,8 @@ func checkPendingRequests(ctx context.Context, s *Scope) error {
 	}
 	for i := range list.Items {
 		csr := &list.Items[i]
-		role, ours := certificate.RoleOf(csr.Spec.SignerName)
-		if !ours || csr.Spec.Username != role.Requester(s.Namespace) || !IsPending(csr) {
+		role, known := certificate.RoleOf(csr.Spec.SignerName)
+		if !known || csr.Spec.Username != role.Requester(s.Namespace) || !IsPending(csr) {
 			continue
 		}
 		late := csr.CreationTimestamp.Add(certificate.PendingLimit(s.Config.Certificates))

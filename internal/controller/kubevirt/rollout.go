@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // podInterval is how often the Pods of a rollout are read: the cache does not contain them, and a Pod that fails to start does not change
@@ -27,27 +27,27 @@ const podInterval = 10 * time.Second
 
 // rollOut applies the next step of the rollout, and sets the scope's Rollout and Crash.
 func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[string]*unstructured.Unstructured) error {
-	brokers, agents, api := components[operator.BrokerName], components[operator.HandlerName], components[operator.APIName]
+	brokers, agents, api := components[manifests.BrokerName], components[manifests.HandlerName], components[manifests.APIName]
 	installed := &s.KubeVirt.Status
-	world := operator.World{First: installed.ObservedDeploymentID == "", Forward: operator.IsForward(s.targetVersion(), installed.ObservedKubeVirtVersion)}
+	state := manifests.Observed{First: installed.ObservedDeploymentID == "", Forward: manifests.IsForward(s.targetVersion(), installed.ObservedKubeVirtVersion)}
 	var err error
-	if s.Brokers, err = observeDaemons(ctx, s, observed, operator.BrokerName, brokers, &world.Brokers); err != nil {
+	if s.Brokers, err = observeDaemons(ctx, s, observed, manifests.BrokerName, brokers, &state.Brokers); err != nil {
 		return err
 	}
-	if s.Agents, err = observeDaemons(ctx, s, observed, operator.HandlerName, agents, &world.Agents); err != nil {
+	if s.Agents, err = observeDaemons(ctx, s, observed, manifests.HandlerName, agents, &state.Agents); err != nil {
 		return err
 	}
-	if err := observeAPI(ctx, s, api, &world); err != nil {
+	if err := observeAPI(ctx, s, api, &state); err != nil {
 		return err
 	}
-	proxy := components[operator.ExportProxyName]
-	if err := observeProxy(ctx, s, proxy, &world); err != nil {
+	proxy := components[manifests.ExportProxyName]
+	if err := observeProxy(ctx, s, proxy, &state); err != nil {
 		return err
 	}
-	if err := observeController(ctx, s, observed.controller, &world); err != nil {
+	if err := observeController(ctx, s, observed.controller, &state); err != nil {
 		return err
 	}
-	plan := operator.Next(world)
+	plan := manifests.Next(state)
 	s.Rollout, s.Crash = plan.Rollout, plan.Crash
 	if !plan.Rollout.Done && installed.ObservedDeploymentID != s.DeploymentID {
 		s.recheck(s.Now.Add(podInterval))
@@ -56,15 +56,15 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 		return err
 	}
 	err = errors.Join(observed.controller.refusedPatch(),
-		s.applyComponent(ctx, brokers, liveDaemons(s.Brokers), plan.Brokers || world.Brokers.Exists && world.Brokers.Current),
-		s.applyComponent(ctx, agents, liveDaemons(s.Agents), plan.Agents || world.Agents.Exists && world.Agents.Current),
+		s.applyComponent(ctx, brokers, liveDaemons(s.Brokers), plan.Brokers || state.Brokers.Exists && state.Brokers.Current),
+		s.applyComponent(ctx, agents, liveDaemons(s.Agents), plan.Agents || state.Agents.Exists && state.Agents.Current),
 		s.applyComponent(ctx, api, s.liveAPI(), plan.API),
 		s.applyComponent(ctx, proxy, s.liveProxy(), plan.Proxy),
 		s.applyController(ctx, observed.controller, plan.Controller))
 	for _, read := range []*appsv1.DaemonSet{s.Brokers, s.Agents} {
 		if s.Rollout.Done && read != nil && s.wasChanged(read) {
 			// Only the number of Pods that may be replaced at a time has changed.
-			s.Rollout = operator.Rollout{Message: "DaemonSet " + read.Name + " was just applied"}
+			s.Rollout = manifests.Rollout{Message: "DaemonSet " + read.Name + " was just applied"}
 		}
 	}
 	return err
@@ -75,7 +75,7 @@ func setMaxUnavailable(daemons *unstructured.Unstructured, number int) error {
 	if daemons == nil {
 		return nil
 	}
-	return operator.SetMaxUnavailable(daemons, number)
+	return manifests.SetMaxUnavailable(daemons, number)
 }
 
 // wasChanged reports whether an object was changed after it was read.
@@ -134,25 +134,25 @@ func (s *Scope) liveProxy() client.Object {
 }
 
 // observeProxy reads the Deployment of virt-exportproxy, if it is to be installed.
-func observeProxy(ctx context.Context, s *Scope, desired *unstructured.Unstructured, w *operator.World) error {
+func observeProxy(ctx context.Context, s *Scope, desired *unstructured.Unstructured, o *manifests.Observed) error {
 	if s.Config.Images.ExportProxy == "" {
 		return nil
 	}
 	live := &appsv1.Deployment{}
-	found, err := s.observe(ctx, operator.ExportProxyName, live, desired)
-	w.Proxy = &found
+	found, err := s.observe(ctx, manifests.ExportProxyName, live, desired)
+	o.Proxy = &found
 	if err != nil || !found.Exists {
 		return err
 	}
 	s.Proxy = live
-	found.Rollout = operator.RolloutOfDeployment(live)
-	return s.observeCrash(ctx, w.Proxy, live)
+	found.Rollout = manifests.RolloutOfDeployment(live)
+	return s.observeCrash(ctx, o.Proxy, live)
 }
 
 // observeDaemons reads a DaemonSet, and its Pods unless all are updated and ready. It returns nil if there is none. The cache may not have
 // the DaemonSet yet that was just applied. Then it is applied again without a change, and its event triggers the next reconciliation.
 func observeDaemons(
-	ctx context.Context, s *Scope, observed *cluster, name string, desired *unstructured.Unstructured, d *operator.Daemons,
+	ctx context.Context, s *Scope, observed *cluster, name string, desired *unstructured.Unstructured, d *manifests.Daemons,
 ) (*appsv1.DaemonSet, error) {
 	live := &appsv1.DaemonSet{}
 	var err error
@@ -161,7 +161,7 @@ func observeDaemons(
 		return nil, err
 	}
 	d.Nodes, d.Updated = int(live.Status.DesiredNumberScheduled), int(live.Status.UpdatedNumberScheduled)
-	d.Rollout = operator.RolloutOf(live, 0, 0)
+	d.Rollout = manifests.RolloutOf(live, 0, 0)
 	if d.Current && d.Rollout.Done {
 		return live, nil
 	}
@@ -174,7 +174,7 @@ func observeDaemons(
 	lostUpdated := 0
 	for i := range pods {
 		if node := pods[i].Spec.NodeName; observed.lost[node] && !lost[node] {
-			lost[node] = operator.IsUpdated(&pods[i], &live.Spec.Template)
+			lost[node] = manifests.IsUpdated(&pods[i], &live.Spec.Template)
 		}
 	}
 	for _, updated := range lost {
@@ -183,52 +183,52 @@ func observeDaemons(
 		}
 	}
 	d.Lost, d.Updated = len(lost), d.Updated-lostUpdated
-	d.Rollout = operator.RolloutOf(live, d.Lost, lostUpdated)
+	d.Rollout = manifests.RolloutOf(live, d.Lost, lostUpdated)
 	if !d.Current {
 		return live, nil // No Pod is updated yet. What old Pods lack must not stop new ones.
 	}
 	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return observed.lost[p.Spec.NodeName] })
 	s.examine(&d.Component, pods, &live.Spec.Template)
 	for i := range pods {
-		if operator.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i], live.Spec.MinReadySeconds) {
+		if manifests.IsUpdated(&pods[i], &live.Spec.Template) && s.available(&pods[i], live.Spec.MinReadySeconds) {
 			d.Available++
 		}
 	}
 	return live, nil
 }
 
-func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructured, w *operator.World) error {
+func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructured, o *manifests.Observed) error {
 	live := &appsv1.Deployment{}
 	var err error
-	w.API, err = s.observe(ctx, operator.APIName, live, desired)
-	if err != nil || !w.API.Exists {
+	o.API, err = s.observe(ctx, manifests.APIName, live, desired)
+	if err != nil || !o.API.Exists {
 		return err
 	}
 	s.API = live
-	w.API.Rollout = operator.RolloutOfDeployment(live)
-	return s.observeCrash(ctx, &w.API, live)
+	o.API.Rollout = manifests.RolloutOfDeployment(live)
+	return s.observeCrash(ctx, &o.API, live)
 }
 
 // observe reads a component's object and compares it with the desired one. If that is nil, the existing object stays as it is.
-func (s *Scope) observe(ctx context.Context, name string, into client.Object, desired *unstructured.Unstructured) (operator.Component, error) {
-	found := operator.Component{Name: name}
+func (s *Scope) observe(ctx context.Context, name string, into client.Object, desired *unstructured.Unstructured) (manifests.Component, error) {
+	found := manifests.Component{Name: name}
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)
 	if client.IgnoreNotFound(err) != nil {
 		return found, fmt.Errorf("cannot read %s: %w", name, err)
 	}
 	found.Exists, found.Current = err == nil, desired == nil
 	if found.Exists && desired != nil {
-		found.Current, err = operator.Matches(desired, into)
+		found.Current, err = manifests.Matches(desired, into)
 	}
 	return found, client.IgnoreNotFound(err)
 }
 
 // observeCrash finds out why the Pods of a component that is being replaced do not run or are not ready.
-func (s *Scope) observeCrash(ctx context.Context, c *operator.Component, live *appsv1.Deployment) error {
+func (s *Scope) observeCrash(ctx context.Context, c *manifests.Component, live *appsv1.Deployment) error {
 	if !c.Current || c.Rollout.Done {
 		return nil
 	}
-	if c.Crash = operator.FailureOfDeployment(live); c.Crash != "" {
+	if c.Crash = manifests.FailureOfDeployment(live); c.Crash != "" {
 		return nil
 	}
 	pods, err := s.podsOf(ctx, c.Name)
@@ -245,14 +245,14 @@ func (s *Scope) podsOf(ctx context.Context, component string) ([]corev1.Pod, err
 }
 
 // examine finds a Pod of a template that cannot run, and names one that runs without becoming ready.
-func (s *Scope) examine(c *operator.Component, pods []corev1.Pod, template *corev1.PodTemplateSpec) {
+func (s *Scope) examine(c *manifests.Component, pods []corev1.Pod, template *corev1.PodTemplateSpec) {
 	unready := ""
 	for i := range pods {
-		if !operator.IsUpdated(&pods[i], template) {
+		if !manifests.IsUpdated(&pods[i], template) {
 			continue
 		}
-		c.Crash = cmp.Or(c.Crash, operator.CrashOf(&pods[i], s.Now))
-		unready = cmp.Or(unready, operator.UnreadyOf(&pods[i], s.Now))
+		c.Crash = cmp.Or(c.Crash, manifests.CrashOf(&pods[i], s.Now))
+		unready = cmp.Or(unready, manifests.UnreadyOf(&pods[i], s.Now))
 	}
 	if unready != "" && !c.Rollout.Done {
 		c.Rollout.Message += ": " + unready
@@ -261,6 +261,6 @@ func (s *Scope) examine(c *operator.Component, pods []corev1.Pod, template *core
 
 // available reports whether a Pod has been ready for long enough.
 func (s *Scope) available(pod *corev1.Pod, minReadySeconds int32) bool {
-	since, ready := operator.AvailableSince(pod)
+	since, ready := manifests.AvailableSince(pod)
 	return ready && !s.Now.Before(since.Add(time.Duration(minReadySeconds)*time.Second))
 }

@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 )
 
@@ -57,7 +57,7 @@ type Scope struct {
 	Generations []v1.GenerationStatus
 	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller, virt-exportproxy and virt-api, and Crash why a Pod of it
 	// cannot run.
-	Rollout operator.Rollout
+	Rollout manifests.Rollout
 	Crash   string
 	// Brokers and Agents are the DaemonSets of the node agents as they were read, and API the Deployment of virt-api.
 	Brokers, Agents *appsv1.DaemonSet
@@ -101,8 +101,8 @@ func (s *Scope) CheckConflict(all []v1.KubeVirt) {
 	}
 }
 
-func (s *Scope) installer() operator.Installer {
-	return operator.Installer{Client: s.Client, Namespace: s.Namespace}
+func (s *Scope) installer() manifests.Installer {
+	return manifests.Installer{Client: s.Client, Namespace: s.Namespace}
 }
 
 func (s *Scope) overdue(format string, args ...any) {

@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -28,7 +28,7 @@ func scope(observed string, change func(*Scope)) *Scope {
 		Namespace:    "kubevirt",
 		KubeVirt:     &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt", UID: "1", Generation: 7}},
 		DeploymentID: "new",
-		Rollout:      operator.Rollout{Done: true, Message: "ready"},
+		Rollout:      manifests.Rollout{Done: true, Message: "ready"},
 		Agents:       &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberReady: 1}},
 		API:          &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}},
 	}
@@ -67,7 +67,7 @@ func summary(kv *v1.KubeVirt) string {
 }
 
 func TestConditionMatrix(t *testing.T) {
-	waiting := operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	waiting := manifests.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
 	failed := errors.New("no")
 	cases := []struct {
 		name, observed string
@@ -123,7 +123,7 @@ func TestConditionMatrix(t *testing.T) {
 }
 
 func TestObservedFollowsTargetAfterRollout(t *testing.T) {
-	s := scope("old", func(s *Scope) { s.Rollout = operator.Rollout{} })
+	s := scope("old", func(s *Scope) { s.Rollout = manifests.Rollout{} })
 	Status(s, now)
 	st := s.KubeVirt.Status
 	if st.TargetKubeVirtVersion != "v2" || st.TargetDeploymentID != "new" || st.ObservedDeploymentID != "old" || st.ObservedKubeVirtVersion != "" {
@@ -149,7 +149,7 @@ func TestObservedFollowsTargetAfterRollout(t *testing.T) {
 }
 
 func TestMessagesAreThoseOfKubeVirt(t *testing.T) {
-	waiting := operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	waiting := manifests.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
 	for _, c := range []struct{ observed, want string }{
 		{"", "Deploying version v2 with registry example.org/v: virt-handler is ready on 1 of 2 nodes"},
 		{"old", "Transitioning from previous version v1 with registry example.org/v to target version v2 using registry example.org/v: virt-handler is ready on 1 of 2 nodes"},
@@ -174,7 +174,7 @@ func TestMessagesAreThoseOfKubeVirt(t *testing.T) {
 // An update by imageTag cannot add what a new version's manifests have and those of the old one lack, as a PriorityClass.
 func TestFailedUpdateSaysWhatImageTagLeavesOut(t *testing.T) {
 	const cause, advice = `no PriorityClass with name "p" was found`, "priority class of version v2 have to be applied before"
-	stopped := func(s *Scope) { s.Rollout, s.Crash = operator.Rollout{Message: "waiting"}, cause }
+	stopped := func(s *Scope) { s.Rollout, s.Crash = manifests.Rollout{Message: "waiting"}, cause }
 	refused := func(s *Scope) { s.InstallErr = errors.New(cause) }
 	for _, c := range []struct {
 		name, imageTag, before string
@@ -205,7 +205,7 @@ func TestTransitionTimeChangesWithStatusOnly(t *testing.T) {
 	s := scope("new", nil)
 	Status(s, now)
 	later := now.Add(time.Hour)
-	s.Rollout = operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	s.Rollout = manifests.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
 	Status(s, later)
 	for _, c := range s.KubeVirt.Status.Conditions {
 		want := now

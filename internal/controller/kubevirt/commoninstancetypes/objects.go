@@ -17,12 +17,12 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/instancetype/common"
 )
 
 // marks are the labels of every common object. KubeVirt's.
-var marks = map[string]string{operator.ManagedByLabel: operator.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
+var marks = map[string]string{manifests.ManagedByLabel: manifests.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
 
 var (
 	instancetypeKind = v1beta1.GroupVersion.WithKind("VirtualMachineClusterInstancetype")
@@ -51,7 +51,7 @@ var wanted = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
 		}
 		unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 		rendered := &unstructured.Unstructured{Object: content}
-		operator.Stamp(rendered)
+		manifests.Stamp(rendered)
 		objects = append(objects, rendered)
 	}
 	return objects, nil
@@ -74,7 +74,8 @@ func keyOf(o client.Object) string {
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.GetName()
 }
 
-// isMarked reports whether an object has our labels. An object without them is not ours. One with them may be a copy.
+// isMarked reports whether an object has the labels of the common objects. An object without them was not applied by
+// Vireo. One with them may be a copy.
 func isMarked(o client.Object) bool {
 	for key, value := range marks {
 		if o.GetLabels()[key] != value {
@@ -84,9 +85,9 @@ func isMarked(o client.Object) bool {
 	return true
 }
 
-// isOurs reports whether an object was applied by us and belongs to no other client: it has no owner reference, and no other client
-// has applied parts of its spec. It is ours even if its spec was changed by other means, like kubectl edit.
-func isOurs(o *metav1.PartialObjectMetadata) bool {
+// isOwned reports whether Vireo has applied an object that belongs to no other client: it has no owner reference, and
+// no other client has applied parts of its spec. Changes of its spec by other means, like kubectl edit, do not matter.
+func isOwned(o *metav1.PartialObjectMetadata) bool {
 	if !isMarked(o) || len(o.OwnerReferences) > 0 {
 		return false
 	}
@@ -95,7 +96,7 @@ func isOurs(o *metav1.PartialObjectMetadata) bool {
 		entry := &o.ManagedFields[i]
 		switch {
 		case entry.Operation != metav1.ManagedFieldsOperationApply:
-		case entry.Manager == operator.FieldManager:
+		case entry.Manager == manifests.FieldManager:
 			applied = true
 		case hasSpec(entry.FieldsV1):
 			return false

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 )
 
 // maxWrites is how many objects one call changes, so that the KubeVirt object's status is not outdated for long. The events of
@@ -52,8 +52,8 @@ type run struct {
 	Installer
 	writes int
 	errs   []error
-	// ours are the objects that can be changed. It is nil until it is read.
-	ours map[string]*metav1.PartialObjectMetadata
+	// live are the objects that can be changed. It is nil until it is read.
+	live map[string]*metav1.PartialObjectMetadata
 }
 
 // Apply creates and changes the common objects that differ from what they should be, and deletes those of earlier releases. It
@@ -123,14 +123,14 @@ func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, c
 		if !isMarked(cached) {
 			return true, nil
 		}
-		if same, err := operator.UpToDate(object, cached); err != nil || same {
+		if same, err := manifests.UpToDate(object, cached); err != nil || same {
 			return false, err
 		}
-		ours, err := r.owned(ctx)
+		owned, err := r.owned(ctx)
 		if err != nil {
 			return false, err
 		}
-		live := ours[keyOf(object)]
+		live := owned[keyOf(object)]
 		if live == nil {
 			return true, nil
 		}
@@ -141,7 +141,7 @@ func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, c
 	}
 	applied := object.DeepCopy()
 	applied.SetResourceVersion(version)
-	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(operator.FieldManager), client.ForceOwnership)
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(manifests.FieldManager), client.ForceOwnership)
 	switch {
 	case apierrors.IsConflict(err):
 		// The cache is behind: the object's event triggers the next call.
@@ -158,17 +158,17 @@ func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, c
 // makes the API server create an object, and refuse to change one that exists.
 const neverUsed = "1"
 
-// remove deletes those of some objects that are ours, and returns how many of these the cache contains.
+// remove deletes those of some objects that Vireo owns, and returns how many of these the cache contains.
 func (r *run) remove(ctx context.Context, cached map[string]client.Object) (remaining int, err error) {
 	for _, key := range slices.Sorted(maps.Keys(cached)) {
 		if !isMarked(cached[key]) {
 			continue
 		}
-		ours, err := r.owned(ctx)
+		owned, err := r.owned(ctx)
 		if err != nil {
 			return 0, err
 		}
-		live := ours[key]
+		live := owned[key]
 		if live == nil {
 			continue
 		}
@@ -193,10 +193,10 @@ func (r *run) remove(ctx context.Context, cached map[string]client.Object) (rema
 
 // owned returns the objects that may be changed and deleted, as the API server has them.
 func (r *run) owned(ctx context.Context) (map[string]*metav1.PartialObjectMetadata, error) {
-	if r.ours != nil {
-		return r.ours, nil
+	if r.live != nil {
+		return r.live, nil
 	}
-	ours := map[string]*metav1.PartialObjectMetadata{}
+	owned := map[string]*metav1.PartialObjectMetadata{}
 	for _, kind := range kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -206,13 +206,13 @@ func (r *run) owned(ctx context.Context) (map[string]*metav1.PartialObjectMetada
 		for j := range list.Items {
 			item := &list.Items[j]
 			item.SetGroupVersionKind(kind)
-			if isOurs(item) {
-				ours[keyOf(item)] = item
+			if isOwned(item) {
+				owned[keyOf(item)] = item
 			}
 		}
 	}
-	r.ours = ours
-	return ours, nil
+	r.live = owned
+	return owned, nil
 }
 
 // note keeps the error of an object that the API server refuses, so that the others follow. It returns any other error, as that of a

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
 )
 
@@ -94,7 +94,7 @@ func (i *Installer) desired(live map[string]*unstructured.UnstructuredList, now 
 	return desired, err
 }
 
-// Remove deletes the objects. They have no finalizers of ours and are gone at once.
+// Remove deletes the objects. They have no finalizers of Vireo and are gone at once.
 func (i *Installer) Remove(ctx context.Context) error {
 	live, err := i.live(ctx)
 	if err != nil {
@@ -166,10 +166,10 @@ func (i *Installer) syncOne(ctx context.Context, k kind, live []unstructured.Uns
 		o := &live[n]
 		switch {
 		case desired != nil && o.GetNamespace() == desired.GetNamespace():
-			if matches, err = operator.UpToDate(desired, o); err != nil {
+			if matches, err = manifests.UpToDate(desired, o); err != nil {
 				return wrote, err
 			}
-		case o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy && o.GetDeletionTimestamp() == nil:
+		case o.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy && o.GetDeletionTimestamp() == nil:
 			wrote = true
 			errs = append(errs, i.remove(ctx, k, o))
 		}
@@ -184,7 +184,7 @@ func (i *Installer) syncOne(ctx context.Context, k kind, live []unstructured.Uns
 func (i *Installer) apply(ctx context.Context, k kind, desired *unstructured.Unstructured) error {
 	namespace := desired.GetNamespace()
 	_, err := i.Dynamic.Resource(k.GroupVersionResource).Namespace(namespace).Apply(ctx, k.name, desired,
-		metav1.ApplyOptions{FieldManager: operator.FieldManager, Force: true})
+		metav1.ApplyOptions{FieldManager: manifests.FieldManager, Force: true})
 	switch {
 	case apierrors.IsNotFound(err) && k.everywhere:
 		return fmt.Errorf("cannot install %s in namespace %q: create the namespace, or change spec.serviceMonitorNamespace or "+

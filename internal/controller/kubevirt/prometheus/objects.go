@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
 )
 
@@ -90,7 +90,7 @@ func render(s Settings) (map[string]*unstructured.Unstructured, error) {
 	}
 	out := map[string]*unstructured.Unstructured{}
 	for _, o := range objects {
-		u, err := operator.Finish(o.object, o.namespace)
+		u, err := manifests.Finish(o.object, o.namespace)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func newObject(kind string, spec map[string]any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
 	u.SetName(Name)
-	u.SetLabels(map[string]string{operator.ScrapeLabel: "true", "k8s-app": "kubevirt", "openshift.io/cluster-monitoring": ""})
+	u.SetLabels(map[string]string{manifests.ScrapeLabel: "true", "k8s-app": "kubevirt", "openshift.io/cluster-monitoring": ""})
 	return u
 }
 
@@ -118,7 +118,7 @@ func serviceMonitor(install string, authorize bool) *unstructured.Unstructured {
 		endpoint["bearerTokenFile"] = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	}
 	return newObject("ServiceMonitor", map[string]any{
-		"selector":          map[string]any{"matchLabels": map[string]any{operator.ScrapeLabel: "true"}},
+		"selector":          map[string]any{"matchLabels": map[string]any{manifests.ScrapeLabel: "true"}},
 		"namespaceSelector": map[string]any{"matchNames": []any{install}},
 		"endpoints":         []any{endpoint},
 	})
@@ -134,7 +134,7 @@ func prometheusRule(s rules.Settings) (*unstructured.Unstructured, error) {
 
 // access lets Prometheus find the Pods of the Services.
 func access(s Settings) []client.Object {
-	labels := map[string]string{operator.ScrapeLabel: "true"}
+	labels := map[string]string{manifests.ScrapeLabel: "true"}
 	read := []string{"get", "list", "watch"}
 	return []client.Object{
 		&rbacv1.Role{

@@ -86,8 +86,8 @@ func memoryAlerts() []alert {
 	}
 }
 
-// foreign are the characters of a text of a guest that alerts do not show. Who receives alerts may see them as HTML, as Markdown or in a
-// terminal, where others could make a text look like one of ours.
+// foreign are the characters of a text of a guest that alerts do not show. Alerts may be shown as HTML, as Markdown or
+// in a terminal, where other characters could make a guest's text look like a part of the alert.
 const foreign = "`[^\\p{L}\\p{N} ._:/\\\\-]`"
 
 func spaceAlerts() []alert {

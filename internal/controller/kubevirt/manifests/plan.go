@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package operator
+package manifests
 
 import (
 	"slices"
@@ -42,8 +42,8 @@ type Daemons struct {
 	Lost int
 }
 
-// World is what the order of a rollout depends on.
-type World struct {
+// Observed is what the order of a rollout depends on.
+type Observed struct {
 	// Brokers are the privileged halves of the node agents, and Agents the others.
 	Brokers, Agents Daemons
 	Controller, API Component
@@ -71,25 +71,25 @@ type Plan struct {
 // when the one before is done: brokers, agents, virt-controller, virt-exportproxy, virt-api, so that no agent requests what an old broker
 // does not know, and no user what an old agent does not. An older version is installed the other way round, but brokers that do not run
 // are replaced even if agents are not ready, which need them.
-func Next(w World) Plan {
-	p := Plan{BrokersUnavailable: w.Brokers.maxUnavailable(), AgentsUnavailable: w.Agents.maxUnavailable(), Rollout: Rollout{Done: true}}
+func Next(o Observed) Plan {
+	p := Plan{BrokersUnavailable: o.Brokers.maxUnavailable(), AgentsUnavailable: o.Agents.maxUnavailable(), Rollout: Rollout{Done: true}}
 	type step struct {
 		component *Component
 		apply     *bool
 	}
-	steps := []step{{&w.Brokers.Component, &p.Brokers}, {&w.Agents.Component, &p.Agents}, {&w.Controller, &p.Controller}, {&w.API, &p.API}}
-	if w.Proxy != nil {
-		steps = slices.Insert(steps, len(steps)-1, step{w.Proxy, &p.Proxy})
+	steps := []step{{&o.Brokers.Component, &p.Brokers}, {&o.Agents.Component, &p.Agents}, {&o.Controller, &p.Controller}, {&o.API, &p.API}}
+	if o.Proxy != nil {
+		steps = slices.Insert(steps, len(steps)-1, step{o.Proxy, &p.Proxy})
 	}
-	if !w.Forward {
+	if !o.Forward {
 		slices.Reverse(steps)
 	}
-	broken := w.Brokers.Exists && !w.Brokers.Current && !w.Brokers.Rollout.Done
+	broken := o.Brokers.Exists && !o.Brokers.Current && !o.Brokers.Rollout.Done
 	waits := false
-	if w.Controller.Current && !w.Controller.done() {
+	if o.Controller.Current && !o.Controller.done() {
 		// virt-controllers of two versions run, and either may be the leader: none may undo what the other applies.
 		waits = true
-		p.wait(&w.Controller)
+		p.wait(&o.Controller)
 	}
 	messages := make([]string, 0, len(steps))
 	for _, s := range steps {
@@ -98,8 +98,8 @@ func Next(w World) Plan {
 			continue
 		}
 		*s.apply = !s.component.Exists || !waits && !s.component.Current
-		if !broken || s.component != &w.Agents.Component || !w.Agents.Current {
-			waits = waits || !w.First
+		if !broken || s.component != &o.Agents.Component || !o.Agents.Current {
+			waits = waits || !o.First
 		}
 		p.wait(s.component)
 	}

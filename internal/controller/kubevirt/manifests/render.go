@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package operator
+package manifests
 
 import (
 	"embed"
@@ -45,8 +45,8 @@ const (
 	BrokerName  = "virt-broker"
 )
 
-//go:embed manifests/*.yaml
-var manifests embed.FS
+//go:embed templates/*.yaml
+var templates embed.FS
 
 // Settings are the inputs of the manifests.
 type Settings struct {
@@ -185,7 +185,7 @@ func identify(objects []*unstructured.Unstructured, s Settings) string {
 }
 
 func decode[T any](file string) (*T, error) {
-	raw, err := manifests.ReadFile("manifests/" + file)
+	raw, err := templates.ReadFile("templates/" + file)
 	if err != nil {
 		return nil, fmt.Errorf("embedded manifest: %w", err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package operator installs what the KubeVirt object specifies: it renders the embedded manifests for a
+// Package manifests installs what the KubeVirt object specifies: it renders the embedded manifests for a
 // configuration, applies them by server-side apply with one field manager, prunes what is no longer wanted
 // and reports the progress of a rollout. internal/controller/kubevirt decides when.
-package operator
+package manifests

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package operator
+package manifests
 
 import (
 	"slices"
@@ -59,7 +59,7 @@ func TestNext(t *testing.T) {
 		{"a new virt-controller waits until no old one runs", true, old, old, rolling, old, ""},
 		{"a virt-controller that crashes is replaced when the order allows it", false, old, old, Component{Name: "c", Exists: true, Crash: "y"}, done, "controller crash"},
 	} {
-		p := Next(World{
+		p := Next(Observed{
 			First: strings.HasPrefix(c.name, "first"), Forward: c.forward, Controller: c.controller, API: c.api,
 			Brokers: Daemons{Component: c.brokers, Nodes: 2, Updated: 1}, Agents: Daemons{Component: c.agents, Nodes: 2, Updated: 1},
 		})
@@ -109,7 +109,7 @@ func TestMaxUnavailable(t *testing.T) {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
-	p := Next(World{Brokers: Daemons{Component: updating, Nodes: 200, Updated: 1, Available: 1}, Agents: Daemons{Component: crashing, Nodes: 200}})
+	p := Next(Observed{Brokers: Daemons{Component: updating, Nodes: 200, Updated: 1, Available: 1}, Agents: Daemons{Component: crashing, Nodes: 200}})
 	if p.BrokersUnavailable != 20 || p.AgentsUnavailable != 1 {
 		t.Errorf("the plan replaces %d brokers and %d agents at a time", p.BrokersUnavailable, p.AgentsUnavailable)
 	}

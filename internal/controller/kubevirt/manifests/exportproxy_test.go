@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package operator
+package manifests
 
 import (
 	"slices"
@@ -74,7 +74,7 @@ func TestMetricsOfExportProxy(t *testing.T) {
 func TestExportProxyHasItsTurn(t *testing.T) {
 	done := Component{Exists: true, Current: true, Rollout: Rollout{Done: true}}
 	old := Component{Exists: true, Rollout: Rollout{Done: true}}
-	w := World{Brokers: Daemons{Component: done}, Agents: Daemons{Component: done}, Controller: done, API: old, Proxy: &old, Forward: true}
+	w := Observed{Brokers: Daemons{Component: done}, Agents: Daemons{Component: done}, Controller: done, API: old, Proxy: &old, Forward: true}
 	if p := Next(w); !p.Proxy || p.API {
 		t.Errorf("got %+v", p)
 	}
