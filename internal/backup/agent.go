@@ -139,7 +139,7 @@ func (v View) wanted() bool {
 func (v View) succeeded() (Action, Record) {
 	switch {
 	case v.Record.Pull:
-		// libvirt reports the same of a pull that was aborted, for whatever reason, and of one that nobody has read.
+		// libvirt reports the same of a pull that was aborted, for whatever reason, and of one that no client has read.
 		if v.Record.Canceled {
 			return v.end(Succeeded, "")
 		}

@@ -105,7 +105,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		}}
 		ExpectCreated(user)
 		w.expectReconciled(of)
-		w.clock.SetTime(w.clock.Now().Add(claimusers.Kept))
+		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
 		result := w.expectReconciled(of, "delete Pod", patchExportStatus)
 		Expect(result.RequeueAfter).To(Equal(10*time.Second), "other Pods are not watched")
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
@@ -116,7 +116,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 
 		ExpectGone(w.pod(of))
 		Expect(k8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
-		w.clock.SetTime(w.clock.Now().Add(claimusers.Kept))
+		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
 	})

@@ -52,7 +52,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 		m.reconcileAll(vmim)
 		ExpectGone(m.target(vmi, vmim))
 		Expect(m.recorded.take()).To(ContainElement(
-			"Normal MigrationWaitsForSnapshot: The migration go waits until the guest is not frozen for a snapshot or a backup any more"))
+			"Normal MigrationWaitsForSnapshot: The migration go waits until the guest, which a snapshot or a backup has frozen, is thawed"))
 		intend(freeze.Release, frozen())
 		m.reconcileAll(vmim)
 		ExpectGone(m.target(vmi, vmim))

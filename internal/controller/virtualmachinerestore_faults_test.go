@@ -289,7 +289,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		"with the VM locked": func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return r.lockedBy() != "" },
 		"with new claims":    func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return len(r.claims()) > 2 },
 		"with the VM restored": func(r *restores, of *snapshotv1beta1.VirtualMachineRestore) bool {
-			world := restore.World{Restore: ExpectExists(of), Target: ExpectExists(r.vm)}
+			world := restore.Observed{Restore: ExpectExists(of), Target: ExpectExists(r.vm)}
 			return world.Restored()
 		},
 		"when it is complete": func(_ *restores, of *snapshotv1beta1.VirtualMachineRestore) bool { return isComplete(of) },

@@ -110,11 +110,11 @@ func Resizable(all corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: kept(all.Requests), Limits: kept(all.Limits)}
 }
 
-// Target returns the resources of the launcher's container after a resize. now are those that it has, wanted those of a new Pod for
+// ResizedResources returns the resources of the launcher's container after a resize. now are those that it has, wanted those of a new Pod for
 // the guest of the new size. Everything else about the container stays, also what an admission plugin has set. A resource
 // grows only if the guest grows in it, and shrinks only if the guest shrinks in it. Otherwise a Pod from an earlier version or
 // configuration would be resized without a change of its guest.
-func Target(now, wanted corev1.ResourceRequirements, from, to Size) corev1.ResourceRequirements {
+func ResizedResources(now, wanted corev1.ResourceRequirements, from, to Size) corev1.ResourceRequirements {
 	out := *now.DeepCopy()
 	// 1 is growth, -1 the opposite.
 	directions := map[corev1.ResourceName]int{
@@ -200,8 +200,8 @@ type View struct {
 	Forbidden, Refused string
 	// Progress is what the kubelet reports.
 	Progress Progress
-	// Stays is why the guest does not migrate by itself, or "" if it does.
-	Stays string
+	// Unmigratable is why the guest does not migrate by itself, or "" if it does.
+	Unmigratable string
 	// Now is the time.
 	Now time.Time
 }
@@ -246,11 +246,11 @@ func Judge(v View) Verdict {
 
 // elsewhere returns the verdict about a change that needs another Pod.
 func (v *View) elsewhere(why string) Verdict {
-	if v.Stays == "" {
+	if v.Unmigratable == "" {
 		return Verdict{Migrate: true, Reason: ReasonMigration, Message: "The guest gets its new size by a migration: " + why}
 	}
 	return Verdict{
 		Restart: true, Reason: ReasonRestart,
-		Message: "The guest gets its new size when it is restarted: " + why + ". It does not migrate for it: " + v.Stays,
+		Message: "Restart the VM to apply its new size: " + why + ". It does not migrate automatically: " + v.Unmigratable,
 	}
 }

@@ -238,13 +238,13 @@ func TestTarget(t *testing.T) {
 		},
 	} {
 		before := *tc.now.DeepCopy()
-		if diff := cmp.Diff(tc.want, resize.Target(tc.now, tc.wanted, tc.from, tc.to)); diff != "" {
+		if diff := cmp.Diff(tc.want, resize.ResizedResources(tc.now, tc.wanted, tc.from, tc.to)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if diff := cmp.Diff(before, tc.now); diff != "" {
 			t.Errorf("%s: the argument was changed:\n%s", name, diff)
 		}
-		again := resize.Target(tc.want, tc.wanted, tc.from, tc.to)
+		again := resize.ResizedResources(tc.want, tc.wanted, tc.from, tc.to)
 		if diff := cmp.Diff(tc.want, again); diff != "" {
 			t.Errorf("%s: a second time (-want +got):\n%s", name, diff)
 		}
@@ -275,7 +275,7 @@ func TestJudge(t *testing.T) {
 			reason: resize.ReasonMigration, migrate: true, says: []string{"Node didn't have enough resource: memory"},
 		},
 		{
-			name: "full for too long, and tied to it", view: resize.View{Progress: full(resize.Deferred, time.Hour), Stays: "its disk is local"},
+			name: "full for too long, and tied to it", view: resize.View{Progress: full(resize.Deferred, time.Hour), Unmigratable: "its disk is local"},
 			reason: resize.ReasonRestart, restart: true, says: []string{"Node didn't have enough resource: memory", "its disk is local"},
 		},
 		{name: "infeasible", view: resize.View{Progress: full(resize.Infeasible, 0)}, reason: resize.ReasonMigration, migrate: true},
@@ -289,7 +289,7 @@ func TestJudge(t *testing.T) {
 		},
 		{name: "an old Kubernetes", view: resize.View{Refused: "not found"}, reason: resize.ReasonMigration, migrate: true, says: []string{"not found"}},
 		{
-			name: "dedicated CPUs of a guest that stays", view: resize.View{Obstacle: "dedicated", Stays: "no method"},
+			name: "dedicated CPUs of a guest that stays", view: resize.View{Obstacle: "dedicated", Unmigratable: "no method"},
 			reason: resize.ReasonRestart, restart: true, says: []string{"dedicated", "no method"},
 		},
 	} {

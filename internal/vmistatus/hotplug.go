@@ -30,9 +30,9 @@ const (
 //  2. It creates the attachment Pod: AttachedToNode. hotplugVolume.attachPodUID is set once that Pod is ready.
 //  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and the message. With
 //     a block device, it begins when the Pod's container is started, but reports this and the next step after attachPodUID is set.
-//  4. The agent attaches the disk to the guest: Ready. A utility volume is for no disk, and stays MountedToPod.
-//     If it is for a memory dump, the agent has the guest's memory written to it: MemoryDumpInProgress, then MemoryDumpCompleted or
-//     MemoryDumpFailed.
+//  4. The agent attaches the disk to the guest: Ready. A utility volume backs no disk and remains MountedToPod. If it
+//     is for a memory dump, the agent has libvirt write the guest's memory to it: MemoryDumpInProgress, then
+//     MemoryDumpCompleted or MemoryDumpFailed.
 //  5. The volume leaves the VMI's spec, or its claim changes there: see IsWanted. The agent detaches and unmounts it:
 //     UnMountedFromPod.
 //  6. virt-controller deletes the attachment Pod: Detaching. It removes the volume from the list when the Pod is gone.
@@ -214,7 +214,7 @@ func mayWritePhase(w Writer, stage Stage, before, after v1.VolumePhase) error {
 	}
 	owner, known := volumePhaseOwners[after]
 	if !known {
-		return fmt.Errorf("%s %s is none of a hotplugged volume: %w", field, after, ErrNotOwner)
+		return fmt.Errorf("%s %s is not a phase of a hotplugged volume: %w", field, after, ErrNotOwner)
 	}
 	if err := mayWrite(w, stage, field+" "+string(after), owners{owner, owner, owner}); err != nil {
 		return err

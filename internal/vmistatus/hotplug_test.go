@@ -121,7 +121,7 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 			"the controller detaches", Controller, hotplugged(v1.HotplugVolumeUnMounted), hotplugged(v1.HotplugVolumeDetaching),
 			[]string{"volumeStatus.phase"}, "",
 		},
-		{"a phase of something else", Handler, hotplugged(v1.VolumeReady), hotplugged("Elsewhere"), nil, "is none of a hotplugged volume"},
+		{"a phase of something else", Handler, hotplugged(v1.VolumeReady), hotplugged("Elsewhere"), nil, "is not a phase of a hotplugged volume"},
 		{"a memory dump begins", Handler, hotplugged(v1.HotplugVolumeMounted), hotplugged(v1.MemoryDumpVolumeInProgress), []string{volumePhase}, ""},
 		{"a memory dump of a disk", Handler, hotplugged(v1.VolumeReady), hotplugged(v1.MemoryDumpVolumeInProgress), nil, "cannot change"},
 		{"a memory dump is detached before it has ended", Handler, hotplugged(v1.MemoryDumpVolumeInProgress), hotplugged(v1.HotplugVolumeUnMounted), nil, "cannot change"},

@@ -145,9 +145,9 @@ var claimOwners = byController
 // the list and takes it off.
 var attachmentOwners = byController
 
-// volumePhaseOwners is the table of writers by the phase that a hotplugged volume gets, with its reason and message, while the
-// VMI is Live. hotplugNext has the changes that there are. While the agent mounts a volume, what there is to say about it is the agent's:
-// see isMounting.
+// volumePhaseOwners is the table of who may set each phase of a hotplugged volume of a Live VMI, with its reason and
+// message. hotplugNext lists the transitions. While the agent mounts a volume, it also owns the reason and the message
+// of virt-controller's phase: see isMounting.
 var volumePhaseOwners = map[v1.VolumePhase]Writer{
 	"":                             Controller,
 	v1.VolumePending:               Controller,

@@ -117,9 +117,9 @@ func Next(o Observed) Step {
 	return p.step
 }
 
-// CleanUp returns what to do next about what a backup has left in a VMI that was removed by force, without its finalizer. Only its UID is
-// known. It is canceled as one that is deleted is, also if it is pulled: nobody waits for the exporter's report, or gets the checkpoint. The
-// step has no status.
+// CleanUp returns what to do next about what a backup has left in a VMI that was removed by force, without its
+// finalizer. Only its UID is known. It is canceled like a deleted backup, a pulled one too: there is no exporter to
+// wait for, and no client that gets the checkpoint. The step has no status.
 func CleanUp(vmi *v1.VirtualMachineInstance, uid string, now time.Time) Step {
 	gone := &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), DeletionTimestamp: &metav1.Time{Time: now}}}
 	step := Next(Observed{Now: now, Backup: gone, VMI: vmi})
@@ -306,7 +306,7 @@ func (p *planner) ends() string {
 	case p.record.ID != "" && p.record.Ended(), over && p.record.Begun():
 		return ""
 	case over:
-		return "The time of the backup was over before it could begin"
+		return "The backup did not start before its ttlDuration expired"
 	case p.MigrationUrgent || p.preempted():
 		return endedByMigration
 	case IsPull(p.Backup) && !p.record.Begun():

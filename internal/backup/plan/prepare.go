@@ -91,7 +91,7 @@ func (p *planner) withdraw() {
 func (p *planner) unsupported() string {
 	switch {
 	case IsPull(p.Backup) && !p.Now.Before(Expiry(p.Backup)):
-		return "The time of the backup was over before it could begin"
+		return "The backup did not start before its ttlDuration expired"
 	case p.VMI != nil && p.VMI.Spec.Domain.Devices.DisableHotplug:
 		return "The VM has spec.template.spec.domain.devices.disableHotplug set, and the claim of a backup is attached while the guest runs"
 	case len(p.Backup.Name) > maxName:

@@ -42,7 +42,7 @@ func (p *planner) pull() {
 	case why != "":
 		p.progress(v1alpha1.ReasonAborting, why+p.silence())
 	case p.intent == nil:
-		p.progress(v1alpha1.ReasonPreparingExport, "The backup is not requested of the guest's node any more")
+		p.progress(v1alpha1.ReasonPreparingExport, "The guest's VMI no longer has the request for the backup")
 	case p.Export == nil:
 		p.forgetEndpoints()
 		p.progress(v1alpha1.ReasonPreparingExport, "The export of the backup is being created")
@@ -146,7 +146,7 @@ func withoutEndpoints(volumes []v1alpha1.BackupVolumeInfo) []v1alpha1.BackupVolu
 
 // endPull ends a pull once its exporter has reported what was read.
 func (p *planner) endPull(since time.Time) {
-	why := "The time of the backup is over"
+	why := "The ttlDuration of the backup has expired"
 	if p.Backup.DeletionTimestamp != nil {
 		why = "The backup was deleted"
 	}
@@ -165,7 +165,7 @@ func (p *planner) endPull(since time.Time) {
 // read reports whether clients have read all of a pull, and otherwise why not. It is not known until the exporter has ended.
 func (p *planner) read() (all bool, why string, known bool) {
 	if !p.ownsExport() {
-		return false, "it has no export any more", true
+		return false, "its export was deleted", true
 	}
 	if p.Export.Status != nil {
 		if reported := conditions.Find(p.Export.Status.Conditions, exportv1.ConditionBackupRead); reported != nil {
@@ -186,9 +186,9 @@ func (p *planner) unread() string {
 		return ""
 	}
 	if p.Tracker != nil && p.created() != "" {
-		return "Not all of it was read, so that the next backup does not start from it: " + why
+		return "The backup was not read completely, so that the next backup does not start from it: " + why
 	}
-	return "Not all of it was read: " + why
+	return "The backup was not read completely: " + why
 }
 
 // ending returns the reason of the condition Progressing after the job has ended.

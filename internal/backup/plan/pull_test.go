@@ -110,7 +110,7 @@ func TestPull(t *testing.T) {
 	if s := c.next(); s.Intent != nil || s.After != reportWait {
 		t.Fatalf("the pull ends before the exporter has reported: %+v", s)
 	}
-	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "time")
+	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "has expired")
 	c.report(corev1.ConditionTrue, "")
 	c.conclude()
 	s := c.next()
@@ -143,7 +143,7 @@ func TestPullThatNobodyHasRead(t *testing.T) {
 		if s := c.next(); s.Checkpoint != nil {
 			t.Errorf("%s: the tracker gets the checkpoint", name)
 		}
-		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "Not all of it was read")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "The backup was not read completely")
 		if got := c.completion(); strings.Count(got, "next backup does not start from it") != 1 {
 			t.Errorf("%s: the message is %q", name, got)
 		}
@@ -187,7 +187,7 @@ func TestPullWithoutACheckpointThatNobodyHasRead(t *testing.T) {
 		c.report(corev1.ConditionFalse, "1 of 1 volumes")
 		c.conclude()
 		c.next()
-		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "Not all of it was read: 1 of 1 volumes")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "The backup was not read completely: 1 of 1 volumes")
 		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, beginsComplete)
 		if ended := c.completion(); strings.Contains(ended, "next backup") || c.Backup.Status.CheckpointName != nil {
 			t.Errorf("%s: %s", name, ended)
@@ -244,7 +244,7 @@ func TestPullWhoseTimeIsOverBeforeItBegins(t *testing.T) {
 	}
 	c.Now = start.Add(time.Minute)
 	c.next()
-	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "over before")
+	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "before its ttlDuration expired")
 	if meta.IsStatusConditionTrue(c.Backup.Status.Conditions, string(v1alpha1.ConditionComplete)) {
 		t.Error("it is complete")
 	}
@@ -268,11 +268,11 @@ func TestPullThatNeverBegins(t *testing.T) {
 		if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
 			t.Fatalf("%s: migrations wait for the backup forever: %+v", name, s)
 		}
-		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before it could begin")
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before its ttlDuration expired")
 		if s := c.next(); s.Intent != nil || s.RemoveVolume != "" {
 			t.Errorf("%s: something happens before the agent has responded: %+v", name, s)
 		}
-		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before it could begin")
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before its ttlDuration expired")
 		c.pullRecord(backup.Failed, "canceled")
 		if s := c.next(); s.RemoveVolume == "" {
 			t.Errorf("%s: the claim is not detached: %+v", name, s)
@@ -313,7 +313,7 @@ func TestPullThatBeginsTooLate(t *testing.T) {
 			t.Error("the tracker gets the checkpoint of a pull that nobody could read")
 		}
 	}
-	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "no export")
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "export was deleted")
 }
 
 func TestUrgentMigrationEndsAPull(t *testing.T) {
@@ -349,7 +349,7 @@ func TestUrgentMigrationEndsAPull(t *testing.T) {
 			t.Errorf("%s: the tracker gets the checkpoint", name)
 		}
 		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "system-critical")
-		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "Not all of it was read")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "The backup was not read completely")
 	}
 	// A pull that is deleted ends anyway, and soon. What clients have read is not lost.
 	c := newPulled(t)

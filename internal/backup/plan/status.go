@@ -26,7 +26,7 @@ const (
 // endedByMigration is why a backup was canceled.
 const endedByMigration = "A migration of the guest with the priority system-critical does not wait for the backup, and has ended it"
 
-// How messages begin: with the sentences of KubeVirt 1.9, which clients look for. What is ours follows.
+// How messages begin: with the sentences of KubeVirt 1.9, which clients look for. Vireo's own text follows.
 const (
 	beginsComplete = "Successfully completed VirtualMachineBackup. "
 	beginsWarning  = "Completed VirtualMachineBackup, warning: "

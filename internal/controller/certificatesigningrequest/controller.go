@@ -92,12 +92,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Get(ctx, request.NamespacedName, csr); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	role, isOurs := certificate.RoleOf(csr.Spec.SignerName)
-	if !isOurs || !kubevirt.IsPending(csr) {
+	role, known := certificate.RoleOf(csr.Spec.SignerName)
+	if !known || !kubevirt.IsPending(csr) {
 		return ctrl.Result{}, nil
 	}
 	csr = csr.DeepCopy()
-	// A request that is approved already is validated too: whoever may approve requests must not choose what is signed.
+	// A request that is approved already is validated too: a user who may approve requests must not choose what is
+	// signed.
 	wanted, err := role.Validate(&csr.Spec, r.Namespace)
 	var refusal *certificate.DeniedError
 	if errors.As(err, &refusal) {

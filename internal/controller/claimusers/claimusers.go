@@ -25,11 +25,11 @@ const (
 	page = 50
 	// maxPages is how many pages the process reads at a time.
 	maxPages = 2
-	// Kept is the time for which the result of a scan is kept.
-	Kept = 5 * time.Second
-	// Fresh is how old the result of a scan may be that allows an action. Another Pod may start just after every scan anyway, and what waits
-	// in the same namespace can use the same one.
-	Fresh = time.Second
+	// ResultTTL is how long the result of a scan is kept.
+	ResultTTL = 5 * time.Second
+	// MaxProofAge is the maximum age of a scan on which a caller may act. Another Pod may start just after every scan
+	// anyway. Callers of one namespace share a scan.
+	MaxProofAge = time.Second
 )
 
 // reading limits the pages that the process reads at a time.
@@ -75,12 +75,12 @@ type Scanner struct {
 }
 
 // Used returns which of the claims are used, each with the name of a Pod. It stops at the first page with such a Pod, so others may be
-// missing. It uses a result that is younger than Kept, or than maxAge if it is to prove that no Pod uses a claim. While another scan of the
+// missing. It uses a result that is younger than ResultTTL, or than maxAge if it is to prove that no Pod uses a claim. While another scan of the
 // namespace runs, it returns kit.ErrBusy, so that no namespace takes more than one worker.
 func (s Scanner) Used(
 	ctx context.Context, namespace string, claims []string, now time.Time, maxAge time.Duration,
 ) (map[string]string, error) {
-	if used, found := s.Recent.result(namespace, now).answer(claims, now, maxAge); found {
+	if used, found := s.Recent.result(namespace, now).lookUp(claims, now, maxAge); found {
 		return used, nil
 	}
 	if !s.Recent.begin(namespace) {
@@ -169,8 +169,8 @@ func (r result) used(claims []string) map[string]string {
 	return out
 }
 
-// answer returns which of the claims are used, if the result has the answer.
-func (r result) answer(claims []string, now time.Time, maxAge time.Duration) (used map[string]string, found bool) {
+// lookUp returns which of the claims are used, and whether the result is recent and complete enough for that.
+func (r result) lookUp(claims []string, now time.Time, maxAge time.Duration) (used map[string]string, found bool) {
 	if used = r.used(claims); len(used) > 0 {
 		return used, true
 	}
@@ -200,7 +200,7 @@ type Recent struct {
 func (r *Recent) result(namespace string, now time.Time) result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if found := r.results[namespace]; found.isYounger(Kept, now) {
+	if found := r.results[namespace]; found.isYounger(ResultTTL, now) {
 		return found
 	}
 	return result{}
@@ -232,7 +232,7 @@ func (r *Recent) keep(namespace string, latest result) {
 	defer r.mu.Unlock()
 	kept := map[string]result{namespace: latest}
 	for other, found := range r.results {
-		if other != namespace && found.isYounger(Kept, latest.began) {
+		if other != namespace && found.isYounger(ResultTTL, latest.began) {
 			kept[other] = found
 		}
 	}

@@ -126,12 +126,12 @@ func expectPages(t *testing.T, api *pods, want int) {
 func TestManyPods(t *testing.T) {
 	api := &pods{all: slices.Concat(hostile(3*page+1), []corev1.Pod{using("user", "data"), using("other", "data", "more")}, hostile(2*page))}
 	s := scannerOf(api, "data", "more", "unused")
-	expectUsed(t, s, at(0), Fresh, []string{"data", "unused"}, map[string]string{"data": "user"})
+	expectUsed(t, s, at(0), MaxProofAge, []string{"data", "unused"}, map[string]string{"data": "user"})
 	expectPages(t, api, 4)
 	if kept := s.Recent.results["a"].users; !maps.Equal(kept, map[string]string{"data": "user", "more": "other", "unused": ""}) {
 		t.Errorf("kept %v", kept)
 	}
-	expectUsed(t, s, at(0), Fresh, []string{"unused"}, map[string]string{})
+	expectUsed(t, s, at(0), MaxProofAge, []string{"unused"}, map[string]string{})
 	expectPages(t, api, 6)
 	if api.largest != page {
 		t.Errorf("a response had %d Pods", api.largest)
@@ -152,16 +152,16 @@ func TestResultsAreKept(t *testing.T) {
 		want   map[string]string
 		pages  int
 	}{
-		{"nothing is known", at(0), Fresh, "unused", none, 1},
-		{"the same", at(0.9), Fresh, "unused", none, 0},
-		{"another claim", at(0.9), Fresh, "ended", none, 0},
-		{"a use", at(4.9), Fresh, "data", data, 0},
-		{"not fresh enough", at(1), Fresh, "unused", none, 1},
-		{"of another worker, which began later", at(0.9), Fresh, "unused", none, 0},
-		{"a claim that did not exist", at(1), Kept, "new", none, 1},
-		{"a poll", at(5.9), Kept, "unused", none, 0},
-		{"too old", at(6), Kept, "data", data, 1},
-		{"before the clock was put back", at(-100), Kept, "data", data, 1},
+		{"nothing is known", at(0), MaxProofAge, "unused", none, 1},
+		{"the same", at(0.9), MaxProofAge, "unused", none, 0},
+		{"another claim", at(0.9), MaxProofAge, "ended", none, 0},
+		{"a use", at(4.9), MaxProofAge, "data", data, 0},
+		{"not fresh enough", at(1), MaxProofAge, "unused", none, 1},
+		{"of another worker, which began later", at(0.9), MaxProofAge, "unused", none, 0},
+		{"a claim that did not exist", at(1), ResultTTL, "new", none, 1},
+		{"a poll", at(5.9), ResultTTL, "unused", none, 0},
+		{"too old", at(6), ResultTTL, "data", data, 1},
+		{"before the clock was put back", at(-100), ResultTTL, "data", data, 1},
 	} {
 		expectUsed(t, s, c.now, c.maxAge, []string{c.claim}, c.want)
 		if got := api.take(); got != c.pages {
@@ -178,9 +178,9 @@ func TestResultsAreKept(t *testing.T) {
 func TestIncompleteScan(t *testing.T) {
 	api := &pods{all: slices.Concat([]corev1.Pod{using("first", "data")}, hostile(page), []corev1.Pod{using("last", "more")})}
 	s := scannerOf(api, "data", "more")
-	expectUsed(t, s, at(0), Kept, []string{"data"}, map[string]string{"data": "first"})
+	expectUsed(t, s, at(0), ResultTTL, []string{"data"}, map[string]string{"data": "first"})
 	expectPages(t, api, 1)
-	expectUsed(t, s, at(0), Kept, []string{"more"}, map[string]string{"more": "last"})
+	expectUsed(t, s, at(0), ResultTTL, []string{"more"}, map[string]string{"more": "last"})
 	expectPages(t, api, 2)
 }
 
@@ -195,13 +195,13 @@ func TestOneScanOfANamespace(t *testing.T) {
 	s := scannerOf(api, "data")
 	scans := sync.WaitGroup{}
 	used := func(namespace string) {
-		if _, err := s.Used(t.Context(), namespace, []string{"data"}, at(0), Fresh); err != nil {
+		if _, err := s.Used(t.Context(), namespace, []string{"data"}, at(0), MaxProofAge); err != nil {
 			t.Error(err)
 		}
 	}
 	scans.Go(func() { used("a") })
 	<-entered
-	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), Fresh); !errors.Is(err, kit.ErrBusy) {
+	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), MaxProofAge); !errors.Is(err, kit.ErrBusy) {
 		t.Errorf("got %v for a second scan, want %v", err, kit.ErrBusy)
 	}
 	// Other namespaces are scanned meanwhile, but only some at a time.
@@ -218,16 +218,16 @@ func TestOneScanOfANamespace(t *testing.T) {
 	}
 	api.onPage = nil
 	api.take()
-	expectUsed(t, s, at(0), Fresh, []string{"data"}, map[string]string{})
+	expectUsed(t, s, at(0), MaxProofAge, []string{"data"}, map[string]string{})
 	expectPages(t, api, 0)
 }
 
 func TestFailedScan(t *testing.T) {
 	api := &pods{all: hostile(1), onPage: func() error { return errors.New("not now") }}
 	s := scannerOf(api, "data")
-	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), Fresh); err == nil || errors.Is(err, kit.ErrBusy) {
+	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), MaxProofAge); err == nil || errors.Is(err, kit.ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	api.onPage = nil
-	expectUsed(t, s, at(0), Fresh, []string{"data"}, map[string]string{})
+	expectUsed(t, s, at(0), MaxProofAge, []string{"data"}, map[string]string{})
 }

@@ -61,31 +61,31 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	w, err := c.read(ctx)
+	o, err := c.read(ctx)
 	if err != nil {
 		to <- prometheus.NewInvalidMetric(vmInfo, err)
 		return
 	}
-	collectMigrations(w.migrations.Items, to)
-	collectMigrationTimes(w.vmis.Items, w.migrations.Items, to)
-	for i := range w.vmis.Items {
-		collectVMI(&w, &w.vmis.Items[i], to)
+	collectMigrations(o.migrations.Items, to)
+	collectMigrationTimes(o.vmis.Items, o.migrations.Items, to)
+	for i := range o.vmis.Items {
+		collectVMI(&o, &o.vmis.Items[i], to)
 	}
-	for i := range w.vms.Items {
-		vm := &w.vms.Items[i]
-		collectVM(&w, vm, to)
-		c.resources.collect(&w, vm, to)
+	for i := range o.vms.Items {
+		vm := &o.vms.Items[i]
+		collectVM(&o, vm, to)
+		c.resources.collect(&o, vm, to)
 	}
-	c.resources.forget(w.vms.Items)
-	collectLabels(c.Labels, w.vms.Items, to)
-	collectSnapshots(w.snapshots.Items, to)
+	c.resources.forget(o.vms.Items)
+	collectLabels(c.Labels, o.vms.Items, to)
+	collectSnapshots(o.snapshots.Items, to)
 	now := kit.Now(c.Clock)
-	collectAuthorities(&w, c.WebhookSecret, now, to)
-	collectSilence(&w, now, to)
+	collectAuthorities(&o, c.WebhookSecret, now, to)
+	collectSilence(&o, now, to)
 }
 
-// world contains the objects of one scrape. They belong to the cache and must not be changed.
-type world struct {
+// objects contains the objects of one scrape. They belong to the cache and must not be changed.
+type objects struct {
 	config     clusterconfig.Config
 	vms        v1.VirtualMachineList
 	vmis       v1.VirtualMachineInstanceList
@@ -106,30 +106,30 @@ type world struct {
 // placement is a VMI, by its UID, on a node.
 type placement struct{ vmi, node string }
 
-func (c *Collector) read(ctx context.Context) (world, error) {
-	w := world{config: c.Config(), pods: map[placement]string{}, claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}, nodes: nodeList()}
+func (c *Collector) read(ctx context.Context) (objects, error) {
+	o := objects{config: c.Config(), pods: map[placement]string{}, claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}, nodes: nodeList()}
 	pods, claims := &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}
 	types := []client.ObjectList{
 		&v1beta1.VirtualMachineInstancetypeList{}, &v1beta1.VirtualMachineClusterInstancetypeList{},
 		&v1beta1.VirtualMachinePreferenceList{}, &v1beta1.VirtualMachineClusterPreferenceList{},
 	}
-	for _, list := range append(types, &w.vms, &w.vmis, &w.migrations, &w.snapshots, &w.secrets, &w.nodes, pods, claims) {
+	for _, list := range append(types, &o.vms, &o.vmis, &o.migrations, &o.snapshots, &o.secrets, &o.nodes, pods, claims) {
 		if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return w, fmt.Errorf("list %T: %w", list, err)
+			return o, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	if err := c.Reader.List(ctx, &w.kubevirts, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return w, fmt.Errorf("list %T: %w", &w.kubevirts, err)
+	if err := c.Reader.List(ctx, &o.kubevirts, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return o, fmt.Errorf("list %T: %w", &o.kubevirts, err)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if owner := ownerOf(pod); owner != "" && pod.Status.Phase == corev1.PodRunning {
-			w.pods[placement{owner, pod.Spec.NodeName}] = pod.Name
+			o.pods[placement{owner, pod.Spec.NodeName}] = pod.Name
 		}
 	}
 	for i := range claims.Items {
-		w.claims[client.ObjectKeyFromObject(&claims.Items[i])] = &claims.Items[i]
+		o.claims[client.ObjectKeyFromObject(&claims.Items[i])] = &claims.Items[i]
 	}
-	w.types.add(types)
-	return w, nil
+	o.types.add(types)
+	return o, nil
 }

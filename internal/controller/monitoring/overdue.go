@@ -27,12 +27,12 @@ var (
 // collectAuthorities reports which authorities were not renewed in time. It reads their Secrets and not the status of the KubeVirt object,
 // because the reconciler of that object may be what fails. A missing Secret is reported only if there is a KubeVirt object that installs
 // it.
-func collectAuthorities(w *world, controller string, now time.Time, to chan<- prometheus.Metric) {
+func collectAuthorities(o *objects, controller string, now time.Time, to chan<- prometheus.Metric) {
 	secrets := map[string]*corev1.Secret{}
-	for i := range w.secrets.Items {
-		secrets[w.secrets.Items[i].Name] = &w.secrets.Items[i]
+	for i := range o.secrets.Items {
+		secrets[o.secrets.Items[i].Name] = &o.secrets.Items[i]
 	}
-	active := clusterconfig.Active(w.kubevirts.Items)
+	active := clusterconfig.Active(o.kubevirts.Items)
 	installed := active != nil && active.DeletionTimestamp == nil
 	report := func(name string, read func(data map[string][]byte) certificate.Authority) {
 		// Data that cannot be read counts as missing; the authority then has no expiry.
@@ -42,7 +42,7 @@ func collectAuthorities(w *world, controller string, now time.Time, to chan<- pr
 		} else if !installed {
 			return
 		}
-		end, overdue := authority.End(now, w.config.Certificates)
+		end, overdue := authority.End(now, o.config.Certificates)
 		to <- metrics.Gauge(authorityOverdue, metrics.Bool(overdue || end.IsZero()), name)
 	}
 	for _, role := range certificate.Authorities() {
@@ -58,23 +58,23 @@ func collectAuthorities(w *world, controller string, now time.Time, to chan<- pr
 }
 
 // collectSilence reports the nodes whose guests are not observed.
-func collectSilence(w *world, now time.Time, to chan<- prometheus.Metric) {
+func collectSilence(o *objects, now time.Time, to chan<- prometheus.Metric) {
 	guests := map[string]int{}
-	for i := range w.vmis.Items {
-		vmi := &w.vmis.Items[i]
+	for i := range o.vmis.Items {
+		vmi := &o.vmis.Items[i]
 		if vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Live && vmi.Status.NodeName != "" {
 			guests[vmi.Status.NodeName]++
 		}
 	}
-	for i := range w.nodes.Items {
-		n, ok := guests[w.nodes.Items[i].Name]
+	for i := range o.nodes.Items {
+		n, ok := guests[o.nodes.Items[i].Name]
 		if !ok {
 			continue
 		}
-		if silent, _ := node.Silent(&w.nodes.Items[i].ObjectMeta, now); !silent {
+		if silent, _ := node.Silent(&o.nodes.Items[i].ObjectMeta, now); !silent {
 			n = 0
 		}
-		to <- metrics.Gauge(silentGuests, float64(n), w.nodes.Items[i].Name)
+		to <- metrics.Gauge(silentGuests, float64(n), o.nodes.Items[i].Name)
 	}
 }
 

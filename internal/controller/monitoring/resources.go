@@ -58,11 +58,11 @@ type resourceEntry struct {
 	requests                 []request
 }
 
-func (c *resourceCache) collect(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
+func (c *resourceCache) collect(o *objects, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 	if vm.Spec.Template == nil {
 		return
 	}
-	for _, r := range c.requestsOfVM(w, vm) {
+	for _, r := range c.requestsOfVM(o, vm) {
 		if r.source == "" {
 			to <- metrics.Gauge(resourceLimits, r.value, vm.Name, vm.Namespace, r.resource, r.unit)
 			continue
@@ -72,11 +72,11 @@ func (c *resourceCache) collect(w *world, vm *v1.VirtualMachine, to chan<- prome
 }
 
 // requestsOfVM returns the requests and limits of a VM, from the cache if nothing that they depend on has changed.
-func (c *resourceCache) requestsOfVM(w *world, vm *v1.VirtualMachine) []request {
+func (c *resourceCache) requestsOfVM(o *objects, vm *v1.VirtualMachine) []request {
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
 		return requestsOf(&vm.Spec.Template.Spec)
 	}
-	kind, preference := w.types.find(reference.Instancetypes, vm), w.types.find(reference.Preferences, vm)
+	kind, preference := o.types.find(reference.Instancetypes, vm), o.types.find(reference.Preferences, vm)
 	entry := resourceEntry{vm: vm.Generation, instancetype: versionOf(kind), preference: versionOf(preference)}
 	c.mu.Lock()
 	defer c.mu.Unlock()

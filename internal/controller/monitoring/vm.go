@@ -68,7 +68,7 @@ var (
 	}()
 )
 
-func collectVM(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
+func collectVM(o *objects, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 	status := vm.Status.PrintableStatus
 	current, known := groupOf[status]
 	if !known {
@@ -81,11 +81,11 @@ func collectVM(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 			machine = template.Spec.Domain.Machine.Type
 		}
 		collectVNICs(vmVNIC, vm.Namespace, vm.Name, &template.Spec, to)
-		collectDisks(w, vm, to)
+		collectDisks(o, vm, to)
 	}
 	to <- metrics.Gauge(vmInfo, 1, vm.Name, vm.Namespace,
 		metrics.Text(annotations[osAnnotation]), metrics.Text(annotations[workloadAnnotation]), metrics.Text(annotations[flavorAnnotation]),
-		metrics.Text(machine), w.types.ofVM(reference.Instancetypes, vm), w.types.ofVM(reference.Preferences, vm),
+		metrics.Text(machine), o.types.ofVM(reference.Instancetypes, vm), o.types.ofVM(reference.Preferences, vm),
 		strings.ToLower(string(status)), string(current))
 	to <- metrics.Gauge(created, float64(vm.CreationTimestamp.Unix()), vm.Name, vm.Namespace)
 	if !known {
@@ -112,7 +112,7 @@ func lastTransition(vm *v1.VirtualMachine) float64 {
 	return float64(latest)
 }
 
-func collectDisks(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
+func collectDisks(o *objects, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 	known := map[string]bool{}
 	for i := range vm.Spec.Template.Spec.Volumes {
 		volume := &vm.Spec.Template.Spec.Volumes[i]
@@ -123,7 +123,7 @@ func collectDisks(w *world, vm *v1.VirtualMachine, to chan<- prometheus.Metric) 
 		case volume.DataVolume != nil:
 			name = volume.DataVolume.Name
 		}
-		claim := w.claims[client.ObjectKey{Namespace: vm.Namespace, Name: name}]
+		claim := o.claims[client.ObjectKey{Namespace: vm.Namespace, Name: name}]
 		if claim == nil || known[volume.Name] {
 			continue
 		}

@@ -48,22 +48,22 @@ const (
 	systemInterface   = "SystemInterface"
 )
 
-func collectVMI(w *world, vmi *v1.VirtualMachineInstance, to chan<- prometheus.Metric) {
-	node, evictable := vmi.Status.NodeName, isEvictable(vmi, w.config.EvictionStrategy)
+func collectVMI(o *objects, vmi *v1.VirtualMachineInstance, to chan<- prometheus.Metric) {
+	node, evictable := vmi.Status.NodeName, isEvictable(vmi, o.config.EvictionStrategy)
 	guest, machine := &vmi.Status.GuestOSInfo, ""
 	if vmi.Status.Machine != nil {
 		machine = vmi.Status.Machine.Type
 	}
 	to <- metrics.Gauge(vmiInfo, 1, node, vmi.Namespace, vmi.Name, strings.ToLower(string(vmi.Status.Phase)),
 		metrics.Text(vmi.Annotations[osAnnotation]), metrics.Text(vmi.Annotations[workloadAnnotation]), metrics.Text(vmi.Annotations[flavorAnnotation]),
-		w.types.ofVMI(reference.Instancetypes, vmi), w.types.ofVMI(reference.Preferences, vmi),
+		o.types.ofVMI(reference.Instancetypes, vmi), o.types.ofVMI(reference.Preferences, vmi),
 		metrics.Text(guest.KernelRelease), metrics.Text(machine), metrics.Text(guest.Machine), metrics.Text(guest.Name), metrics.Text(guest.VersionID),
-		strconv.FormatBool(evictable), strconv.FormatBool(isOutdated(vmi)), w.pods[placement{string(vmi.UID), node}])
+		strconv.FormatBool(evictable), strconv.FormatBool(isOutdated(vmi)), o.pods[placement{string(vmi.UID), node}])
 	to <- metrics.Gauge(nonEvictable, metrics.Bool(!evictable), node, vmi.Namespace, vmi.Name)
 	collectAddresses(vmi, to)
 	collectVNICs(vmiVNIC, vmi.Namespace, vmi.Name, &vmi.Spec, to)
 	if !vmi.IsFinal() {
-		bytes := podspec.MemoryOverhead(vmi, w.config.Pods())
+		bytes := podspec.MemoryOverhead(vmi, o.config.Pods())
 		to <- metrics.Gauge(overhead, float64(bytes.Value()), vmi.Namespace, vmi.Name)
 	}
 }

@@ -18,7 +18,7 @@ const ReasonHotPlugVolume = "HotPlugVolumeError"
 // plugs reports whether a running guest follows the hotpluggable volumes of the template. As in KubeVirt, it does so with any rollout
 // strategy, and with another strategy for changed claims a migration moves the volumes.
 func (s *Scope) plugs() bool {
-	return s.HotplugVolumes && !s.hasMigrationStrategy() && !vmistatus.MovesVolumes(&s.VMI.Status) && !s.VMI.Spec.Domain.Devices.DisableHotplug
+	return s.HotplugVolumes && !s.wantsVolumeMigration() && !vmistatus.MovesVolumes(&s.VMI.Status) && !s.VMI.Spec.Domain.Devices.DisableHotplug
 }
 
 // plugVolumes gives the instance the hotpluggable volumes of the template. It waits for a guest that starts or migrates.

@@ -54,7 +54,7 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	if s.VMI.DeletionTimestamp != nil {
-		s.failForeign(fmt.Errorf("VirtualMachineInstance %q already exists, is not the VM's and is being deleted: waiting until it is gone",
+		s.failForeign(fmt.Errorf("VirtualMachineInstance %q already exists, belongs to another owner and is being deleted: waiting until it is gone",
 			s.VMI.Name))
 		return nil
 	}

@@ -119,7 +119,7 @@ func resolveReferences(ctx context.Context, s *Scope) error {
 			unstored = append(unstored, object)
 			revision = reference.RevisionName(s.VM, object)
 		}
-		// The matcher's own spelling: KubeVirt takes another one for another kind.
+		// Keep the user's spelling of the kind: KubeVirt treats another spelling as another kind.
 		refs[class] = refOf(matcher, cmp.Or(matcher.Kind, kind.Name), revision)
 	}
 	s.referenceRefs = refs
@@ -348,7 +348,7 @@ func deleteReferences(ctx context.Context, s *Scope) error {
 		started = started || revisions[i].Name == startedFrom(s)
 	}
 	if !started {
-		return nil // Which revisions the instance was started with is known only when it is not KubeVirt's.
+		return nil // KubeVirt started this instance, so its revisions are unknown: delete none.
 	}
 	unused := slices.DeleteFunc(revisions, func(r metav1.PartialObjectMetadata) bool { return !reference.IsRevision(r.Labels) || used[r.Name] })
 	if len(unused) == 0 {

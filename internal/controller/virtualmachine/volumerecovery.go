@@ -23,14 +23,15 @@ func setManualRecovery(s *Scope) {
 		}
 		return
 	}
-	if s.VM.Spec.Template == nil || s.usedDestinations(moves) || namesSources(s.VM.Spec.Template, moves) || !s.hasMigrationStrategy() {
+	if s.VM.Spec.Template == nil || s.usedDestinations(moves) || namesSources(s.VM.Spec.Template, moves) || !s.wantsVolumeMigration() {
 		s.Status.VolumeUpdateState = nil
 		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineManualRecoveryRequired)
 		return
 	}
 	conditions.Set(&s.Status.Conditions, v1.VirtualMachineCondition{
 		Type: v1.VirtualMachineManualRecoveryRequired, Status: corev1.ConditionTrue, Reason: reasonInstanceLost,
-		Message:            "the disks are on the claims that the volumes were to move from: name those in spec.template.spec.volumes again to start from them",
+		Message: "the volume migration did not finish: set spec.template.spec.volumes back to the source claims, " +
+			"then start the VM",
 		LastTransitionTime: metav1.NewTime(s.Now),
 	})
 }

@@ -110,10 +110,10 @@ func changedClaims(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virt
 
 // migratesVolumes reports whether changed claims are applied to a running guest by a migration.
 func (s *Scope) migratesVolumes() bool {
-	return s.LiveUpdate && s.hasMigrationStrategy()
+	return s.LiveUpdate && s.wantsVolumeMigration()
 }
 
-func (s *Scope) hasMigrationStrategy() bool {
+func (s *Scope) wantsVolumeMigration() bool {
 	return ptr.Deref(s.VM.Spec.UpdateVolumesStrategy, v1.UpdateVolumesStrategyReplacement) == v1.UpdateVolumesStrategyMigration
 }
 

@@ -30,13 +30,14 @@ type Abandoned struct{ *Reconciler }
 func (a Abandoned) setupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("abandonedbackup").
-		For(&v1.VirtualMachineInstance{}, builder.WithPredicates(isHeld, backupChanged)).
+		For(&v1.VirtualMachineInstance{}, builder.WithPredicates(isInUse, backupChanged)).
 		Watches(&v1alpha1.VirtualMachineBackup{}, handler.EnqueueRequestsFromMapFunc(a.guestsOf), builder.WithPredicates(isAbandoned)).
 		WithOptions(kit.Fair(workers)).
 		Complete(a)
 }
 
-// Reconcile takes the next step for each backup that has abandoned one VMI. Its writes, and those of the agent, lead to the steps after that.
+// Reconcile takes the next step for each backup that has abandoned one VMI. Its writes, and those of the agent, trigger
+// the later steps.
 func (a Abandoned) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	cached, err := kit.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstance{}, a.Client)
 	if err != nil || cached == nil {
@@ -98,8 +99,8 @@ func (a Abandoned) guestsOf(ctx context.Context, backup client.Object) []ctrl.Re
 		client.MatchingFields{GuestIndex: string(backup.GetUID())})
 }
 
-// isHeld passes VMIs in which a backup has something that others wait for.
-var isHeld = predicate.NewPredicateFuncs(func(object client.Object) bool {
+// isInUse passes VMIs in which a backup has something that others wait for.
+var isInUse = predicate.NewPredicateFuncs(func(object client.Object) bool {
 	vmi, ok := object.(*v1.VirtualMachineInstance)
 	return ok && len(plan.Holders(vmi)) > 0
 })

@@ -153,7 +153,7 @@ func (s stale) List(ctx context.Context, list client.ObjectList, options ...clie
 }
 
 func TestEventsOfAbandonedBackups(t *testing.T) {
-	if isHeld.Create(event.CreateEvent{Object: heldBy()}) || !isHeld.Create(event.CreateEvent{Object: heldBy("b")}) {
+	if isInUse.Create(event.CreateEvent{Object: heldBy()}) || !isInUse.Create(event.CreateEvent{Object: heldBy("b")}) {
 		t.Error("not the VMIs are passed in which a backup has something")
 	}
 	if isAbandoned.Create(event.CreateEvent{Object: backupNamed("b")}) || !isAbandoned.Delete(event.DeleteEvent{Object: backupNamed("b")}) {

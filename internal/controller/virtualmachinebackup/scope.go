@@ -158,9 +158,9 @@ func (s *scope) checkpoints(ctx context.Context, vm string) ([]string, error) {
 	return plan.Checkpoints(trackers, s.vmi), nil
 }
 
-// findVM returns the name of the VM whose VMI has something of the backup, otherwise that of the source, or nothing. They differ if the
-// tracker is gone or was replaced. A cache may not have what was written last, so that the API server is asked if the tracker cannot be the
-// one with which the backup began.
+// findVM returns the name of the VM whose VMI has something of the backup, otherwise that of the source, or nothing.
+// They differ if the tracker is gone or was replaced. A cache may not have what was written last, so the tracker is
+// read from the API server if it cannot be the one with which the backup began.
 func (s *scope) findVM(ctx context.Context) (string, error) {
 	vm := plan.SourceVM(s.backup, s.tracker)
 	if s.backup.Spec.Source.Kind != kindTracker {
@@ -195,8 +195,8 @@ func (s *scope) currentVMIs(ctx context.Context) ([]v1.VirtualMachineInstance, e
 // all selects every object of a list.
 func all(metav1.Object) bool { return true }
 
-// readVMI reads the VMI of the VM from the API server. It does not count if it has ended or if the VM does not control it, unless it has
-// something of this backup: then it did. It also reports whether there is no such VM.
+// readVMI reads the VMI of the VM from the API server. A VMI that has ended, or that the VM does not control, is
+// ignored, unless it has something of this backup. readVMI also reports whether there is no such VM.
 func (s *scope) readVMI(ctx context.Context, name string) (noVM bool, err error) {
 	vm, err := kit.Read(ctx, s.key(name), &v1.VirtualMachine{}, s.Client)
 	if err != nil {

@@ -205,8 +205,8 @@ const (
 	kindBackup = "VirtualMachineBackup"
 )
 
-// isUnfinished reports whether a backup has something left to do, of which the last is to remove what it has in the VMI. It has not if
-// somebody else has removed the finalizer of one that had ended, or was being deleted.
+// isUnfinished reports whether a backup has something left to do, of which the last is to remove what it has in the
+// VMI. It has nothing left if another client has removed the finalizer of one that had ended, or was being deleted.
 func isUnfinished(b *v1alpha1.VirtualMachineBackup) bool {
 	return hasFinalizer(b) || b.DeletionTimestamp == nil && !plan.Ended(b)
 }

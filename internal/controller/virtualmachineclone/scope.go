@@ -47,17 +47,17 @@ func Run(ctx context.Context, s *Scope) error {
 	if s.Clone.DeletionTimestamp != nil {
 		return nil // The garbage collector deletes the objects that the clone owns.
 	}
-	world, err := s.readWorld(ctx)
+	observed, err := s.observe(ctx)
 	if err != nil {
 		return err
 	}
-	step := clone.Next(world)
+	step := clone.Next(observed)
 	if err := s.apply(ctx, &step); err != nil {
 		if kit.Failure(err) == nil || ctx.Err() != nil {
 			return err
 		}
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a clone")
-		step = clone.Failed(world, step, err)
+		step = clone.Failed(observed, step, err)
 	}
 	// 1. The status is written last, once. It names the snapshot and the restore only once they exist. So if the status names an
 	// object that does not exist, a client has deleted it.

@@ -64,8 +64,9 @@ func (p PodCache) Source(users func(context.Context, *corev1.Pod) []ctrl.Request
 	return source.Kind(p.Cache, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(users))
 }
 
-// transformPod keeps of a Pod what the reconcilers of exports and of backups read. Of a Pod that no export controls, which someone may have
-// given the label, it keeps the identity. Patches are computed from what is kept, so they change nothing else.
+// transformPod keeps of a Pod what the reconcilers of exports and of backups read. Of a Pod that no export controls,
+// which another client may have labeled, it keeps the identity. Patches are computed from what is kept, so they change
+// nothing else.
 func transformPod(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {

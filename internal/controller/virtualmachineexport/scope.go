@@ -46,11 +46,11 @@ type scope struct {
 
 // run reconciles the export.
 func (s *scope) run(ctx context.Context) error {
-	world, err := s.world(ctx)
+	observed, err := s.observe(ctx)
 	if err != nil {
 		return err
 	}
-	step, err := s.next(ctx, world)
+	step, err := s.next(ctx, observed)
 	if err != nil {
 		return err
 	}
@@ -58,13 +58,13 @@ func (s *scope) run(ctx context.Context) error {
 		return s.expire(ctx)
 	}
 	s.requeueAfter = step.RequeueAfter
-	failure := s.apply(ctx, world, step)
+	failure := s.apply(ctx, observed, step)
 	if failure != nil && kit.Failure(failure) == nil || ctx.Err() != nil {
 		return errors.Join(failure, ctx.Err())
 	}
 	status := step.Status
 	if failure != nil {
-		status = plan.Failed(world, failure)
+		status = plan.Failed(observed, failure)
 		if step.Token {
 			status.TokenSecretRef = nil // The Secret may not exist.
 		}
@@ -74,15 +74,15 @@ func (s *scope) run(ctx context.Context) error {
 }
 
 // next plans the next step. Before the Pod is created, it makes sure that no other Pod uses a claim now.
-func (s *scope) next(ctx context.Context, world *plan.World) (*plan.Step, error) {
-	step, err := plan.Next(world)
+func (s *scope) next(ctx context.Context, observed *plan.Observed) (*plan.Step, error) {
+	step, err := plan.Next(observed)
 	if err != nil || step.Pod == nil {
 		return step, err
 	}
-	if err := s.readUsersNotOlder(ctx, world, claimusers.Fresh); err != nil || len(world.Used) == 0 {
+	if err := s.readUsersNotOlder(ctx, observed, claimusers.MaxProofAge); err != nil || len(observed.Used) == 0 {
 		return step, err
 	}
-	return plan.Next(world)
+	return plan.Next(observed)
 }
 
 // expire deletes the export, if it is still the one that was read.
@@ -96,7 +96,7 @@ func (s *scope) expire(ctx context.Context) error {
 }
 
 // apply applies a step. The Pod is last, because it needs the other objects.
-func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) error {
+func (s *scope) apply(ctx context.Context, observed *plan.Observed, step *plan.Step) error {
 	if step.Token {
 		if err := s.createToken(ctx); err != nil {
 			return err
@@ -119,18 +119,18 @@ func (s *scope) apply(ctx context.Context, world *plan.World, step *plan.Step) e
 		}
 		return s.createPod(ctx, step.Pod)
 	case step.Delete:
-		return s.deletePod(ctx, world.Pod, step)
+		return s.deletePod(ctx, observed.Pod, step)
 	case step.Stop:
-		_, err := optimistic.Patch(ctx, s.Client, world.Pod, func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](plan.StopDeadline) })
+		_, err := optimistic.Patch(ctx, s.Client, observed.Pod, func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](plan.StopDeadline) })
 		if err != nil {
-			return fmt.Errorf("patch the deadline of Pod %s: %w", client.ObjectKeyFromObject(world.Pod), err)
+			return fmt.Errorf("patch the deadline of Pod %s: %w", client.ObjectKeyFromObject(observed.Pod), err)
 		}
 	case step.Content != "":
-		_, err := optimistic.Patch(ctx, s.Client, world.Pod, func(pod *corev1.Pod) {
+		_, err := optimistic.Patch(ctx, s.Client, observed.Pod, func(pod *corev1.Pod) {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, plan.ContentAnnotation, step.Content)
 		})
 		if err != nil {
-			return fmt.Errorf("patch Pod %s: %w", client.ObjectKeyFromObject(world.Pod), err)
+			return fmt.Errorf("patch Pod %s: %w", client.ObjectKeyFromObject(observed.Pod), err)
 		}
 	}
 	return nil

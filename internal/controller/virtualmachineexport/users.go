@@ -20,15 +20,15 @@ import (
 var onNode = fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), podstate.NotTerminal)
 
 // readUsers reads whether other Pods use a claim of the source. What was found a moment ago suffices, since exports poll.
-func (s *scope) readUsers(ctx context.Context, w *plan.World) error {
-	return s.readUsersNotOlder(ctx, w, claimusers.Kept)
+func (s *scope) readUsers(ctx context.Context, o *plan.Observed) error {
+	return s.readUsersNotOlder(ctx, o, claimusers.ResultTTL)
 }
 
 // readUsersNotOlder reads whether other Pods use a claim of the source, for which the export would have to wait. It stops at the first such
 // claim, and reads no Pods if the export waits for something else. Launcher Pods are in the cache; those without a node count as well,
 // because their guests are about to start. Of other Pods, a scan that found none counts if it is younger than maxAge.
-func (s *scope) readUsersNotOlder(ctx context.Context, w *plan.World, maxAge time.Duration) error {
-	contested := w.Contested()
+func (s *scope) readUsersNotOlder(ctx context.Context, o *plan.Observed, maxAge time.Duration) error {
+	contested := o.Contested()
 	for _, name := range contested {
 		launchers, err := claimusers.Launchers(ctx, s.Client, s.export.Namespace, name)
 		if err != nil {
@@ -36,7 +36,7 @@ func (s *scope) readUsersNotOlder(ctx context.Context, w *plan.World, maxAge tim
 		}
 		for i := range launchers {
 			if !isExporter(&launchers[i]) {
-				w.Used[name] = true
+				o.Used[name] = true
 				return nil
 			}
 		}
@@ -47,7 +47,7 @@ func (s *scope) readUsersNotOlder(ctx context.Context, w *plan.World, maxAge tim
 	scanner := claimusers.Scanner{Cached: s.Client, API: s.APIReader, Selector: onNode, Ignore: isExporter, Recent: &s.users}
 	used, err := scanner.Used(ctx, s.export.Namespace, contested, s.now, maxAge)
 	for name := range used {
-		w.Used[name] = true
+		o.Used[name] = true
 	}
 	return err
 }

@@ -66,21 +66,21 @@ func TestUsersAreReadInPages(t *testing.T) {
 	const first, second, third = "a 50  SELECTOR", "a 50 1 SELECTOR", "a 50 2 SELECTOR"
 	for name, tc := range map[string]struct {
 		launchers []client.Object
-		change    func(*plan.World)
+		change    func(*plan.Observed)
 		used      string
 		asked     []string
 	}{
-		"until one is found": {nil, func(*plan.World) {}, "data", []string{first, second, third}},
-		"of another claim": {nil, func(w *plan.World) {
+		"until one is found": {nil, func(*plan.Observed) {}, "data", []string{first, second, third}},
+		"of another claim": {nil, func(w *plan.Observed) {
 			delete(w.Claims, "data")
 			delete(w.Claims, "more")
 			w.Export.Spec.Source.Name = "unused"
 		}, "", []string{first, second, third, "a 50 3 SELECTOR"}},
-		"a claim that is not there":       {nil, func(w *plan.World) { delete(w.Claims, "data") }, "", nil},
-		"a claim that is not filled":      {nil, func(w *plan.World) { w.Unfilled["data"] = "" }, "", nil},
-		"of a launcher in the cache":      {[]client.Object{&launcher}, func(w *plan.World) { w.Export.Spec.Source.Name = "more" }, "more", nil},
-		"a VM that runs":                  {nil, func(w *plan.World) { ofVM(w); w.Running = true }, "", nil},
-		"a VM whose volumes are not full": {nil, func(w *plan.World) { ofVM(w); w.Unfilled["data"] = "" }, "", nil},
+		"a claim that is not there":       {nil, func(w *plan.Observed) { delete(w.Claims, "data") }, "", nil},
+		"a claim that is not filled":      {nil, func(w *plan.Observed) { w.Unfilled["data"] = "" }, "", nil},
+		"of a launcher in the cache":      {[]client.Object{&launcher}, func(w *plan.Observed) { w.Export.Spec.Source.Name = "more" }, "more", nil},
+		"a VM that runs":                  {nil, func(w *plan.Observed) { ofVM(w); w.Running = true }, "", nil},
+		"a VM whose volumes are not full": {nil, func(w *plan.Observed) { ofVM(w); w.Unfilled["data"] = "" }, "", nil},
 		"a VM":                            {nil, ofVM, "data", []string{first, second, third}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestUsersAreReadInPages(t *testing.T) {
 					pod, _ := o.(*corev1.Pod)
 					return claimusers.ClaimsOf(pod)
 				}).Build()
-			w := &plan.World{
+			w := &plan.Observed{
 				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]string{}, Used: map[string]bool{},
 				Claims: map[string]*corev1.PersistentVolumeClaim{},
 			}
@@ -117,7 +117,7 @@ func TestUsersAreReadInPages(t *testing.T) {
 }
 
 // ofVM makes an export that of a VM.
-func ofVM(w *plan.World) {
+func ofVM(w *plan.Observed) {
 	w.Export = exportIn("a", "export", "kubevirt.io", "VirtualMachine", "vm")
 	w.VM = builder.MakeVM("vm").Namespace("a").Template(builder.MakeVMI("vm").PVC("root", "data").PVC("second", "unused")).Obj()
 }
@@ -131,7 +131,7 @@ func TestUsersAreReadAgainBeforeThePodIsCreated(t *testing.T) {
 	export := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
 	export.CreationTimestamp = metav1.NewTime(now)
 	next := func(after time.Duration) (*plan.Step, error) {
-		w := &plan.World{
+		w := &plan.Observed{
 			Now: now.Add(after), Export: export, Unfilled: map[string]string{}, Used: map[string]bool{},
 			Claims: map[string]*corev1.PersistentVolumeClaim{"data": builder.MakePVC("data").Namespace("a").Bound("1Gi").Obj()},
 			Config: plan.Config{Image: "image", CA: "ca", CAEnd: now.Add(time.Hour)},

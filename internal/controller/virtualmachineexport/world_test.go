@@ -47,7 +47,7 @@ func TestGuestOfABackupWhoseTrackerIsGone(t *testing.T) {
 				return backupplan.UIDs(vmi)
 			}).Build()
 		s := &scope{Reconciler: &Reconciler{Client: cached}, export: exportIn("a", "b", "backup.kubevirt.io", "VirtualMachineBackup", "b")}
-		w := &plan.World{Export: s.export}
+		w := &plan.Observed{Export: s.export}
 		if err := s.readBackup(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}

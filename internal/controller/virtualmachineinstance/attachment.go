@@ -28,7 +28,7 @@ const actionAttach = "AttachVolume"
 // changeGuest changes what a running guest has: its CPUs and memory, and its hotplugged volumes. A failure of one does not prevent the
 // others.
 func (s *scope) changeGuest(ctx context.Context) error {
-	return errors.Join(s.rewirePod(ctx), s.resizePod(ctx), s.reconcileAttachments(ctx))
+	return errors.Join(s.requestNetworkChange(ctx), s.resizePod(ctx), s.reconcileAttachments(ctx))
 }
 
 // reconcileAttachments creates and deletes attachment Pods. One that fails prevents no other.
@@ -44,13 +44,14 @@ func (s *scope) reconcileAttachments(ctx context.Context) error {
 			errs = append(errs, s.reconcilePlug(ctx, p))
 		}
 	}
-	if PodState(s.otherPod) == protocol.PodAlive {
+	if PodFate(s.otherPod) == protocol.PodAlive {
 		for _, p := range s.plugs {
 			kept[podspec.AttachmentName(s.otherPod.UID, p.name)] = true
 			errs = append(errs, s.attachToTarget(ctx, p))
 		}
 	}
-	// The rest is of volumes that are in neither spec nor status, of earlier launcher Pods, and of a guest that has ended.
+	// The other attachment Pods are those of volumes that are in neither spec nor status, of earlier launcher Pods, and
+	// of a guest that has ended.
 	for _, name := range slices.Sorted(maps.Keys(s.attachments)) {
 		if !kept[name] {
 			errs = append(errs, s.deleteAttachment(ctx, s.attachments[name]))
@@ -59,11 +60,11 @@ func (s *scope) reconcileAttachments(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// knowsPlugs reports whether the plugs are those of the guest's launcher Pod, which was just created, or became another one by a migration,
-// if they are not.
+// knowsPlugs reports whether the plugs were read for the guest's present launcher Pod. They were not if that Pod was
+// just created, or if the guest has just migrated to it.
 func (o *observed) knowsPlugs() bool {
 	if o.pod == nil {
-		return PodState(o.otherPod) != protocol.PodAlive
+		return PodFate(o.otherPod) != protocol.PodAlive
 	}
 	return o.pod.UID == o.plugsOf
 }
@@ -81,7 +82,7 @@ func (s *scope) mayAttach() bool {
 // reconcilePlug does the next step for the Pods of a volume.
 func (s *scope) reconcilePlug(ctx context.Context, p *plug) error {
 	switch {
-	case !p.wanted && p.isOurs(s.stage()):
+	case !p.wanted && p.controllerOwnsPhase(s.stage()):
 		if p.pod != nil { // It may be wanted again at once.
 			s.recreations.Reset(p.pod.Namespace + "/" + p.pod.Name)
 		}
@@ -153,8 +154,9 @@ func (s *scope) replaceAttachment(ctx context.Context, pod *corev1.Pod) error {
 	return s.deleteAttachment(ctx, pod)
 }
 
-// createAttachment creates the attachment Pod of a volume for a launcher Pod, or the Pod that has its claim bound and filled. It returns nil
-// if it was gone again meanwhile, or has been created and deleted shortly before: whoever may delete Pods could have it created without end.
+// createAttachment creates the attachment Pod of a volume for a launcher Pod, or the Pod that gets its claim bound and
+// filled. It returns nil if the Pod was deleted meanwhile, or has been created and deleted shortly before: a client
+// that may delete Pods could have it created without end.
 func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.Pod, trigger bool) (*corev1.Pod, error) {
 	name := podspec.AttachmentName(launcher.UID, p.name)
 	if trigger {

@@ -22,9 +22,9 @@ import (
 // binderPause is the least age of a failed Pod that binds volumes before it is replaced.
 const binderPause = 10 * time.Second
 
-// bindVolumes creates a Pod that uses the claims that are bound or filled only when a Pod uses them, and deletes it when it is
-// no longer needed. It reports whether the launcher Pod has to wait.
-func (s *scope) bindVolumes(ctx context.Context) (bool, error) {
+// mustWaitForBinding creates a Pod that uses the claims that are bound or filled only when a Pod uses them, and deletes
+// it when it is no longer needed. It reports whether the launcher Pod has to wait.
+func (s *scope) mustWaitForBinding(ctx context.Context) (bool, error) {
 	binder := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: s.vmi.Namespace, Name: podspec.BinderName(s.vmi)}
 	err := s.client.Get(ctx, key, binder)
@@ -67,7 +67,8 @@ func (s *scope) createBinder(ctx context.Context) error {
 	return nil
 }
 
-// awaitBinder reports why the Pod does not bind the volumes, and deletes it if it failed, for another one to be created.
+// awaitBinder reports why the Pod does not bind the volumes, and deletes it if it failed, for another one to be
+// created.
 func (s *scope) awaitBinder(ctx context.Context, pod *corev1.Pod) error {
 	if pod.Status.Phase != corev1.PodFailed {
 		s.problem = podProblem(pod)
@@ -102,6 +103,6 @@ func setProvisioning(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	}
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceProvisioning, Status: corev1.ConditionTrue,
-		Message: "A Pod has the VMI's volumes bound, for the importer to fill them",
+		Message: "A Pod binds the VMI's volumes, so that the importer can fill them",
 	}, metav1.NewTime(o.now))
 }

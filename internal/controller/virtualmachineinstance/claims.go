@@ -36,8 +36,8 @@ func ClaimNames(vmi *v1.VirtualMachineInstance) []string {
 	return names
 }
 
-// readClaims reads the claims of a VMI that prepares. A claim that is missing or has lost its volume is a problem. One that
-// is not bound is none: it may be bound only for a Pod.
+// readClaims reads the claims of a VMI that prepares. A claim that is missing or has lost its volume is a problem. An
+// unbound claim is not: it may be bound only when a Pod uses it.
 func (s *scope) readClaims(ctx context.Context) error {
 	if !s.preparing() {
 		return nil
@@ -125,8 +125,8 @@ const (
 
 func isPreallocated(annotations map[string]string) bool {
 	for key, value := range annotations {
-		isSuffix := strings.Contains(key, preallocationAnnotation) || strings.Contains(key, thickProvisionedAnnotation)
-		if isSuffix && value == "true" {
+		isMarker := strings.Contains(key, preallocationAnnotation) || strings.Contains(key, thickProvisionedAnnotation)
+		if isMarker && value == "true" {
 			return true
 		}
 	}

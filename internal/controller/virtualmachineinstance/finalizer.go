@@ -39,7 +39,7 @@ func (s *scope) addFinalizer(ctx context.Context) error {
 // it ended. It is called after the status was written, so that a finished Pod is deleted only when its outcome is in the
 // status. The VM that owns the VMI has a finalizer of its own on it.
 func (s *scope) removeFinalizer(ctx context.Context) error {
-	if !s.deleting() || PodState(s.pod) == protocol.PodAlive || PodState(s.otherPod) == protocol.PodAlive {
+	if !s.deleting() || PodFate(s.pod) == protocol.PodAlive || PodFate(s.otherPod) == protocol.PodAlive {
 		return nil
 	}
 	if gone, err := s.deletePods(ctx); err != nil || !gone {

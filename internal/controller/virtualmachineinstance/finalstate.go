@@ -54,7 +54,7 @@ func (s *scope) decideFinalState(_ context.Context) error {
 	switch {
 	case s.stage() == vmistatus.Ended, s.final != nil, s.refused(), !s.mayEnd():
 		return nil
-	case s.migrating && PodState(s.pod) == protocol.PodMigrated:
+	case s.migrating && PodFate(s.pod) == protocol.PodMigrated:
 		s.final = &finalState{phase: v1.Failed, reason: vmistatus.ReasonLostInMigration, message: fmt.Sprintf(
 			"The guest was migrated from node %s, and the launcher Pod on node %s ended before it ran there.",
 			s.vmi.Status.NodeName, s.vmi.Status.MigrationState.TargetNode)}
@@ -67,7 +67,7 @@ func (s *scope) decideFinalState(_ context.Context) error {
 		if disruption := disruptionOf(s.pod); disruption != "" {
 			end.message = asSentence(end.message) + " " + disruption
 			if !s.deleting() {
-				end.phase = v1.Failed // Nobody requested that the VM stops.
+				end.phase = v1.Failed // No user requested that the VM stops.
 			}
 		}
 		s.final = &end

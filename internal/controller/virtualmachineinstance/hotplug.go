@@ -33,11 +33,12 @@ func AttachmentOf(pod *corev1.Pod) []string {
 	return nil
 }
 
-// plug is a hotplugged volume: one that the guest is to have, or one that it still has. See internal/vmistatus/hotplug.go for the
-// steps.
+// plug is a hotplugged volume: one that the guest is to have, or one that it still has. See
+// internal/vmistatus/hotplug.go for the steps.
 type plug struct {
 	name string
-	// volume is the volume in the VMI's spec, or nil. utility reports whether it is one for files of QEMU's, and for no disk.
+	// volume is the volume in the VMI's spec, or nil. utility is true if QEMU writes files to it (a memory dump, a
+	// backup) and the guest gets no disk.
 	volume  *v1.Volume
 	utility bool
 	// status is the volume's status as it was read, or nil.
@@ -85,8 +86,8 @@ func (s *scope) readHotplug(ctx context.Context) error {
 	return s.readPlugOverheads(ctx)
 }
 
-// findPlugs finds the hotplugged volumes: those that the status has as such, those of the spec that the launcher Pod was made without, and
-// the utility volumes.
+// findPlugs finds the hotplugged volumes: those that the status has as such, those of the spec that the launcher Pod
+// was made without, and the utility volumes.
 func (s *scope) findPlugs() {
 	plugs := map[string]*plug{}
 	for i := range s.vmi.Status.VolumeStatus {
@@ -193,8 +194,8 @@ func (s *scope) readPlugOverheads(ctx context.Context) error {
 	return nil
 }
 
-// readVolumeAffinities reads on which nodes the hotpluggable volumes can be used. The scheduler does not know about them when it
-// places the launcher Pod, which has no other part of them.
+// readVolumeAffinities reads on which nodes the hotpluggable volumes can be used. The scheduler does not know about
+// them when it places the launcher Pod, which has no other part of them.
 func (s *scope) readVolumeAffinities(ctx context.Context) error {
 	if !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
@@ -204,8 +205,8 @@ func (s *scope) readVolumeAffinities(ctx context.Context) error {
 	return err
 }
 
-// VolumeAffinities returns on which nodes the volumes of a VMI can be used that are not in its launcher Pod. claims reads claims, apiReader
-// reads PersistentVolumes.
+// VolumeAffinities returns on which nodes the volumes of a VMI can be used that are not in its launcher Pod. claims
+// reads claims, apiReader reads PersistentVolumes.
 func VolumeAffinities(
 	ctx context.Context, claims, apiReader client.Reader, vmi *v1.VirtualMachineInstance, config podspec.Config,
 ) ([]corev1.NodeSelector, error) {
@@ -236,7 +237,8 @@ func VolumeAffinities(
 	return out, nil
 }
 
-// onlyTriggers reports whether the claim is bound and filled only after a Pod has used it, which must not be the attachment Pod.
+// onlyTriggers reports whether the claim is bound and filled only after a Pod has used it, which must not be the
+// attachment Pod.
 func (p *plug) onlyTriggers() bool {
 	return p.dataVolume != nil && p.dataVolume.DeletionTimestamp == nil && datavolume.WaitsForConsumer(p.dataVolume)
 }
@@ -284,9 +286,9 @@ func (p *plug) importState() string {
 	return out
 }
 
-// isOurs reports whether virt-controller writes the phase: the volume was never reported as attached to the node, or the agent has
-// unmounted it.
-func (p *plug) isOurs(stage vmistatus.Stage) bool {
+// controllerOwnsPhase reports whether virt-controller writes the phase: the volume was never reported as attached to
+// the node, or the agent has unmounted it.
+func (p *plug) controllerOwnsPhase(stage vmistatus.Stage) bool {
 	if p.status == nil || stage != vmistatus.Live {
 		return true
 	}

@@ -43,7 +43,7 @@ func plugStatus(o *observed, p *plug) *v1.VolumeStatus {
 		setAttachment(o, p, out)
 		setPlugPhase(o, p, out)
 		return out
-	case !p.isOurs(o.stage()):
+	case !p.controllerOwnsPhase(o.stage()):
 		return out
 	case p.pod == nil && p.trigger == nil:
 		return nil
@@ -76,11 +76,11 @@ func setAttachment(o *observed, p *plug, out *v1.VolumeStatus) {
 	}
 }
 
-// setPlugPhase sets the phases up to AttachedToNode. Later ones are the agent's, and so is what there is to say about a volume while the
-// agent mounts it.
+// setPlugPhase sets the phases up to AttachedToNode. The agent sets later phases, and reason and message while it
+// mounts the volume.
 func setPlugPhase(o *observed, p *plug, out *v1.VolumeStatus) {
 	attached := out.Phase == v1.HotplugVolumeAttachedToNode
-	if !attached && !p.isOurs(o.stage()) {
+	if !attached && !p.controllerOwnsPhase(o.stage()) {
 		return
 	}
 	switch {

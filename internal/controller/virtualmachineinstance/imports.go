@@ -28,7 +28,7 @@ const ReasonImportFailed = "FailedDataVolumeImport"
 const dataVolumeKind = "DataVolume"
 
 // errNoDataVolume is the problem of a claim whose DataVolume is gone: its content is unknown.
-var errNoDataVolume = errors.New("does not exist: create it again, or take the owner off the claim if the claim is filled")
+var errNoDataVolume = errors.New("does not exist: create it again, or remove the owner reference from the claim if the claim is filled")
 
 // dataVolumeName returns the name of the DataVolume that the volume names or that owns its claim, or "".
 func dataVolumeName(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) string {

@@ -48,8 +48,8 @@ func (s *scope) settleStateClaims(ctx context.Context) error {
 	return s.dropStateClaim(ctx, dropped)
 }
 
-// StateSettled reports whether nothing is left to do about the state claims of a VMI's finished migration.
-func StateSettled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance) (bool, error) {
+// StateClaimsMerged reports whether nothing is left to do about the state claims of a VMI's finished migration.
+func StateClaimsMerged(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance) (bool, error) {
 	keep, drop := vmistatus.StateClaims(&vmi.Status)
 	if keep == "" {
 		return true, nil

@@ -28,8 +28,8 @@ import (
 // actionMigrate is the action of events about a migration.
 const actionMigrate = "Migrate"
 
-// PodState maps a launcher Pod to its state in the migration protocol. A nil Pod is gone.
-func PodState(pod *corev1.Pod) protocol.Pod {
+// PodFate maps a launcher Pod to its state in the migration protocol. A nil Pod is gone.
+func PodFate(pod *corev1.Pod) protocol.PodFate {
 	switch {
 	case pod == nil:
 		return protocol.PodGone
@@ -42,27 +42,27 @@ func PodState(pod *corev1.Pod) protocol.Pod {
 	return protocol.PodEnded
 }
 
-// Settled reports whether virt-controller has nothing left to do about the VMI's last migration, so that another one may
-// start. own and other are the Pods of podspec.OwnPodName and podspec.OtherPodName.
-func Settled(vmi *v1.VirtualMachineInstance, own, other *corev1.Pod) bool {
+// MigrationCleanedUp reports whether virt-controller has nothing left to do about the VMI's last migration, so that
+// another one may start. own and other are the Pods of podspec.OwnPodName and podspec.OtherPodName.
+func MigrationCleanedUp(vmi *v1.VirtualMachineInstance, own, other *corev1.Pod) bool {
 	record, ok := vmistatus.MigrationRecord(&vmi.Status)
 	if !ok {
 		return true
 	}
 	decided := record.Failed || record.Owner == protocol.Target
-	return decided && len(protocol.DecideController(viewOf(record, own, other))) == 0 && PodState(other) != protocol.PodAlive
+	return decided && len(protocol.DecideController(viewOf(record, own, other))) == 0 && PodFate(other) != protocol.PodAlive
 }
 
 func viewOf(record protocol.Record, own, other *corev1.Pod) protocol.ControllerView {
-	v := protocol.ControllerView{Record: record, SourcePod: PodState(own), TargetPod: PodState(other)}
+	v := protocol.ControllerView{Record: record, SourcePod: PodFate(own), TargetPod: PodFate(other)}
 	if record.Owner == protocol.Target {
 		v.SourcePod, v.TargetPod = v.TargetPod, v.SourcePod
 	}
 	return v
 }
 
-// loadOtherPod reads the other Pod of the VMI's migration, and decides what the migration demands. If its absence demands
-// something, the API server has to confirm it.
+// loadOtherPod reads the other Pod of the VMI's migration, and decides what the migration demands. If its absence
+// demands something, the API server has to confirm it.
 func (s *scope) loadOtherPod(ctx context.Context) error {
 	record, ok := vmistatus.MigrationRecord(&s.vmi.Status)
 	if !ok {
@@ -88,8 +88,8 @@ func (s *scope) loadOtherPod(ctx context.Context) error {
 	return nil
 }
 
-// continueMigration does what the VMI's migration demands. That depends on the VMI's status only: a migration whose object
-// was deleted is finished as well.
+// continueMigration does what the VMI's migration demands. That depends on the VMI's status only: a migration whose
+// object was deleted is finished as well.
 func (s *scope) continueMigration(ctx context.Context) error {
 	for _, action := range s.migrationActions {
 		switch action {
@@ -118,11 +118,11 @@ func (s *scope) continueMigration(ctx context.Context) error {
 	return s.labelNodes(ctx)
 }
 
-// deleteFinishedSource deletes the source's Pod once the target owns the guest and the Pod has finished by itself, as after
-// a post-copy.
+// deleteFinishedSource deletes the source's Pod once the target owns the guest and the Pod has finished by itself, as
+// after a post-copy.
 func (s *scope) deleteFinishedSource(ctx context.Context) error {
 	if !s.migrating || s.stage() != vmistatus.Live || s.vmi.Status.NodeName != s.vmi.Status.MigrationState.TargetNode ||
-		PodState(s.otherPod) == protocol.PodAlive || PodState(s.pod) != protocol.PodAlive {
+		PodFate(s.otherPod) == protocol.PodAlive || PodFate(s.pod) != protocol.PodAlive {
 		return nil
 	}
 	return s.deleteOtherPod(ctx)
@@ -140,8 +140,8 @@ func (s *scope) transferOwnership(ctx context.Context) error {
 	return nil
 }
 
-// deleteTarget deletes the target's Pod if the VMI as the API server has it now demands that too. The cache of VMIs can be
-// older than that of Pods: the source's Pod may have finished because the guest runs in the target's.
+// deleteTarget deletes the target's Pod if the VMI as the API server has it now demands that too. The cache of VMIs can
+// be older than that of Pods: the source's Pod may have finished because the guest runs in the target's.
 func (s *scope) deleteTarget(ctx context.Context) error {
 	if s.otherPod == nil || s.otherPod.DeletionTimestamp != nil {
 		return nil
@@ -178,8 +178,8 @@ func (s *scope) deleteOtherPod(ctx context.Context) error {
 	return nil
 }
 
-// labelNodes keeps the VMI's labels with the nodes of its guest and of its migration's target, and the annotation with the
-// source of an eviction, in step with the status.
+// labelNodes keeps the VMI's labels with the nodes of its guest and of its migration's target, and the annotation with
+// the source of an eviction, in step with the status.
 func (s *scope) labelNodes(ctx context.Context) error {
 	if s.stage() != vmistatus.Live || !s.migrating {
 		return nil
@@ -202,8 +202,8 @@ func (s *scope) mayEnd() bool {
 	return !s.migrating || slices.Contains(s.migrationActions, protocol.Finish)
 }
 
-// setMigration reports the active Pods of a VMI that has a migration and the version of the guest's launcher, and requests
-// an abort.
+// setMigration reports the active Pods of a VMI that has a migration and the version of the guest's launcher, and
+// requests an abort.
 func setMigration(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	if !o.migrating {
 		return
@@ -213,7 +213,7 @@ func setMigration(o *observed, r *result, status *v1.VirtualMachineInstanceStatu
 	}
 	active := map[types.UID]string{}
 	for _, pod := range []*corev1.Pod{o.pod, o.otherPod} {
-		if PodState(pod) == protocol.PodAlive {
+		if PodFate(pod) == protocol.PodAlive {
 			active[pod.UID] = pod.Spec.NodeName
 		}
 	}

@@ -19,26 +19,26 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// inPlacePatience is how long a controller for dynamic networks has to change the networks of a running Pod before the guest migrates.
-// KubeVirt's value.
+// inPlacePatience is how long a controller for dynamic networks has to change the networks of a running Pod before the
+// guest migrates. KubeVirt's value.
 const inPlacePatience = 15 * time.Second
 
-// rewiring is what is reported about interfaces that are to be plugged into a running guest or unplugged.
-type rewiring struct {
+// networkChange is what is reported about interfaces that are to be plugged into a running guest or unplugged.
+type networkChange struct {
 	// pending describes the change of the Pod's networks, or is empty.
 	pending string
 	// decided reports whether the networks cannot change in place, or have not done so for inPlacePatience.
 	decided bool
 }
 
-// rewirePod requests the networks of a running guest's VMI for its Pod. Only a controller for dynamic networks acts on that, which few
-// clusters have; otherwise the guest migrates to a Pod that has them from its start. The interface itself is plugged and unplugged by the
-// agent, which knows from the Pod and the domain which.
-func (s *scope) rewirePod(ctx context.Context) error {
+// requestNetworkChange requests the networks of a running guest's VMI for its Pod. Only a controller for dynamic
+// networks acts on that, which few clusters have; otherwise the guest migrates to a Pod that has them from its start.
+// The interface itself is plugged and unplugged by the agent, which knows from the Pod and the domain which.
+func (s *scope) requestNetworkChange(ctx context.Context) error {
 	if s.final != nil || !s.mayResize() {
 		return nil
 	}
-	s.rewiring = &rewiring{}
+	s.networkChange = &networkChange{}
 	changes := podspec.PendingNetworks(s.vmi, s.pod)
 	if len(changes.Plug)+len(changes.Replace)+len(changes.Unplug) == 0 {
 		return nil
@@ -46,16 +46,16 @@ func (s *scope) rewirePod(ctx context.Context) error {
 	if err := s.requestNetworks(ctx, changes); err != nil {
 		return err
 	}
-	s.rewiring.pending = describeNetworks(changes)
+	s.networkChange.pending = describeNetworks(changes)
 	condition := vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceMigrationRequired)
 	wait := inPlacePatience
 	if len(changes.Replace) > 0 {
-		s.rewiring.decided = true
+		s.networkChange.decided = true
 	} else if condition != nil {
 		wait -= s.now.Sub(condition.LastTransitionTime.Time)
-		s.rewiring.decided = condition.Reason != v1.VirtualMachineInstanceReasonAutoMigrationPending || wait <= 0
+		s.networkChange.decided = condition.Reason != v1.VirtualMachineInstanceReasonAutoMigrationPending || wait <= 0
 	}
-	if !s.rewiring.decided {
+	if !s.networkChange.decided {
 		s.requeueIn(wait)
 	}
 	return nil
@@ -95,31 +95,32 @@ func describeNetworks(changes podspec.NetworkChanges) string {
 	return "The launcher Pod " + strings.Join(parts, ", and ")
 }
 
-// setMigrationRequired reports whether the guest needs another Pod: for its size, or for its networks. If it does not migrate by itself, the
-// condition is False and says why, which the VM's reconciler reports. While the guest migrates, the condition stays.
+// setMigrationRequired reports whether the guest needs another Pod: for its size, or for its networks. If it does not
+// migrate by itself, the condition is False and says why, which the VM's reconciler reports. While the guest migrates,
+// the condition stays.
 func setMigrationRequired(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
-	if r.resizing == nil && r.rewiring == nil {
+	if r.resizing == nil && r.networkChange == nil {
 		return
 	}
 	condition := v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceMigrationRequired, Status: corev1.ConditionTrue,
 		Reason: v1.VirtualMachineInstanceReasonAutoMigrationDueToLiveUpdate,
 	}
-	stays := o.stays()
+	obstacle := o.whyNotMigrated()
 	switch {
 	case r.resizing != nil && r.resizing.verdict.Migrate && (r.resizing.cpus || r.resizing.memory):
 		condition.Message = r.resizing.verdict.Message
-	case r.rewiring == nil || r.rewiring.pending == "":
+	case r.networkChange == nil || r.networkChange.pending == "":
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceMigrationRequired)
 		return
-	case !r.rewiring.decided:
+	case !r.networkChange.decided:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1.VirtualMachineInstanceReasonAutoMigrationPending
-		condition.Message = r.rewiring.pending
-	case stays != "":
+		condition.Message = r.networkChange.pending
+	case obstacle != "":
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1.VirtualMachineInstanceReasonRestartRequired
-		condition.Message = r.rewiring.pending + ", which needs a restart of the VM. The guest does not migrate for it: " + stays
+		condition.Message = r.networkChange.pending + ": restart the VM to apply it. It does not migrate automatically: " + obstacle
 	default:
-		condition.Message = r.rewiring.pending + ": the guest migrates"
+		condition.Message = r.networkChange.pending + ": the guest migrates"
 	}
 	vmistatus.SetCondition(status, condition, metav1.NewTime(o.now))
 }

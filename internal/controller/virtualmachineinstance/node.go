@@ -94,7 +94,7 @@ func (s *scope) readNode(ctx context.Context, name string) (*corev1.Node, error)
 // of the reconciliation treats the missing Pods as if their Nodes had been removed, also during a migration.
 func (s *scope) deleteFencedPods(ctx context.Context) error {
 	for _, pod := range []*corev1.Pod{s.pod, s.otherPod} {
-		if PodState(pod) != protocol.PodAlive || pod.Spec.NodeName == "" {
+		if PodFate(pod) != protocol.PodAlive || pod.Spec.NodeName == "" {
 			continue
 		}
 		fenced, err := s.isFenced(ctx, pod.Spec.NodeName)

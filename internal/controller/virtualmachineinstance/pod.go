@@ -50,7 +50,7 @@ var errForeignPod = errors.New("belongs to another owner: delete it, or give the
 var errSecondPod = errors.New("already is a launcher of this VirtualMachineInstance: delete it if no guest runs in it")
 
 // reconcilePod creates the launcher Pod of a VMI that prepares and deletes that of a deleted VMI. The Pod of a VMI that
-// ended by itself is kept for its logs. One whose containers never ran has none, and is replaced.
+// ended by itself is kept for its logs. A Pod whose containers never ran has no logs and is replaced.
 func (s *scope) reconcilePod(ctx context.Context) error {
 	switch {
 	case s.podNameTaken && s.deleting():
@@ -78,7 +78,7 @@ func (s *scope) reconcilePod(ctx context.Context) error {
 		return nil // The Pod was deleted, which ends the VMI.
 	}
 	if len(s.dataVolumes) > 0 {
-		if wait, err := s.bindVolumes(ctx); err != nil || wait {
+		if wait, err := s.mustWaitForBinding(ctx); err != nil || wait {
 			return err
 		}
 	}

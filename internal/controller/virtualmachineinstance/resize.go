@@ -49,7 +49,7 @@ func (s *scope) resizePod(ctx context.Context) error {
 	granted := resize.Granted(s.vmi, current)
 	from := resize.OfPod(s.pod, granted)
 	to := resize.ForPod(desired, granted, from)
-	view := resize.View{Obstacle: resize.Obstacle(s.vmi, from, to), Stays: s.stays(), Now: s.now}
+	view := resize.View{Obstacle: resize.Obstacle(s.vmi, from, to), Unmigratable: s.whyNotMigrated(), Now: s.now}
 	if view.Obstacle == "" && from != to {
 		refused, err := s.patchResources(ctx, from, to)
 		if err != nil {
@@ -80,19 +80,19 @@ func (s *scope) mayResize() bool {
 		s.pod != nil && s.pod.DeletionTimestamp == nil && !podstate.Finished(s.pod)
 }
 
-// stays returns why the guest does not migrate by itself, or "" if it does.
-func (o *observed) stays() string {
+// whyNotMigrated returns why the guest does not migrate by itself, or "" if it does.
+func (o *observed) whyNotMigrated() string {
 	_, aborted := o.vmi.Annotations[v1.WorkloadUpdateMigrationAbortionAnnotation]
 	can := vmistatus.Migratability(&o.vmi.Status)
 	switch {
 	case can == nil:
-		return "whether it can is not known"
+		return "it is not known yet whether the VMI can migrate"
 	case can.Status != corev1.ConditionTrue:
 		return can.Message
 	case !o.migratesWorkloads:
 		return "spec.workloadUpdateStrategy.workloadUpdateMethods of the KubeVirt object does not contain LiveMigrate"
 	case aborted:
-		return "annotation " + v1.WorkloadUpdateMigrationAbortionAnnotation
+		return "the annotation " + v1.WorkloadUpdateMigrationAbortionAnnotation + " forbids it"
 	default:
 		return ""
 	}
@@ -112,7 +112,7 @@ func (s *scope) patchResources(ctx context.Context, from, to resize.Size) (podRe
 	if compute == nil {
 		return podRefusal{always: "it has no container for the launcher"}, nil
 	}
-	compute.Resources = resize.Target(compute.Resources, podspec.Resources(resize.With(s.vmi, to), config), from, to)
+	compute.Resources = resize.ResizedResources(compute.Resources, podspec.Resources(resize.With(s.vmi, to), config), from, to)
 	if equality.Semantic.DeepEqual(podstate.ComputeContainer(s.pod).Resources, compute.Resources) {
 		return podRefusal{}, nil
 	}

@@ -121,8 +121,8 @@ type result struct {
 	final *finalState
 	// resizing is what is reported about a change of the guest's CPUs or memory. Nil leaves the conditions as they are.
 	resizing *resizing
-	// rewiring is what is reported about a change of the guest's interfaces. Nil leaves the condition as it is.
-	rewiring *rewiring
+	// networkChange is what is reported about a change of the guest's interfaces. Nil leaves the condition as it is.
+	networkChange *networkChange
 	// requeueAfter is when to reconcile again without a trigger, or 0.
 	requeueAfter time.Duration
 }

@@ -46,7 +46,7 @@ var (
 	// errForeignClaim is the problem of a claim with the name of the state claim.
 	errForeignClaim = errors.New("belongs to another owner: delete it, or give the VirtualMachine another name")
 	// errTwoStates is possible if a VMI was removed by force before settleStateClaims.
-	errTwoStates = errors.New("both have the label of the VM's persistent state: delete the outdated one")
+	errTwoStates = errors.New("both have the persistent state of this VM: delete the one that you do not need")
 )
 
 // ensureStateClaim finds the state claim, and creates it before the Pod that needs it. The claim outlives the VMI: the VM
@@ -116,8 +116,14 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 	case 1:
 		return owned[0], nil
 	default:
-		return nil, fmt.Errorf("PersistentVolumeClaims %s and %s %w", owned[0].Name, owned[1].Name, errTwoStates)
+		first, second := describeStateClaim(owned[0]), describeStateClaim(owned[1])
+		return nil, fmt.Errorf("PersistentVolumeClaims %s and %s %w", first, second, errTwoStates)
 	}
+}
+
+// describeStateClaim returns the claim's name and what helps a user to choose between two.
+func describeStateClaim(claim *corev1.PersistentVolumeClaim) string {
+	return fmt.Sprintf("%s (created %s)", claim.Name, claim.CreationTimestamp.UTC().Format(time.RFC3339))
 }
 
 // StateOwner is the owner of the state claim: the VM, or the VMI itself if it has none.
@@ -191,8 +197,8 @@ func (s *scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 	return fmt.Errorf("PersistentVolumeClaim %s %w", key, errForeignClaim)
 }
 
-// awaitStateClaim sets the problem until the claim is bound. A claim that is bound only for the first Pod that uses it is
-// not waited for: the launcher Pod is that Pod.
+// awaitStateClaim sets the problem until the claim is bound. It does not wait for a claim of the binding mode
+// WaitForFirstConsumer: the launcher Pod is the first consumer.
 func (s *scope) awaitStateClaim(ctx context.Context) error {
 	claim := s.stateClaim
 	switch {

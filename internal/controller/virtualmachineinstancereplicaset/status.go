@@ -62,7 +62,7 @@ func computeStatus(s *Scope) {
 	}
 }
 
-// unfinished says why the set's VMIs are not yet those that the spec wants, or returns "". Nothing is done for a paused set.
+// unfinished returns why the set's VMIs are not yet those that the spec wants, or "". Nothing is done for a paused set.
 func (s *Scope) unfinished() string {
 	wanted := int32(s.wanted())
 	switch {

@@ -85,7 +85,8 @@ func createOne(ctx context.Context, s *Scope, free *ordinals) (*v1.VirtualMachin
 	}
 }
 
-// ordinals yields the ordinals of new VMs: the lowest ones whose names are free. A name may be taken by a VM that is not the pool's.
+// ordinals returns the ordinals of new VMs: the lowest ones whose names are free. A name may be taken by a VM that is
+// not the pool's.
 type ordinals struct {
 	mu    sync.Mutex
 	pool  string

@@ -46,7 +46,7 @@ func (e *refusedError) Unwrap() error { return e.err }
 // apply applies the changes of a step until one fails, and reports whether there are any. They do not depend on each other. There may be
 // hundreds, and the next reconciliation tries the rest again. So the checks come first, then the changes that unlock the target, and then
 // those that free storage for new claims.
-func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.Step) (bool, error) {
+func apply(ctx context.Context, s *Scope, observed *restore.Observed, step *restore.Step) (bool, error) {
 	if step.Check != nil {
 		if err := check(ctx, s, step.Check.DeepCopy()); err != nil {
 			return false, err
@@ -61,7 +61,7 @@ func apply(ctx context.Context, s *Scope, world *restore.World, step *restore.St
 		add(func() error { return lock(ctx, s) })
 	}
 	for _, object := range step.Update {
-		add(func() error { return update(ctx, s, world.Live(object), object) })
+		add(func() error { return update(ctx, s, observed.Live(object), object) })
 	}
 	for _, object := range step.Delete {
 		add(func() error { return remove(ctx, s, object) })

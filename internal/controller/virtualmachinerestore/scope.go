@@ -78,25 +78,25 @@ func Run(ctx context.Context, s *Scope) error {
 	if err := protect(ctx, s); err != nil {
 		return err
 	}
-	world, err := readWorld(ctx, s)
+	observed, err := observe(ctx, s)
 	if err != nil {
 		return err
 	}
-	step := restore.Next(world)
-	changed, err := apply(ctx, s, &world, &step)
+	step := restore.Next(observed)
+	changed, err := apply(ctx, s, &observed, &step)
 	var refused *refusedError
 	switch {
 	case err == nil:
 	case kit.Failure(err) == nil, ctx.Err() != nil:
 		return err
 	case errors.As(err, &refused):
-		step = restore.Refused(world, err)
-		if _, err := apply(ctx, s, &world, &step); err != nil {
+		step = restore.Refused(observed, err)
+		if _, err := apply(ctx, s, &observed, &step); err != nil {
 			return err
 		}
 	default:
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
-		step = restore.Failed(world, err)
+		step = restore.Failed(observed, err)
 	}
 	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the changes.
 	if err := writeStatus(ctx, s, &step); err != nil {
@@ -134,7 +134,7 @@ func release(ctx context.Context, s *Scope) error {
 	if err := s.readTarget(ctx, s.APIReader); err != nil {
 		return err
 	}
-	step := restore.Released(restore.World{Now: s.Now, Restore: s.Restore, Target: s.target})
+	step := restore.Released(restore.Observed{Now: s.Now, Restore: s.Restore, Target: s.target})
 	if step.Unlock {
 		if err := client.IgnoreNotFound(unlock(ctx, s)); err != nil {
 			return err

@@ -33,7 +33,7 @@ func (s *scope) countPods(ctx context.Context) (int, error) {
 		return len(pods), nil
 	}
 	scanner := claimusers.Scanner{Cached: s.client, API: s.apiReader, Selector: podstate.NotTerminal, Recent: s.pods}
-	used, err := scanner.Used(ctx, s.snapshot.Namespace, claims, s.now, claimusers.Fresh)
+	used, err := scanner.Used(ctx, s.snapshot.Namespace, claims, s.now, claimusers.MaxProofAge)
 	for _, pod := range used {
 		pods[pod] = true
 	}

@@ -89,12 +89,12 @@ func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 	return requests, nil
 }
 
-// noDryRun is in the API server's answer to a dry run for which a webhook with side effects would have to be called. Source:
-// k8s.io/apiserver pkg/admission/plugin/webhook/errors, NewDryRunUnsupportedErr.
+// noDryRun is in the API server's response to a dry run for which a webhook with side effects would have to be called.
+// Source: k8s.io/apiserver pkg/admission/plugin/webhook/errors, NewDryRunUnsupportedErr.
 const noDryRun = "does not support dry run"
 
-// try asks the API server whether it would create VolumeSnapshots. It checks each of them by itself: a quota for all of them may still be
-// exceeded. That a webhook cannot take part says nothing about a real request.
+// try checks by dry runs whether the API server would create VolumeSnapshots. It checks each of them by itself: a quota
+// for all of them may still be exceeded. A webhook that rejects dry runs is ignored.
 func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 	return s.problem(kit.InBatches(len(requests), func(i int) error {
 		err := s.client.Create(ctx, requests[i].DeepCopy(), client.DryRunAll)
@@ -138,8 +138,8 @@ func createError(object client.Object, err error) error {
 	return fmt.Errorf("create VolumeSnapshot %s: %w", client.ObjectKeyFromObject(object), err)
 }
 
-// isRefused reports whether an error means that the API server does not accept a VolumeSnapshot, because of a quota, a policy or a webhook.
-// That may last until somebody changes it.
+// isRefused reports whether an error means that the API server does not accept a VolumeSnapshot, because of a quota, a
+// policy or a webhook. A retry helps only after the quota, policy or webhook changes.
 func isRefused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

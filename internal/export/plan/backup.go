@@ -25,53 +25,53 @@ import (
 const StopDeadline = 1
 
 // backupSource returns the disks of a backup that is pulled.
-func (w *World) backupSource() source {
-	namespace, name := w.Export.Namespace, w.Export.Spec.Source.Name
+func (o *Observed) backupSource() source {
+	namespace, name := o.Export.Namespace, o.Export.Spec.Source.Name
 	s := source{watched: true}
-	b := w.Backup
+	b := o.Backup
 	if b == nil {
 		s.wait(export.InitializingReason, "VirtualMachineBackup %s/%s not found", namespace, name)
 		s.empty = true
 		return s
 	}
-	if !metav1.IsControlledBy(w.Export, b) {
+	if !metav1.IsControlledBy(o.Export, b) {
 		s.wait(export.InitializingReason, "VirtualMachineBackup %s/%s is exported by nothing but the export that is created for it if its mode is Pull", namespace, name)
 		return s
 	}
 	s.pulled = true
-	_, s.ends = backupplan.PullEnds(b, w.Now)
+	_, s.ends = backupplan.PullEnds(b, o.Now)
 	s.ends = s.ends || backupplan.Ended(b)
 	switch {
 	case s.ends:
 		s.wait(export.InitializingReason, "VirtualMachineBackup %s/%s ends", namespace, name)
-	case !w.isServed():
+	case !o.isServed():
 		s.wait(export.InitializingReason, "The disks of VirtualMachineBackup %s/%s cannot be read yet", namespace, name)
 		s.watched = false // the cache may lack what the backup's reconciler has read
-	case w.Config.AgentCA == "":
+	case o.Config.AgentCA == "":
 		s.wait(export.InitializingReason, "There is no authority for the certificates of agents yet")
 		s.watched = false
 	default:
-		s.backup = w.servedBackup()
+		s.backup = o.servedBackup()
 	}
 	return s
 }
 
 // isServed reports whether the guest's QEMU serves the disks of the backup.
-func (w *World) isServed() bool {
-	if w.Guest == nil || w.Guest.Status.NodeName == "" || w.Backup.Status == nil || len(w.Backup.Status.IncludedVolumes) == 0 {
+func (o *Observed) isServed() bool {
+	if o.Guest == nil || o.Guest.Status.NodeName == "" || o.Backup.Status == nil || len(o.Backup.Status.IncludedVolumes) == 0 {
 		return false
 	}
-	record := backup.RecordOf(&w.Guest.Status)
-	return record.ID == string(w.Backup.UID) && record.Pull && record.Stage == backup.Running
+	record := backup.RecordOf(&o.Guest.Status)
+	return record.ID == string(o.Backup.UID) && record.Pull && record.Stage == backup.Running
 }
 
 // servedBackup returns what the exporter serves.
-func (w *World) servedBackup() *content.Backup {
-	served := &content.Backup{Client: agentapi.BackupName(w.Guest.Status.NodeName), CA: w.Config.AgentCA}
-	for i := range w.Backup.Status.IncludedVolumes {
-		served.Volumes = append(served.Volumes, w.Backup.Status.IncludedVolumes[i].VolumeName)
+func (o *Observed) servedBackup() *content.Backup {
+	served := &content.Backup{Client: agentapi.BackupName(o.Guest.Status.NodeName), CA: o.Config.AgentCA}
+	for i := range o.Backup.Status.IncludedVolumes {
+		served.Volumes = append(served.Volumes, o.Backup.Status.IncludedVolumes[i].VolumeName)
 	}
-	if record := backup.RecordOf(&w.Guest.Status); record.Incremental() {
+	if record := backup.RecordOf(&o.Guest.Status); record.Incremental() {
 		served.Changes = backup.DirtyContext
 	}
 	return served
@@ -82,31 +82,31 @@ const forgotRanges = ". Or they were, and too many separate ranges were read to 
 	"read the data that a page of the map lists before the next page"
 
 // isPulled reports whether the export lives as long as its backup, which deletes it.
-func (w *World) isPulled() bool {
-	return w.Backup != nil && metav1.IsControlledBy(w.Export, w.Backup) && !backupplan.Ended(w.Backup)
+func (o *Observed) isPulled() bool {
+	return o.Backup != nil && metav1.IsControlledBy(o.Export, o.Backup) && !backupplan.Ended(o.Backup)
 }
 
 // endPull ends the Pod of a backup that is not pulled any more, so that it reports what was read. A Pod that has not started is deleted.
-func (w *World) endPull(step *Step, s *source) {
+func (o *Observed) endPull(step *Step, s *source) {
 	switch {
-	case w.Pod == nil || !w.ownsPod():
-		w.setRead(s, "There is no exporter that could report what was read")
-	case w.takeReport(s):
-	case podstate.Terminal(w.Pod) || w.Pod.Status.Phase == corev1.PodPending:
-		w.setRead(s, "The exporter has ended without a report of what was read")
-		step.Delete = w.Pod.DeletionTimestamp == nil
-	case !w.stops():
+	case o.Pod == nil || !o.ownsPod():
+		o.setRead(s, "There is no exporter that could report what was read")
+	case o.takeReport(s):
+	case podstate.Terminal(o.Pod) || o.Pod.Status.Phase == corev1.PodPending:
+		o.setRead(s, "The exporter has ended without a report of what was read")
+		step.Delete = o.Pod.DeletionTimestamp == nil
+	case !o.stops():
 		step.Stop = true
 	}
 }
 
 // takeReport sets the condition BackupRead to what an exporter that has ended reports, and returns false if there is no report.
-func (w *World) takeReport(s *source) bool {
-	at := slices.IndexFunc(w.Pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == Container })
-	if at < 0 || w.Pod.Status.ContainerStatuses[at].State.Terminated == nil {
+func (o *Observed) takeReport(s *source) bool {
+	at := slices.IndexFunc(o.Pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == Container })
+	if at < 0 || o.Pod.Status.ContainerStatuses[at].State.Terminated == nil {
 		return false
 	}
-	report, err := content.ParseReport(w.Pod.Status.ContainerStatuses[at].State.Terminated.Message)
+	report, err := content.ParseReport(o.Pod.Status.ContainerStatuses[at].State.Terminated.Message)
 	switch {
 	case err != nil:
 		return false
@@ -115,17 +115,17 @@ func (w *World) takeReport(s *source) bool {
 		if report.Forgot {
 			problem += forgotRanges
 		}
-		w.setRead(s, problem)
-	case w.Backup.Status == nil || report.Volumes != len(w.Backup.Status.IncludedVolumes):
-		w.setRead(s, "The exporter had other volumes than the backup")
+		o.setRead(s, problem)
+	case o.Backup.Status == nil || report.Volumes != len(o.Backup.Status.IncludedVolumes):
+		o.setRead(s, "The exporter had other volumes than the backup")
 	default:
-		w.setRead(s, "")
+		o.setRead(s, "")
 	}
 	return true
 }
 
 // setRead sets the condition BackupRead. Without a problem, all was read.
-func (w *World) setRead(s *source, problem string) {
+func (o *Observed) setRead(s *source, problem string) {
 	s.condition = condition(exportv1.ConditionBackupRead, corev1.ConditionFalse, export.NotAllVolumesReadReason, problem)
 	if problem == "" {
 		s.condition = condition(exportv1.ConditionBackupRead, corev1.ConditionTrue, export.AllVolumesReadReason, "")

@@ -22,7 +22,7 @@ import (
 )
 
 // ofBackup returns the export of a backup that is pulled, of a guest on node blue.
-func ofBackup() *World {
+func ofBackup() *Observed {
 	w := exportOf(KindBackup, "backup.kubevirt.io", "b")
 	w.Config.AgentCA = "agents"
 	w.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b", UID: "backup-uid", CreationTimestamp: metav1.NewTime(now)}}
@@ -36,7 +36,7 @@ func ofBackup() *World {
 }
 
 // plan plans a step.
-func (w *World) plan(t *testing.T) *Step {
+func (w *Observed) plan(t *testing.T) *Step {
 	t.Helper()
 	step, err := Next(w)
 	if err != nil {
@@ -47,12 +47,12 @@ func (w *World) plan(t *testing.T) *Step {
 }
 
 // readiness returns the message of the condition Ready.
-func (w *World) readiness() string {
+func (w *Observed) readiness() string {
 	return conditions.Find(w.Export.Status.Conditions, exportv1.ConditionReady).Message
 }
 
 // runPod creates the Pod of the export, which runs and is ready.
-func (w *World) runPod(t *testing.T) {
+func (w *Observed) runPod(t *testing.T) {
 	t.Helper()
 	step := w.plan(t)
 	if step.Pod == nil {
@@ -63,7 +63,7 @@ func (w *World) runPod(t *testing.T) {
 }
 
 // endPod ends it with a termination message.
-func (w *World) endPod(message string) {
+func (w *Observed) endPod(message string) {
 	w.Pod.Status.Phase, w.Pod.Status.Conditions = corev1.PodFailed, nil
 	w.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		Message: message, FinishedAt: metav1.NewTime(w.Now),
@@ -124,17 +124,17 @@ func TestExporterPrefersTheNodeOfTheGuest(t *testing.T) {
 }
 
 func TestBackupsThatCannotBeExported(t *testing.T) {
-	for want, change := range map[string]func(*World){
-		"not found":               func(w *World) { w.Backup = nil },
-		"nothing but the export":  func(w *World) { w.Export.OwnerReferences = nil },
-		"cannot be read yet":      func(w *World) { w.Guest = nil },
-		"cannot be  read yet":     func(w *World) { w.Guest.Status.DiskBackupRecord.Pull = false },
-		"cannot be   read yet":    func(w *World) { w.Guest.Status.DiskBackupRecord.ID = "another" },
-		"cannot be    read yet":   func(w *World) { w.Guest.Status.DiskBackupRecord.Stage = v1.DiskBackupFailed },
-		"cannot be     read yet":  func(w *World) { w.Backup.Status = nil },
-		"certificates of agents":  func(w *World) { w.Config.AgentCA = "" },
-		"VirtualMachineBackup":    func(w *World) { w.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(now)) },
-		"VirtualMachineBackup de": func(w *World) { w.Now = now.Add(2 * time.Hour) },
+	for want, change := range map[string]func(*Observed){
+		"not found":               func(w *Observed) { w.Backup = nil },
+		"nothing but the export":  func(w *Observed) { w.Export.OwnerReferences = nil },
+		"cannot be read yet":      func(w *Observed) { w.Guest = nil },
+		"cannot be  read yet":     func(w *Observed) { w.Guest.Status.DiskBackupRecord.Pull = false },
+		"cannot be   read yet":    func(w *Observed) { w.Guest.Status.DiskBackupRecord.ID = "another" },
+		"cannot be    read yet":   func(w *Observed) { w.Guest.Status.DiskBackupRecord.Stage = v1.DiskBackupFailed },
+		"cannot be     read yet":  func(w *Observed) { w.Backup.Status = nil },
+		"certificates of agents":  func(w *Observed) { w.Config.AgentCA = "" },
+		"VirtualMachineBackup":    func(w *Observed) { w.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(now)) },
+		"VirtualMachineBackup de": func(w *Observed) { w.Now = now.Add(2 * time.Hour) },
 	} {
 		w := ofBackup()
 		change(w)
@@ -217,10 +217,10 @@ func TestExportersThatEndTooEarly(t *testing.T) {
 }
 
 func TestObstaclesDoNotEndAPull(t *testing.T) {
-	for name, change := range map[string]func(*World){
-		"no guest":     func(w *World) { w.Guest = nil },
-		"no record":    func(w *World) { w.Guest.Status.DiskBackupRecord = nil },
-		"no authority": func(w *World) { w.Config.AgentCA = "" },
+	for name, change := range map[string]func(*Observed){
+		"no guest":     func(w *Observed) { w.Guest = nil },
+		"no record":    func(w *Observed) { w.Guest.Status.DiskBackupRecord = nil },
+		"no authority": func(w *Observed) { w.Config.AgentCA = "" },
 	} {
 		w := ofBackup()
 		w.runPod(t)
@@ -246,14 +246,16 @@ func TestObstaclesDoNotEndAPull(t *testing.T) {
 }
 
 func TestExportersThatAreReplacedReportBefore(t *testing.T) {
-	renew := func(w *World) { w.Pod.Annotations[CertificateEndAnnotation] = w.Now.Add(renewal).Format(time.RFC3339) }
+	renew := func(w *Observed) {
+		w.Pod.Annotations[CertificateEndAnnotation] = w.Now.Add(renewal).Format(time.RFC3339)
+	}
 	for name, tc := range map[string]struct {
-		replace func(*World)
+		replace func(*Observed)
 		deletes bool
 	}{
 		"its certificate expires": {renew, false},
-		"it serves other volumes": {func(w *World) { w.Backup.Status.IncludedVolumes = w.Backup.Status.IncludedVolumes[:1] }, false},
-		"it has not started":      {func(w *World) { renew(w); w.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, true},
+		"it serves other volumes": {func(w *Observed) { w.Backup.Status.IncludedVolumes = w.Backup.Status.IncludedVolumes[:1] }, false},
+		"it has not started":      {func(w *Observed) { renew(w); w.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, true},
 	} {
 		w := ofBackup()
 		w.runPod(t)
@@ -267,7 +269,7 @@ func TestExportersThatAreReplacedReportBefore(t *testing.T) {
 		}
 	}
 	// Somebody deletes the Pod, such as a drain of its node.
-	for name, change := range map[string]func(*World){"served": func(*World) {}, "not known": func(w *World) { w.Guest = nil }} {
+	for name, change := range map[string]func(*Observed){"served": func(*Observed) {}, "not known": func(w *Observed) { w.Guest = nil }} {
 		w := ofBackup()
 		w.runPod(t)
 		w.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(now))

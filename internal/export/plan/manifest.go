@@ -20,23 +20,23 @@ import (
 )
 
 // content returns what the exporter serves, as JSON. problem is why it has no manifests although it should have some.
-func (w *World) content(s *source) (raw []byte, problem string, err error) {
-	c := &content.Content{Export: w.Export.Name}
+func (o *Observed) content(s *source) (raw []byte, problem string, err error) {
+	c := &content.Content{Export: o.Export.Name}
 	for i := range s.volumes {
 		c.Volumes = append(c.Volumes, s.volumes[i].Volume)
 	}
 	c.Backup = s.backup
-	if w.hasManifests(s) {
-		if c.Manifests, err = w.manifests(s); err != nil {
+	if o.hasManifests(s) {
+		if c.Manifests, err = o.manifests(s); err != nil {
 			return nil, "", err
 		}
-		c.OCI = w.Config.OCI
+		c.OCI = o.Config.OCI
 	}
 	if raw, err = json.Marshal(c); err != nil {
-		return nil, "", fmt.Errorf("write the content of VirtualMachineExport %s: %w", w.Export.Name, err)
+		return nil, "", fmt.Errorf("write the content of VirtualMachineExport %s: %w", o.Export.Name, err)
 	}
 	if len(raw) <= content.MaxSize || c.Manifests == nil {
-		return raw, w.Problem, nil
+		return raw, o.Problem, nil
 	}
 	c.Manifests, c.OCI, s.vm = nil, false, nil
 	raw, err = json.Marshal(c)
@@ -44,15 +44,15 @@ func (w *World) content(s *source) (raw []byte, problem string, err error) {
 }
 
 // hasManifests reports whether the export has manifests from which the VM can be created.
-func (w *World) hasManifests(s *source) bool {
-	return s.vm != nil && s.vm.Spec.Template != nil && w.Problem == ""
+func (o *Observed) hasManifests(s *source) bool {
+	return s.vm != nil && s.vm.Spec.Template != nil && o.Problem == ""
 }
 
 // hasImage reports whether the export is also an OCI image.
-func (w *World) hasImage(s *source) bool { return w.Config.OCI && w.hasManifests(s) }
+func (o *Observed) hasImage(s *source) bool { return o.Config.OCI && o.hasManifests(s) }
 
 // manifests returns the manifests of the exported VM. For a snapshot, this is the VM in the snapshot.
-func (w *World) manifests(s *source) (*content.Manifests, error) {
+func (o *Observed) manifests(s *source) (*content.Manifests, error) {
 	exported := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: s.vm.Name, Labels: s.vm.Labels, Annotations: map[string]string{}}, Spec: *s.vm.Spec.DeepCopy()}
 	for key, value := range s.vm.Annotations {
 		// A VM that is created from the manifest under its name is the same VM.
@@ -71,7 +71,7 @@ func (w *World) manifests(s *source) (*content.Manifests, error) {
 	if metadata, ok := raw["metadata"].(map[string]any); ok {
 		delete(metadata, "creationTimestamp")
 	}
-	out := &content.Manifests{VirtualMachine: raw, Templates: map[string]string{}, Internal: w.internal(), External: w.external()}
+	out := &content.Manifests{VirtualMachine: raw, Templates: map[string]string{}, Internal: o.internal(), External: o.external()}
 	templates := map[string]bool{}
 	for i := range s.vm.Spec.DataVolumeTemplates {
 		name := s.vm.Spec.DataVolumeTemplates[i].Name
@@ -108,27 +108,27 @@ func reserved(key string) bool {
 	return domain == "kubevirt.io" || strings.HasSuffix(domain, ".kubevirt.io") || strings.HasPrefix(domain, "kubevirt.io.")
 }
 
-func (w *World) internal() *content.Side {
-	return &content.Side{Address: content.ServerName(w.Export.Namespace, w.Export.Name), CA: w.Config.CA}
+func (o *Observed) internal() *content.Side {
+	return &content.Side{Address: content.ServerName(o.Export.Namespace, o.Export.Name), CA: o.Config.CA}
 }
 
-func (w *World) external() *content.Side {
-	if w.Config.External == nil {
+func (o *Observed) external() *content.Side {
+	if o.Config.External == nil {
 		return nil
 	}
-	return &content.Side{Address: w.Config.External.Host + content.ProxyPath(w.Export.Namespace, w.Export.Name), CA: w.Config.External.CA}
+	return &content.Side{Address: o.Config.External.Host + content.ProxyPath(o.Export.Namespace, o.Export.Name), CA: o.Config.External.CA}
 }
 
 // links returns the addresses at which the export can be downloaded.
-func (w *World) links(s *source) *exportv1.VirtualMachineExportLinks {
-	out := &exportv1.VirtualMachineExportLinks{Internal: w.link(s, *w.internal(), content.InternalSide)}
-	if side := w.external(); side != nil {
-		out.External = w.link(s, *side, content.ExternalSide)
+func (o *Observed) links(s *source) *exportv1.VirtualMachineExportLinks {
+	out := &exportv1.VirtualMachineExportLinks{Internal: o.link(s, *o.internal(), content.InternalSide)}
+	if side := o.external(); side != nil {
+		out.External = o.link(s, *side, content.ExternalSide)
 	}
 	return out
 }
 
-func (w *World) link(s *source, side content.Side, name string) *exportv1.VirtualMachineExportLink {
+func (o *Observed) link(s *source, side content.Side, name string) *exportv1.VirtualMachineExportLink {
 	base := "https://" + side.Address
 	out := &exportv1.VirtualMachineExportLink{Cert: side.CA}
 	for i := range s.volumes {
@@ -144,11 +144,11 @@ func (w *World) link(s *source, side content.Side, name string) *exportv1.Virtua
 		out.Volumes = append(out.Volumes, exportv1.VirtualMachineExportVolume{Name: v.Name, Formats: formats})
 	}
 	out.Backups = s.backups(base)
-	if w.hasManifests(s) {
+	if o.hasManifests(s) {
 		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AllManifests, Url: base + name + content.AllPath})
 	}
 	out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader, Url: base + name + content.SecretPath})
-	if w.hasImage(s) {
+	if o.hasImage(s) {
 		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: base + content.OCIPath})
 	}
 	return out

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package plan decides the next step of a VirtualMachineExport: which claims are exported in which formats, its Pod, Service and Secrets,
-// and its status. It is pure: the reconciler reads a World, applies the Step and writes the status.
+// and its status. It is pure: the reconciler reads a Observed, applies the Step and writes the status.
 package plan
 
 import (
@@ -36,8 +36,8 @@ const (
 	KindBackup   = "VirtualMachineBackup"
 )
 
-// World contains what was observed for an export. Its objects must not be changed.
-type World struct {
+// Observed contains what was observed for an export. Its objects must not be changed.
+type Observed struct {
 	// Now is the time.
 	Now time.Time
 	// Export is the export.
@@ -126,7 +126,7 @@ func Expiry(vmExport *exportv1.VirtualMachineExport) time.Time {
 }
 
 // TokenName returns the name of the Secret with the token, and whether virt-controller creates it.
-func TokenName(vmExport *exportv1.VirtualMachineExport) (name string, isOurs bool) {
+func TokenName(vmExport *exportv1.VirtualMachineExport) (name string, generated bool) {
 	if given := ptr.Deref(vmExport.Spec.TokenSecretRef, ""); given != "" {
 		return given, false
 	}
@@ -145,20 +145,20 @@ func shortened(name string) string {
 }
 
 // status returns the status of an export.
-func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMachineExportStatus {
-	status := w.Export.Status.DeepCopy()
+func (o *Observed) status(s *source, ready exportv1.Condition) *exportv1.VirtualMachineExportStatus {
+	status := o.Export.Status.DeepCopy()
 	if status == nil {
 		status = &exportv1.VirtualMachineExportStatus{}
 	}
-	token, _ := TokenName(w.Export)
+	token, _ := TokenName(o.Export)
 	status.TokenSecretRef = &token
-	status.TTLExpirationTime = ptr.To(metav1.NewTime(Expiry(w.Export)).Rfc3339Copy())
-	status.ServiceName = content.ServiceName(w.Export.Name)
+	status.TTLExpirationTime = ptr.To(metav1.NewTime(Expiry(o.Export)).Rfc3339Copy())
+	status.ServiceName = content.ServiceName(o.Export.Name)
 	status.VirtualMachineName = s.vmName
 	status.Links = &exportv1.VirtualMachineExportLinks{} // As in KubeVirt, it is set but empty while the export is not ready.
 	switch {
 	case ready.Status == corev1.ConditionTrue:
-		status.Phase, status.Links = exportv1.Ready, w.links(s)
+		status.Phase, status.Links = exportv1.Ready, o.links(s)
 	case s.empty:
 		status.Phase = exportv1.Skipped
 	case ready.Reason == export.PodCompletedReason:
@@ -166,38 +166,38 @@ func (w *World) status(s *source, ready exportv1.Condition) *exportv1.VirtualMac
 	default:
 		status.Phase = exportv1.Pending
 	}
-	w.set(status, ready)
+	o.set(status, ready)
 	s.keepRead(status)
 	if s.condition != nil {
-		w.set(status, *s.condition)
+		o.set(status, *s.condition)
 	}
-	w.setImage(status, s)
+	o.setImage(status, s)
 	return status
 }
 
 // setImage sets the condition OCIReady of an export that can be an OCI image. As in KubeVirt, the exporter is ready when the digests are
 // known.
-func (w *World) setImage(status *exportv1.VirtualMachineExportStatus, s *source) {
-	kind := SourceKind(w.Export)
-	if !w.Config.OCI || kind != KindVM && kind != KindSnapshot {
+func (o *Observed) setImage(status *exportv1.VirtualMachineExportStatus, s *source) {
+	kind := SourceKind(o.Export)
+	if !o.Config.OCI || kind != KindVM && kind != KindSnapshot {
 		conditions.Remove(&status.Conditions, exportv1.ConditionOCIReady)
 		return
 	}
 	pending := condition(exportv1.ConditionOCIReady, corev1.ConditionFalse, export.OCIDigestsPendingReason, "")
 	switch {
 	case status.Phase != exportv1.Ready:
-	case !w.hasImage(s):
+	case !o.hasImage(s):
 		pending.Message = "There is no manifest of the VM, which an OCI image needs"
 	default:
 		pending = condition(exportv1.ConditionOCIReady, corev1.ConditionTrue, export.OCIDigestsComputedReason, "")
 	}
-	w.set(status, *pending)
+	o.set(status, *pending)
 }
 
 // set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so shows since when the export has been
 // waiting for the same reason.
-func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
-	c.LastTransitionTime = metav1.NewTime(w.Now).Rfc3339Copy()
+func (o *Observed) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
+	c.LastTransitionTime = metav1.NewTime(o.Now).Rfc3339Copy()
 	if known := conditions.Find(status.Conditions, c.Type); known != nil && known.Reason != c.Reason {
 		*known = c
 		return
@@ -206,7 +206,7 @@ func (w *World) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Cond
 }
 
 // Failed returns the status of an export whose step failed.
-func Failed(w *World, err error) *exportv1.VirtualMachineExportStatus {
-	s := w.source()
-	return w.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))
+func Failed(o *Observed, err error) *exportv1.VirtualMachineExportStatus {
+	s := o.source()
+	return o.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))
 }

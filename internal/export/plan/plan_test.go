@@ -35,7 +35,7 @@ import (
 var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // export is an export of a claim, VM or snapshot.
-func exportOf(kind, group, name string) *World {
+func exportOf(kind, group, name string) *Observed {
 	vmExport := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "export", UID: "uid", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)),
 	}}
@@ -43,13 +43,13 @@ func exportOf(kind, group, name string) *World {
 	if group != "" {
 		vmExport.Spec.Source.APIGroup = &group
 	}
-	return &World{
+	return &Observed{
 		Now: now, Export: vmExport, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]string{}, Used: map[string]bool{},
 		Config: Config{Image: "exporter:1", CA: "CA", CAEnd: now.Add(24 * time.Hour)},
 	}
 }
 
-func (w *World) add(claims ...*corev1.PersistentVolumeClaim) *World {
+func (w *Observed) add(claims ...*corev1.PersistentVolumeClaim) *Observed {
 	for _, claim := range claims {
 		w.Claims[claim.Name] = claim
 	}
@@ -72,7 +72,7 @@ func block(c *corev1.PersistentVolumeClaim) {
 	c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 }
 
-func claimWorld(changes ...func(*corev1.PersistentVolumeClaim)) *World {
+func claimWorld(changes ...func(*corev1.PersistentVolumeClaim)) *Observed {
 	return exportOf(KindClaim, "", "data").add(claim("data", changes...))
 }
 
@@ -83,14 +83,14 @@ func exportedVM() *v1.VirtualMachine {
 	return vm
 }
 
-func vmWorld() *World {
+func vmWorld() *Observed {
 	w := exportOf(KindVM, "kubevirt.io", "vm").add(claim("root"), claim("more", block))
 	w.VM = exportedVM()
 	return w
 }
 
 // next plans the step, which must not fail.
-func next(t *testing.T, w *World) *Step {
+func next(t *testing.T, w *Observed) *Step {
 	t.Helper()
 	step, err := Next(w)
 	if err != nil {
@@ -112,28 +112,28 @@ func text(status *exportv1.VirtualMachineExportStatus) string {
 
 func TestSourcesThatWait(t *testing.T) {
 	for name, tc := range map[string]struct {
-		world *World
+		world *Observed
 		want  string
 	}{
 		"no claim":     {exportOf(KindClaim, "", "data"), "Pending; Ready=False Initializing ; PVCReady=False PVCNotFound PersistentVolumeClaim default/data not found"},
-		"a used claim": {func() *World { w := claimWorld(); w.Used["data"] = true; return w }(), "Pending; Ready=False InUse PersistentVolumeClaim default/data is in use; PVCReady=True PVCBound "},
-		"an import":    {func() *World { w := claimWorld(); w.Unfilled["data"] = ""; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated; PVCReady=True PVCBound "},
-		"no importer":  {func() *World { w := claimWorld(); w.Unfilled["data"] = "install it"; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated: install it; PVCReady=True PVCBound "},
+		"a used claim": {func() *Observed { w := claimWorld(); w.Used["data"] = true; return w }(), "Pending; Ready=False InUse PersistentVolumeClaim default/data is in use; PVCReady=True PVCBound "},
+		"an import":    {func() *Observed { w := claimWorld(); w.Unfilled["data"] = ""; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated; PVCReady=True PVCBound "},
+		"no importer":  {func() *Observed { w := claimWorld(); w.Unfilled["data"] = "install it"; return w }(), "Pending; Ready=False PVCPending PersistentVolumeClaim default/data is not populated: install it; PVCReady=True PVCBound "},
 		"no importer for a VM": {
-			func() *World { w := vmWorld(); w.Unfilled["root"], w.Unfilled["more"] = "", "install it"; return w }(),
+			func() *Observed { w := vmWorld(); w.Unfilled["root"], w.Unfilled["more"] = "", "install it"; return w }(),
 			"Pending; Ready=False VolumesNotPopulated Not all volumes in the Virtual Machine default/vm are populated: install it; PVCReady=True PVCBound ",
 		},
 		"no VM":        {exportOf(KindVM, "kubevirt.io", "vm"), "Skipped; Ready=False VMNotFound Virtual Machine default/vm not found"},
-		"a running VM": {func() *World { w := vmWorld(); w.Running = true; return w }(), "Pending; Ready=False InUse Virtual Machine default/vm is running; PVCReady=True PVCBound "},
+		"a running VM": {func() *Observed { w := vmWorld(); w.Running = true; return w }(), "Pending; Ready=False InUse Virtual Machine default/vm is running; PVCReady=True PVCBound "},
 		"a VM's used claim": {
-			func() *World { w := vmWorld(); w.Used["more"] = true; return w }(), "Pending; Ready=False InUse PersistentVolumeClaim default/more is in use; PVCReady=True PVCBound ",
+			func() *Observed { w := vmWorld(); w.Used["more"] = true; return w }(), "Pending; Ready=False InUse PersistentVolumeClaim default/more is in use; PVCReady=True PVCBound ",
 		},
 		"a VM without a claim": {
-			func() *World { w := vmWorld(); delete(w.Claims, "more"); return w }(),
+			func() *Observed { w := vmWorld(); delete(w.Claims, "more"); return w }(),
 			"Pending; Ready=False VolumesNotPopulated Not all volumes in the Virtual Machine default/vm are populated; PVCReady=False PVCNotFound PersistentVolumeClaim default/more not found",
 		},
 		"a VM without volumes": {
-			func() *World { w := vmWorld(); w.VM.Spec.Template.Spec.Volumes = nil; return w }(), "Skipped; Ready=False VMNoVolumes Virtual Machine default/vm has no volumes",
+			func() *Observed { w := vmWorld(); w.VM.Spec.Template.Spec.Volumes = nil; return w }(), "Skipped; Ready=False VMNoVolumes Virtual Machine default/vm has no volumes",
 		},
 		"no snapshot": {
 			exportOf(KindSnapshot, "snapshot.kubevirt.io", "snap"),
@@ -148,8 +148,8 @@ func TestSourcesThatWait(t *testing.T) {
 			exportOf("VirtualMachineTemplate", "template.kubevirt.io", "t"),
 			"Pending; Ready=False Initializing sources of the kind VirtualMachineTemplate are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
 		},
-		"no image":     {func() *World { w := claimWorld(); w.Config.Image = ""; return w }(), "Pending; Ready=False PodPending The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE; PVCReady=True PVCBound "},
-		"no authority": {func() *World { w := claimWorld(); w.Config.CA = ""; return w }(), "Pending; Ready=False PodPending There is no authority for the certificates of exporters yet; PVCReady=True PVCBound "},
+		"no image":     {func() *Observed { w := claimWorld(); w.Config.Image = ""; return w }(), "Pending; Ready=False PodPending The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE; PVCReady=True PVCBound "},
+		"no authority": {func() *Observed { w := claimWorld(); w.Config.CA = ""; return w }(), "Pending; Ready=False PodPending There is no authority for the certificates of exporters yet; PVCReady=True PVCBound "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			step := next(t, tc.world)
@@ -211,7 +211,7 @@ func TestPolling(t *testing.T) {
 }
 
 // podOf returns the Pod of an export in a phase.
-func podOf(w *World, phase corev1.PodPhase, changes ...func(*corev1.Pod)) *corev1.Pod {
+func podOf(w *Observed, phase corev1.PodPhase, changes ...func(*corev1.Pod)) *corev1.Pod {
 	s := w.source()
 	served, _, _ := w.content(&s)
 	pod := w.pod(&s, served)
@@ -226,7 +226,7 @@ func podOf(w *World, phase corev1.PodPhase, changes ...func(*corev1.Pod)) *corev
 	return pod
 }
 
-func serviceOf(w *World) *corev1.Service { return w.service() }
+func serviceOf(w *Observed) *corev1.Service { return w.service() }
 
 func TestPodIsMadeOnce(t *testing.T) {
 	w := claimWorld(diskContent)
@@ -591,7 +591,7 @@ func TestGivenToken(t *testing.T) {
 	}
 }
 
-func snapshotWorld() *World {
+func snapshotWorld() *Observed {
 	w := exportOf(KindSnapshot, "snapshot.kubevirt.io", "snap")
 	w.Snapshot = &v1beta1.VirtualMachineSnapshot{Status: &v1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(true)}}
 	w.Snapshot.Spec.Source.Name = "vm"
@@ -722,30 +722,30 @@ func TestAnExportReachesNoOtherNamespace(t *testing.T) {
 
 func TestSnapshotsThatCannotBeExported(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*World)
+		change func(*Observed)
 		want   string
 	}{
-		"not ready":  {func(w *World) { w.Snapshot.Status.ReadyToUse = nil }, "is not ready"},
-		"no content": {func(w *World) { w.Content = nil }, "is not ready"},
-		"no volumes": {func(w *World) { w.Content.Spec.VolumeBackups = nil }, "Skipped; Ready=False Initializing VirtualMachineSnapshot default/snap does not contain any volume snapshots"},
+		"not ready":  {func(w *Observed) { w.Snapshot.Status.ReadyToUse = nil }, "is not ready"},
+		"no content": {func(w *Observed) { w.Content = nil }, "is not ready"},
+		"no volumes": {func(w *Observed) { w.Content.Spec.VolumeBackups = nil }, "Skipped; Ready=False Initializing VirtualMachineSnapshot default/snap does not contain any volume snapshots"},
 		"no VolumeSnapshot": {
-			func(w *World) { delete(w.VolumeSnapshots, "taken-more") }, "VolumeSnapshot default/taken-more of volume more does not exist",
+			func(w *Observed) { delete(w.VolumeSnapshots, "taken-more") }, "VolumeSnapshot default/taken-more of volume more does not exist",
 		},
-		"the claim of another": {func(w *World) { w.add(claim("export-root")) }, "PersistentVolumeClaim default/export-root exists and does not belong"},
-		"a claim twice": {func(w *World) {
+		"the claim of another": {func(w *Observed) { w.add(claim("export-root")) }, "PersistentVolumeClaim default/export-root exists and does not belong"},
+		"a claim twice": {func(w *Observed) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = "root"
 		}, "has two volumes of PersistentVolumeClaim root"},
-		"a path in place of a name": {func(w *World) {
+		"a path in place of a name": {func(w *Observed) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = "../var"
 		}, `has a volume of PersistentVolumeClaim "../var", which is not a valid name of a claim`},
 		// The claim that would be made of it has a valid name.
-		"a path that is shortened": {func(w *World) {
+		"a path that is shortened": {func(w *Observed) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = strings.Repeat("x", validation.DNS1123SubdomainMaxLength) + "/../../var"
 		}, "which is not a valid name of a claim"},
-		"no name": {func(w *World) {
+		"no name": {func(w *Observed) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = ""
 		}, `PersistentVolumeClaim "", which is not a valid name of a claim`},
-		"too many volumes": {func(w *World) {
+		"too many volumes": {func(w *Observed) {
 			w.Content.Spec.VolumeBackups = make([]v1beta1.VolumeBackup, 1000)
 		}, "has 1000 volumes, and a VirtualMachine has at most"},
 	} {

@@ -57,11 +57,11 @@ const (
 )
 
 // service returns the export's Service.
-func (w *World) service() *corev1.Service {
+func (o *Observed) service() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: w.meta(),
+		ObjectMeta: o.meta(),
 		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{ServiceLabel: w.labelValue()},
+			Selector: map[string]string{ServiceLabel: o.labelValue()},
 			Ports: []corev1.ServicePort{{
 				Name: "export", Protocol: corev1.ProtocolTCP, Port: content.ServicePort, TargetPort: intstr.FromInt32(content.Port),
 			}},
@@ -71,17 +71,17 @@ func (w *World) service() *corev1.Service {
 
 // meta returns the metadata that the Service and the Pod share. Both get the labels and annotations of the export, as in KubeVirt, except
 // for those of KubeVirt's components, because Pods with these are trusted.
-func (w *World) meta() metav1.ObjectMeta {
+func (o *Observed) meta() metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
-		Namespace: w.Export.Namespace, Name: content.ServiceName(w.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+		Namespace: o.Export.Namespace, Name: content.ServiceName(o.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(o.Export)},
 		Labels: map[string]string{}, Annotations: map[string]string{},
 	}
-	for key, value := range w.Export.Labels {
+	for key, value := range o.Export.Labels {
 		if !reserved(key) {
 			meta.Labels[key] = value
 		}
 	}
-	for key, value := range w.Export.Annotations {
+	for key, value := range o.Export.Annotations {
 		if !reserved(key) && key != corev1.LastAppliedConfigAnnotation {
 			meta.Annotations[key] = value
 		}
@@ -91,18 +91,18 @@ func (w *World) meta() metav1.ObjectMeta {
 }
 
 // labelValue returns the value of ServiceLabel. KubeVirt's is the name of the export, which may be too long.
-func (w *World) labelValue() string {
-	if len(w.Export.Name) <= 63 {
-		return w.Export.Name
+func (o *Observed) labelValue() string {
+	if len(o.Export.Name) <= 63 {
+		return o.Export.Name
 	}
-	return content.ServiceName(w.Export.Name)
+	return content.ServiceName(o.Export.Name)
 }
 
 // CertificateEnd returns when the certificate of a Pod that is created now expires: later than the export, but not later than the CA.
-func (w *World) CertificateEnd() time.Time {
-	end := Expiry(w.Export).Add(certificateMargin)
-	if w.Config.CAEnd.Before(end) {
-		end = w.Config.CAEnd
+func (o *Observed) CertificateEnd() time.Time {
+	end := Expiry(o.Export).Add(certificateMargin)
+	if o.Config.CAEnd.Before(end) {
+		end = o.Config.CAEnd
 	}
 	return end.UTC().Truncate(time.Second)
 }
@@ -115,24 +115,24 @@ func CertificateSecret(vmExport *exportv1.VirtualMachineExport, end time.Time) s
 }
 
 // pod returns the exporter's Pod. It complies with the Pod security standard restricted.
-func (w *World) pod(s *source, served []byte) *corev1.Pod {
-	token, _ := TokenName(w.Export)
-	end := w.CertificateEnd()
+func (o *Observed) pod(s *source, served []byte) *corev1.Pod {
+	token, _ := TokenName(o.Export)
+	end := o.CertificateEnd()
 	pod := &corev1.Pod{
-		ObjectMeta: w.meta(),
+		ObjectMeta: o.meta(),
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](grace),
 			// If virt-controller does not run, the kubelet stops the Pod when the export has expired.
-			ActiveDeadlineSeconds: ptr.To(min(max(1, int64(Expiry(w.Export).Sub(w.Now)/time.Second)), maxDeadline)),
+			ActiveDeadlineSeconds: ptr.To(min(max(1, int64(Expiry(o.Export).Sub(o.Now)/time.Second)), maxDeadline)),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser), RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
 				FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
 				SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
-			Containers: []corev1.Container{w.exporter()},
+			Containers: []corev1.Container{o.exporter()},
 			Volumes: []corev1.Volume{
-				{Name: certificateVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: CertificateSecret(w.Export, end)}}},
+				{Name: certificateVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: CertificateSecret(o.Export, end)}}},
 				{Name: tokenVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 					SecretName: token, Items: []corev1.KeyToPath{{Key: content.TokenKey, Path: content.TokenKey}},
 				}}},
@@ -142,14 +142,14 @@ func (w *World) pod(s *source, served []byte) *corev1.Pod {
 			},
 		},
 	}
-	pod.Labels[ServiceLabel] = w.labelValue()
+	pod.Labels[ServiceLabel] = o.labelValue()
 	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served), end.Format(time.RFC3339)
-	pod.Annotations[ImageAnnotation] = strconv.FormatBool(w.hasImage(s))
+	pod.Annotations[ImageAnnotation] = strconv.FormatBool(o.hasImage(s))
 	if s.backup != nil {
 		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{
 			Name: "agent", Protocol: corev1.ProtocolTCP, ContainerPort: content.AgentPort,
 		})
-		pod.Spec.Affinity = nearGuest(w.Guest)
+		pod.Spec.Affinity = nearGuest(o.Guest)
 	}
 	for i := range s.volumes {
 		mount(&pod.Spec, fmt.Sprintf("volume-%d", i), &s.volumes[i])
@@ -171,15 +171,15 @@ func nearGuest(guest *v1.VirtualMachineInstance) *corev1.Affinity {
 	}}}}
 }
 
-func (w *World) exporter() corev1.Container {
+func (o *Observed) exporter() corev1.Container {
 	return corev1.Container{
-		Name: Container, Image: w.Config.Image, ImagePullPolicy: w.Config.PullPolicy,
-		Args:  []string{"--v", strconv.FormatUint(uint64(w.Config.Verbosity), 10)},
+		Name: Container, Image: o.Config.Image, ImagePullPolicy: o.Config.PullPolicy,
+		Args:  []string{"--v", strconv.FormatUint(uint64(o.Config.Verbosity), 10)},
 		Ports: []corev1.ContainerPort{{Name: "export", Protocol: corev1.ProtocolTCP, ContainerPort: content.Port}},
 		Env: []corev1.EnvVar{{Name: memorylimit.Env, ValueFrom: &corev1.EnvVarSource{
 			ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: Container, Resource: "limits.memory"},
 		}}},
-		Resources: w.resources(),
+		Resources: o.resources(),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
@@ -200,13 +200,13 @@ func (w *World) exporter() corev1.Container {
 
 // resources returns the exporter's requests and limits: KubeVirt's values, unless the configuration has others. The page cache of the files
 // also counts as memory, but the kernel reclaims it.
-func (w *World) resources() corev1.ResourceRequirements {
+func (o *Observed) resources() corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
 		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
 	}
-	override(out.Requests, w.Config.Resources.Requests)
-	override(out.Limits, w.Config.Resources.Limits)
+	override(out.Requests, o.Config.Resources.Requests)
+	override(out.Limits, o.Config.Resources.Limits)
 	for name, limit := range out.Limits {
 		// A limit that is lower than the default request lowers that.
 		if request, requested := out.Requests[name]; requested && request.Cmp(limit) > 0 {

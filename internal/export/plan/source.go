@@ -64,29 +64,29 @@ func (s *source) wait(reason, format string, args ...any) {
 }
 
 // source returns what is exported.
-func (w *World) source() source {
-	switch SourceKind(w.Export) {
+func (o *Observed) source() source {
+	switch SourceKind(o.Export) {
 	case KindClaim:
-		return w.claimSource()
+		return o.claimSource()
 	case KindVM:
-		return w.vmSource()
+		return o.vmSource()
 	case KindSnapshot:
-		return w.snapshotSource()
+		return o.snapshotSource()
 	case KindBackup:
-		return w.backupSource()
+		return o.backupSource()
 	default:
 		s := source{watched: true}
 		s.wait(export.InitializingReason, "sources of the kind %s are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
-			w.Export.Spec.Source.Kind)
+			o.Export.Spec.Source.Kind)
 		return s
 	}
 }
 
 // Contested returns the names of the claims that other Pods must not use during the export. There are none if the source cannot be exported
 // for another reason, or if the claims are created for the export.
-func (w *World) Contested() []string {
-	s := w.source()
-	if s.obstacle != nil || SourceKind(w.Export) == KindSnapshot {
+func (o *Observed) Contested() []string {
+	s := o.source()
+	if s.obstacle != nil || SourceKind(o.Export) == KindSnapshot {
 		return nil
 	}
 	names := make([]string, 0, len(s.volumes))
@@ -96,67 +96,67 @@ func (w *World) Contested() []string {
 	return names
 }
 
-func (w *World) claimSource() source {
-	s, name := source{}, w.Export.Spec.Source.Name
-	claim := w.Claims[name]
-	s.condition = w.bound(name)
+func (o *Observed) claimSource() source {
+	s, name := source{}, o.Export.Spec.Source.Name
+	claim := o.Claims[name]
+	s.condition = o.bound(name)
 	if claim == nil {
 		s.wait(export.InitializingReason, "")
 		s.watched = true
 		return s
 	}
 	s.volumes = []volume{newVolume(claim, isDisk(claim))}
-	problem, unfilled := w.Unfilled[name]
+	problem, unfilled := o.Unfilled[name]
 	switch {
 	case unfilled:
 		s.wait(export.PVCPendingReason, "PersistentVolumeClaim %s/%s is not populated%s", claim.Namespace, name, because(problem))
-	case w.Used[name]:
+	case o.Used[name]:
 		s.wait(export.InUseReason, "PersistentVolumeClaim %s/%s is in use", claim.Namespace, name)
 	}
 	return s
 }
 
 // bound returns the condition PVCReady of claims.
-func (w *World) bound(names ...string) *exportv1.Condition {
+func (o *Observed) bound(names ...string) *exportv1.Condition {
 	pending := ""
 	for _, name := range names {
-		claim := w.Claims[name]
+		claim := o.Claims[name]
 		switch {
 		case claim == nil:
 			return condition(exportv1.ConditionPVC, corev1.ConditionFalse, export.PVCNotFoundReason,
-				fmt.Sprintf("PersistentVolumeClaim %s/%s not found", w.Export.Namespace, name))
+				fmt.Sprintf("PersistentVolumeClaim %s/%s not found", o.Export.Namespace, name))
 		case claim.Status.Phase != corev1.ClaimBound && pending == "":
 			pending = name
 		}
 	}
 	if pending != "" {
 		return condition(exportv1.ConditionPVC, corev1.ConditionFalse, export.PVCPendingReason,
-			fmt.Sprintf("PersistentVolumeClaim %s/%s is not bound", w.Export.Namespace, pending))
+			fmt.Sprintf("PersistentVolumeClaim %s/%s is not bound", o.Export.Namespace, pending))
 	}
 	return condition(exportv1.ConditionPVC, corev1.ConditionTrue, export.PVCBoundReason, "")
 }
 
-func (w *World) vmSource() source {
-	namespace, name := w.Export.Namespace, w.Export.Spec.Source.Name
-	s := source{vm: w.VM, vmName: &name}
-	if w.VM == nil {
+func (o *Observed) vmSource() source {
+	namespace, name := o.Export.Namespace, o.Export.Spec.Source.Name
+	s := source{vm: o.VM, vmName: &name}
+	if o.VM == nil {
 		s.wait(export.VMNotFoundReason, "Virtual Machine %s/%s not found", namespace, name)
 		s.empty, s.watched = true, true
 		return s
 	}
 	names, unfilled, problem, used := []string{}, false, "", ""
-	for _, v := range capture.Volumes(w.VM, capture.Storage{Claims: w.Claims, State: w.State}) {
+	for _, v := range capture.Volumes(o.VM, capture.Storage{Claims: o.Claims, State: o.State}) {
 		if v.ClaimName == "" || contains(s.volumes, v.ClaimName) {
 			continue
 		}
 		names = append(names, v.ClaimName)
-		todo, isUnfilled := w.Unfilled[v.ClaimName]
+		todo, isUnfilled := o.Unfilled[v.ClaimName]
 		if v.Claim == nil || isUnfilled {
 			unfilled, problem = true, cmp.Or(problem, todo) // A volume is never omitted silently.
 			continue
 		}
-		s.volumes = append(s.volumes, newVolume(v.Claim, isDisk(v.Claim) || hasDisk(w.VM, v.Name)))
-		if w.Used[v.ClaimName] && used == "" {
+		s.volumes = append(s.volumes, newVolume(v.Claim, isDisk(v.Claim) || hasDisk(o.VM, v.Name)))
+		if o.Used[v.ClaimName] && used == "" {
 			used = v.ClaimName
 		}
 	}
@@ -167,12 +167,12 @@ func (w *World) vmSource() source {
 		return s
 	case unfilled:
 		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated%s", namespace, name, because(problem))
-	case w.Running:
+	case o.Running:
 		s.wait(export.InUseReason, "Virtual Machine %s/%s is running", namespace, name)
 	case used != "":
 		s.wait(export.InUseReason, "PersistentVolumeClaim %s/%s is in use", namespace, used)
 	}
-	s.condition = w.bound(names...)
+	s.condition = o.bound(names...)
 	return s
 }
 
@@ -221,40 +221,40 @@ func newVolume(claim *corev1.PersistentVolumeClaim, disk bool) volume {
 	return volume{content.Volume{Name: claim.Name, Block: vmistatus.IsBlockClaim(claim), Disk: disk}, claim}
 }
 
-func (w *World) snapshotSource() source {
-	namespace, name := w.Export.Namespace, w.Export.Spec.Source.Name
+func (o *Observed) snapshotSource() source {
+	namespace, name := o.Export.Namespace, o.Export.Spec.Source.Name
 	s := source{}
 	created := func(status corev1.ConditionStatus, reason, message string) {
 		s.condition = condition(exportv1.ConditionVolumesCreated, status, reason, message)
 	}
 	none := fmt.Sprintf("VirtualMachineSnapshot %s/%s does not contain any volume snapshots", namespace, name)
-	if w.Snapshot == nil {
+	if o.Snapshot == nil {
 		s.wait(export.VMSnapshotNotFoundReason, "VirtualMachineSnapshot %s/%s not found", namespace, name)
 		s.empty, s.watched = true, true
 		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
 		return s
 	}
-	s.vmName = ptr.To(w.Snapshot.Spec.Source.Name)
-	ready := w.Snapshot.Status != nil && ptr.Deref(w.Snapshot.Status.ReadyToUse, false)
-	if !ready || w.Content == nil {
+	s.vmName = ptr.To(o.Snapshot.Spec.Source.Name)
+	ready := o.Snapshot.Status != nil && ptr.Deref(o.Snapshot.Status.ReadyToUse, false)
+	if !ready || o.Content == nil {
 		text := fmt.Sprintf("VirtualMachineSnapshot %s/%s is not ready", namespace, name)
 		s.wait(export.NotAllPVCsCreatedReason, "%s", text)
 		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
 		return s
 	}
-	if len(w.Content.Spec.VolumeBackups) == 0 {
+	if len(o.Content.Spec.VolumeBackups) == 0 {
 		s.wait(export.InitializingReason, "%s", none)
 		created(corev1.ConditionFalse, export.VMSnapshotNoVolumesReason, none)
 		s.empty, s.watched = true, true
 		return s
 	}
-	if text := capture.TooManyVolumes(w.Content); text != "" {
+	if text := capture.TooManyVolumes(o.Content); text != "" {
 		s.wait(export.NotAllPVCsCreatedReason, "%s", text)
 		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
 		return s
 	}
-	s.vm = w.Stored
-	bound, problem := w.restoreVolumes(&s)
+	s.vm = o.Stored
+	bound, problem := o.restoreVolumes(&s)
 	switch {
 	case problem != "":
 		s.volumes, s.missing = nil, nil
@@ -273,31 +273,31 @@ func (w *World) snapshotSource() source {
 }
 
 // restoreVolumes adds the claims that are created from a snapshot, and reports whether all are bound, or why one cannot be created.
-func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
+func (o *Observed) restoreVolumes(s *source) (bound bool, problem string) {
 	bound = true
-	for i := range w.Content.Spec.VolumeBackups {
-		backup := &w.Content.Spec.VolumeBackups[i]
+	for i := range o.Content.Spec.VolumeBackups {
+		backup := &o.Content.Spec.VolumeBackups[i]
 		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which could hide an error.
 		if len(validation.IsDNS1123Subdomain(backup.PersistentVolumeClaim.Name)) > 0 {
 			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is not a valid name of a claim",
-				w.Content.Name, short(backup.PersistentVolumeClaim.Name))
+				o.Content.Name, short(backup.PersistentVolumeClaim.Name))
 		}
-		name := shortened(w.Export.Name + "-" + backup.PersistentVolumeClaim.Name)
-		claim := w.Claims[name]
+		name := shortened(o.Export.Name + "-" + backup.PersistentVolumeClaim.Name)
+		claim := o.Claims[name]
 		switch {
 		case contains(s.volumes, backup.PersistentVolumeClaim.Name):
-			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s", w.Content.Name, backup.PersistentVolumeClaim.Name)
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s", o.Content.Name, backup.PersistentVolumeClaim.Name)
 		case claim == nil:
-			if claim, problem = w.restored(backup, name); problem != "" {
+			if claim, problem = o.restored(backup, name); problem != "" {
 				return false, problem
 			}
 			s.missing = append(s.missing, claim)
-		case !metav1.IsControlledBy(claim, w.Export):
+		case !metav1.IsControlledBy(claim, o.Export):
 			return false, fmt.Sprintf("PersistentVolumeClaim %s/%s exists and does not belong to the export: delete or rename one of them", claim.Namespace, claim.Name)
 		default:
 			bound = bound && claim.Status.Phase == corev1.ClaimBound
 		}
-		disk := isDisk(claim) || w.Stored != nil && hasDisk(w.Stored, backup.VolumeName)
+		disk := isDisk(claim) || o.Stored != nil && hasDisk(o.Stored, backup.VolumeName)
 		v := newVolume(claim, disk)
 		v.Claim = backup.PersistentVolumeClaim.Name
 		s.volumes = append(s.volumes, v)
@@ -307,15 +307,15 @@ func (w *World) restoreVolumes(s *source) (bound bool, problem string) {
 
 // restored returns a claim that is created from the snapshot of a volume. Users may write contents, and virt-controller has more
 // permissions than they have, so the claim can only be created from a VolumeSnapshot of its namespace.
-func (w *World) restored(backup *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
-	taken := w.VolumeSnapshots[ptr.Deref(backup.VolumeSnapshotName, "")]
+func (o *Observed) restored(backup *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
+	taken := o.VolumeSnapshots[ptr.Deref(backup.VolumeSnapshotName, "")]
 	if taken == nil {
-		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", w.Export.Namespace, ptr.Deref(backup.VolumeSnapshotName, ""), backup.VolumeName)
+		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", o.Export.Namespace, ptr.Deref(backup.VolumeSnapshotName, ""), backup.VolumeName)
 	}
 	old := &backup.PersistentVolumeClaim
 	claim = &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.Export.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{ownerRef(w.Export)},
+			Namespace: o.Export.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{ownerRef(o.Export)},
 		},
 		Spec: capture.ClaimSpec(&old.Spec, taken),
 	}

@@ -59,42 +59,42 @@ type Step struct {
 }
 
 // Next returns what to do for an export now.
-func Next(w *World) (*Step, error) {
-	expiry := Expiry(w.Export)
-	if w.isPulled() {
-		expiry = backupplan.Expiry(w.Backup)
-	} else if !w.Now.Before(expiry) {
+func Next(o *Observed) (*Step, error) {
+	expiry := Expiry(o.Export)
+	if o.isPulled() {
+		expiry = backupplan.Expiry(o.Backup)
+	} else if !o.Now.Before(expiry) {
 		return &Step{Expired: true}, nil
 	}
-	step, s := &Step{}, w.source()
+	step, s := &Step{}, o.source()
 	if s.ends {
-		w.endPull(step, &s)
-		step.Status = w.status(&s, *s.obstacle)
+		o.endPull(step, &s)
+		step.Status = o.status(&s, *s.obstacle)
 		return step, nil
 	}
 	// Whether the Pod has ended by itself or is being deleted, its last status has what clients have read.
-	if s.pulled && w.Pod != nil && w.ownsPod() {
-		w.takeReport(&s)
+	if s.pulled && o.Pod != nil && o.ownsPod() {
+		o.takeReport(&s)
 	}
-	step.requeue(expiry.Sub(w.Now))
-	_, isOurs := TokenName(w.Export)
-	step.Token = isOurs && (w.Export.Status == nil || w.Export.Status.TokenSecretRef == nil || w.waitsLong())
-	ready := w.ready(step, &s)
-	served, problem, err := w.content(&s)
+	step.requeue(expiry.Sub(o.Now))
+	_, generated := TokenName(o.Export)
+	step.Token = generated && (o.Export.Status == nil || o.Export.Status.TokenSecretRef == nil || o.waitsLong())
+	ready := o.ready(step, &s)
+	served, problem, err := o.content(&s)
 	if err != nil {
 		return nil, err
 	}
-	if foreign := w.planService(step); foreign != nil {
+	if foreign := o.planService(step); foreign != nil {
 		ready = foreign
 	}
 	step.Claims = s.missing
 	if ready == nil {
-		ready = w.planPod(step, &s, served)
+		ready = o.planPod(step, &s, served)
 	}
 	if problem != "" && ready.Status == corev1.ConditionTrue {
 		ready.Message = "There are no manifests. " + problem
 	}
-	step.Status = w.status(&s, *ready)
+	step.Status = o.status(&s, *ready)
 	return step, nil
 }
 
@@ -106,106 +106,106 @@ func (s *Step) requeue(after time.Duration) {
 
 // pollWhile requeues the export, because the cause of its condition Ready may not be watched. The delay is the time for which the condition
 // has had its reason, so that it doubles each time.
-func (w *World) pollWhile(step *Step, ready *exportv1.Condition) *exportv1.Condition {
-	step.requeue(min(max(w.age(ready), poll), maxPoll))
+func (o *Observed) pollWhile(step *Step, ready *exportv1.Condition) *exportv1.Condition {
+	step.requeue(min(max(o.age(ready), poll), maxPoll))
 	return ready
 }
 
 // age returns how long the condition Ready has had its reason.
-func (w *World) age(ready *exportv1.Condition) time.Duration {
-	if w.Export.Status == nil {
+func (o *Observed) age(ready *exportv1.Condition) time.Duration {
+	if o.Export.Status == nil {
 		return 0
 	}
-	known := conditions.Find(w.Export.Status.Conditions, ready.Type)
+	known := conditions.Find(o.Export.Status.Conditions, ready.Type)
 	if known == nil || known.Status != ready.Status || known.Reason != ready.Reason {
 		return 0
 	}
-	return w.Now.Sub(known.LastTransitionTime.Time)
+	return o.Now.Sub(known.LastTransitionTime.Time)
 }
 
 // ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of an export whose source is in use, but not
 // that of a backup.
-func (w *World) ready(step *Step, s *source) *exportv1.Condition {
+func (o *Observed) ready(step *Step, s *source) *exportv1.Condition {
 	pending := func(reason, message string) *exportv1.Condition {
-		return w.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message))
+		return o.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message))
 	}
 	switch {
 	case s.obstacle != nil:
 		// What virt-controller does not know about a backup may be only what its cache lacks. Clients may be reading it, and what they have read
 		// would be lost with the Pod, which ends with the backup.
-		if w.Pod != nil && w.Pod.DeletionTimestamp == nil && w.ownsPod() && !s.pulled {
+		if o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.ownsPod() && !s.pulled {
 			step.Delete, step.Paused = true, s.obstacle.Reason == export.InUseReason
 		}
 		if s.watched {
 			return s.obstacle
 		}
-		return w.pollWhile(step, s.obstacle)
-	case w.Config.Image == "":
+		return o.pollWhile(step, s.obstacle)
+	case o.Config.Image == "":
 		return pending(export.PodPendingReason, "The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE")
-	case w.Config.CA == "":
+	case o.Config.CA == "":
 		return pending(export.PodPendingReason, "There is no authority for the certificates of exporters yet")
 	default:
 		return nil
 	}
 }
 
-func (w *World) ownsPod() bool { return metav1.IsControlledBy(w.Pod, w.Export) }
+func (o *Observed) ownsPod() bool { return metav1.IsControlledBy(o.Pod, o.Export) }
 
 // waitsLong reports whether the Pod has not started for some time. The Secret with the token may then be missing, because it belonged to an
 // earlier export of the same name and was deleted with it.
-func (w *World) waitsLong() bool {
-	return w.Pod != nil && w.Pod.Status.Phase == corev1.PodPending && w.Now.Sub(w.Pod.CreationTimestamp.Time) >= restart
+func (o *Observed) waitsLong() bool {
+	return o.Pod != nil && o.Pod.Status.Phase == corev1.PodPending && o.Now.Sub(o.Pod.CreationTimestamp.Time) >= restart
 }
 
 // planService creates the Service. It returns the condition Ready if another Service has its name.
-func (w *World) planService(step *Step) *exportv1.Condition {
+func (o *Observed) planService(step *Step) *exportv1.Condition {
 	switch {
-	case w.Service == nil:
-		step.Service = w.service()
-	case !metav1.IsControlledBy(w.Service, w.Export):
-		return w.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, export.InitializingReason,
-			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them", w.Service.Namespace, w.Service.Name)))
+	case o.Service == nil:
+		step.Service = o.service()
+	case !metav1.IsControlledBy(o.Service, o.Export):
+		return o.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, export.InitializingReason,
+			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them", o.Service.Namespace, o.Service.Name)))
 	}
 	return nil
 }
 
 // planPod creates, replaces or updates the Pod, and returns the condition Ready.
-func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Condition {
+func (o *Observed) planPod(step *Step, s *source, served []byte) *exportv1.Condition {
 	waiting := func(message string) *exportv1.Condition {
 		return condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, message)
 	}
 	switch {
-	case w.Pod == nil:
-		step.Pod, step.CertificateEnd = w.pod(s, served), w.CertificateEnd()
-		step.Certificate = CertificateSecret(w.Export, step.CertificateEnd)
+	case o.Pod == nil:
+		step.Pod, step.CertificateEnd = o.pod(s, served), o.CertificateEnd()
+		step.Certificate = CertificateSecret(o.Export, step.CertificateEnd)
 		return waiting(podProblem(step.Pod))
-	case !w.ownsPod():
-		return w.pollWhile(step, waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", w.Pod.Namespace, w.Pod.Name)))
-	case w.Pod.DeletionTimestamp != nil:
+	case !o.ownsPod():
+		return o.pollWhile(step, waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", o.Pod.Namespace, o.Pod.Name)))
+	case o.Pod.DeletionTimestamp != nil:
 		return waiting("The former Pod of the exporter terminates")
-	case podstate.Terminal(w.Pod):
-		return w.ended(step)
-	case w.renews(step), w.hasOtherVolumes(s), w.lacksImage(s):
-		w.replace(step, s)
+	case podstate.Terminal(o.Pod):
+		return o.ended(step)
+	case o.renews(step), o.hasOtherVolumes(s), o.lacksImage(s):
+		o.replace(step, s)
 		return waiting("The exporter's Pod is replaced")
 	}
 	// An exporter reads at its start whether to compute digests, and thus gets no content without them before it is ready.
-	if w.Pod.Annotations[ContentAnnotation] != string(served) && (w.hasImage(s) || !w.madeForImage() || podstate.Ready(w.Pod)) {
+	if o.Pod.Annotations[ContentAnnotation] != string(served) && (o.hasImage(s) || !o.madeForImage() || podstate.Ready(o.Pod)) {
 		step.Content = string(served)
 	}
-	if w.Pod.Status.Phase != corev1.PodRunning || !podstate.Ready(w.Pod) {
+	if o.Pod.Status.Phase != corev1.PodRunning || !podstate.Ready(o.Pod) {
 		// Only the Secret with the token is not watched, and may have to be created again.
-		problem := waiting(podProblem(w.Pod))
-		if w.Pod.Status.Phase != corev1.PodPending {
+		problem := waiting(podProblem(o.Pod))
+		if o.Pod.Status.Phase != corev1.PodPending {
 			problem.Reason = export.UnknownReason
 		}
-		if w.Pod.Status.Phase == corev1.PodRunning && s.backup != nil {
-			problem.Message = "The exporter waits for a connection of the agent on node " + w.Guest.Status.NodeName
+		if o.Pod.Status.Phase == corev1.PodRunning && s.backup != nil {
+			problem.Message = "The exporter waits for a connection of the agent on node " + o.Guest.Status.NodeName
 		}
-		if w.Pod.Status.Phase == corev1.PodRunning && w.hasImage(s) {
+		if o.Pod.Status.Phase == corev1.PodRunning && o.hasImage(s) {
 			problem.Message = "The exporter reads the disks, because an OCI image begins with their digests. The log of its Pod has the progress"
 		}
-		step.requeue(min(max(w.age(problem), restart), maxPoll))
+		step.requeue(min(max(o.age(problem), restart), maxPoll))
 		return problem
 	}
 	step.requeue(pollReady)
@@ -213,52 +213,52 @@ func (w *World) planPod(step *Step, s *source, served []byte) *exportv1.Conditio
 }
 
 // replace ends the Pod, so that another one replaces it. That of a backup is not deleted before it has reported what clients have read.
-func (w *World) replace(step *Step, s *source) {
+func (o *Observed) replace(step *Step, s *source) {
 	switch {
-	case !s.pulled || w.Pod.Status.Phase == corev1.PodPending:
+	case !s.pulled || o.Pod.Status.Phase == corev1.PodPending:
 		step.Delete = true
-	case !w.stops():
+	case !o.stops():
 		step.Stop = true
 	}
 }
 
-// stops reports whether the kubelet has been told to end the Pod.
-func (w *World) stops() bool {
-	return w.Pod.Spec.ActiveDeadlineSeconds != nil && *w.Pod.Spec.ActiveDeadlineSeconds <= StopDeadline
+// stops reports whether the kubelet was requested to stop the Pod.
+func (o *Observed) stops() bool {
+	return o.Pod.Spec.ActiveDeadlineSeconds != nil && *o.Pod.Spec.ActiveDeadlineSeconds <= StopDeadline
 }
 
 // ended deletes a Pod some time after it has ended. As in KubeVirt, the reason is Unknown for a Pod that has failed.
-func (w *World) ended(step *Step) *exportv1.Condition {
-	if wait := finished(w.Pod).Add(restart).Sub(w.Now); wait > 0 {
+func (o *Observed) ended(step *Step) *exportv1.Condition {
+	if wait := finished(o.Pod).Add(restart).Sub(o.Now); wait > 0 {
 		step.requeue(wait)
 	} else {
 		step.Delete, step.Ended = true, true
 	}
 	reason := export.UnknownReason
-	if w.Pod.Status.Phase == corev1.PodSucceeded {
+	if o.Pod.Status.Phase == corev1.PodSucceeded {
 		reason = export.PodCompletedReason
 	}
-	return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, "The exporter's Pod has ended"+podEnd(w.Pod))
+	return condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, "The exporter's Pod has ended"+podEnd(o.Pod))
 }
 
 // renews reports whether the Pod has to be replaced because its certificate expires before the export, and soon.
-func (w *World) renews(step *Step) bool {
-	end, err := time.Parse(time.RFC3339, w.Pod.Annotations[CertificateEndAnnotation])
-	if err != nil || end.After(Expiry(w.Export)) {
+func (o *Observed) renews(step *Step) bool {
+	end, err := time.Parse(time.RFC3339, o.Pod.Annotations[CertificateEndAnnotation])
+	if err != nil || end.After(Expiry(o.Export)) {
 		return false
 	}
-	wait := end.Add(-renewal).Sub(w.Now)
+	wait := end.Add(-renewal).Sub(o.Now)
 	if wait > 0 {
 		step.requeue(wait)
 		return false
 	}
-	return w.CertificateEnd().After(end)
+	return o.CertificateEnd().After(end)
 }
 
 // hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format: the VM has changed.
-func (w *World) hasOtherVolumes(s *source) bool {
+func (o *Observed) hasOtherVolumes(s *source) bool {
 	// A running exporter can get new content, but no other volumes. Content that cannot be read is replaced.
-	if served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation])); err == nil {
+	if served, err := content.Parse([]byte(o.Pod.Annotations[ContentAnnotation])); err == nil {
 		for i := range s.volumes {
 			if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
 				return true
@@ -269,8 +269,8 @@ func (w *World) hasOtherVolumes(s *source) bool {
 		}
 	}
 	mounted := map[string]bool{}
-	for i := range w.Pod.Spec.Volumes {
-		if claim := w.Pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+	for i := range o.Pod.Spec.Volumes {
+		if claim := o.Pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
 			mounted[claim.ClaimName] = true
 		}
 	}
@@ -282,12 +282,13 @@ func (w *World) hasOtherVolumes(s *source) bool {
 	return len(mounted) != len(s.volumes)
 }
 
-// lacksImage reports whether the Pod was created before the export became an OCI image. An exporter computes digests when it starts. What
-// it serves now does not tell: the image is taken from it while there is no manifest of the VM, and returned later without a new Pod.
-func (w *World) lacksImage(s *source) bool { return w.hasImage(s) && !w.madeForImage() }
+// lacksImage reports whether the Pod was created before the export became an OCI image. An exporter computes digests
+// when it starts. What it serves now does not show that: the image is taken from it while there is no manifest of the
+// VM, and returned later without a new Pod.
+func (o *Observed) lacksImage(s *source) bool { return o.hasImage(s) && !o.madeForImage() }
 
 // madeForImage reports whether the exporter computes the digests of an OCI image when it starts.
-func (w *World) madeForImage() bool { return w.Pod.Annotations[ImageAnnotation] == "true" }
+func (o *Observed) madeForImage() bool { return o.Pod.Annotations[ImageAnnotation] == "true" }
 
 // maxText is how many characters of a Pod's status or of an error are used. A part of a Pod's status is written by the exporter.
 const maxText = 512

@@ -9,13 +9,13 @@
 // actually runs.
 package protocol
 
-// Pod is the state of a launcher Pod. A Pod that has ended never runs again.
-type Pod uint8
+// PodFate is what became of a launcher Pod. A Pod that has ended never runs again.
+type PodFate uint8
 
-// The states of a Pod.
+// The fates of a Pod.
 const (
 	// PodAlive: it may run, even if its node is unreachable.
-	PodAlive Pod = iota
+	PodAlive PodFate = iota
 	// PodMigrated: it has ended, and its launcher reported that the guest was migrated.
 	PodMigrated
 	// PodEnded: it has ended for another reason.
@@ -27,8 +27,8 @@ const (
 // ControllerView is what virt-controller observes. All of it may be stale.
 type ControllerView struct {
 	Record    Record
-	SourcePod Pod
-	TargetPod Pod
+	SourcePod PodFate
+	TargetPod PodFate
 }
 
 // DecideController returns the next actions of virt-controller for a migration whose target Pod was assigned to an agent.

@@ -46,8 +46,8 @@ type world struct {
 	// message reports whether a release is in flight, and released whether the process of the target's agent has received it.
 	message, released bool
 
-	sourcePod, targetPod           Pod
-	sourcePodSeen, targetPodSeen   Pod
+	sourcePod, targetPod           PodFate
+	sourcePodSeen, targetPodSeen   PodFate
 	deleteSource, deleteTarget     bool
 	sourceNodeDead, targetNodeDead bool
 	// lost reports whether a fatal fault occurred: the loss of a guest, a node, or a launcher's termination message.
@@ -421,7 +421,7 @@ func kubeletsWork(w world) []step {
 	return append(out, podsVanish(w)...)
 }
 
-func endedUnlessGone(p Pod) Pod {
+func endedUnlessGone(p PodFate) PodFate {
 	if p == PodAlive {
 		return PodEnded
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// World contains what the result depends on besides the guests. Fields that are nil are not checked.
-type World struct {
+// Observed contains what the result depends on besides the guests. Fields that are nil are not checked.
+type Observed struct {
 	// Pods configures launcher Pods. Their image does not matter.
 	Pods podspec.Config
 	// Eviction is the eviction strategy of VMIs that have none.
@@ -106,11 +106,11 @@ type Finding struct {
 }
 
 // Check returns the findings about the guests that run, ordered by name.
-func Check(w World, guests []Guest) []Finding {
+func Check(o Observed, guests []Guest) []Finding {
 	findings := make([]Finding, 0, len(guests))
 	for _, g := range guests {
 		if g.VMI.Status.Phase == v1.Running && g.VMI.DeletionTimestamp == nil {
-			findings = append(findings, check(&w, g))
+			findings = append(findings, check(&o, g))
 		}
 	}
 	slices.SortFunc(findings, func(a, b Finding) int {
@@ -124,27 +124,27 @@ func Stuck(findings []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Migratable })
 }
 
-func check(w *World, g Guest) Finding {
+func check(o *Observed, g Guest) Finding {
 	vmi := g.VMI
 	f := Finding{
 		Namespace: vmi.Namespace, Name: vmi.Name, Node: vmi.Status.NodeName,
-		LauncherImage: vmi.Status.LauncherContainerImageVersion, EvictionStrategy: eviction.StrategyOf(vmi, w.Eviction),
+		LauncherImage: vmi.Status.LauncherContainerImageVersion, EvictionStrategy: eviction.StrategyOf(vmi, o.Eviction),
 	}
 	_, f.Outdated = vmi.Labels[v1.OutdatedLauncherImageLabel]
 	if p := checkAgent(vmi); p != nil {
 		f.Problems = append(f.Problems, *p)
 	}
-	pod, p := target(w, g)
+	pod, p := target(o, g)
 	if p != nil {
 		f.Problems = append(f.Problems, *p)
 	} else {
-		if p := checkNodes(w, vmi, pod); p != nil {
+		if p := checkNodes(o, vmi, pod); p != nil {
 			f.Problems = append(f.Problems, *p)
 		}
-		f.Problems = append(f.Problems, checkQuotas(w, pod)...)
+		f.Problems = append(f.Problems, checkQuotas(o, pod)...)
 	}
 	f.Migratable = len(f.Problems) == 0
-	f.OnUpgrade, f.Note = fate(w, g, f.Migratable)
+	f.OnUpgrade, f.Note = fate(o, g, f.Migratable)
 	return f
 }
 
@@ -162,13 +162,13 @@ func checkAgent(vmi *v1.VirtualMachineInstance) *Problem {
 }
 
 // target returns the target's Pod of a migration. Its claims and networks are not checked.
-func target(w *World, g Guest) (*corev1.Pod, *Problem) {
-	config := w.Pods
+func target(o *Observed, g Guest) (*corev1.Pod, *Problem) {
+	config := o.Pods
 	config.LauncherImage, config.StateClaim = "launcher", "state"
 	target := podspec.Target{}
 	if !config.UseEmulation && g.Pod != nil {
-		for i := range w.Nodes {
-			if node := &w.Nodes[i]; node.Name == g.VMI.Status.NodeName {
+		for i := range o.Nodes {
+			if node := &o.Nodes[i]; node.Name == g.VMI.Status.NodeName {
 				var err error
 				if target.CPU, err = podspec.TargetCPUSelector(g.VMI, node.Name, node.Labels, g.Pod.Spec.NodeSelector); err != nil {
 					return nil, &Problem{Reason: ReasonCPU, Message: err.Error()}
@@ -184,8 +184,8 @@ func target(w *World, g Guest) (*corev1.Pod, *Problem) {
 }
 
 // fate returns what happens to a guest according to workloadUpdateStrategy, and a remark about its evictions.
-func fate(w *World, g Guest, migratable bool) (Fate, string) {
-	strategy := eviction.StrategyOf(g.VMI, w.Eviction)
+func fate(o *Observed, g Guest, migratable bool) (Fate, string) {
+	strategy := eviction.StrategyOf(g.VMI, o.Eviction)
 	note := ""
 	switch {
 	case !migratable && strategy == v1.EvictionStrategyLiveMigrate:
@@ -193,16 +193,16 @@ func fate(w *World, g Guest, migratable bool) (Fate, string) {
 	case !eviction.Migrates(strategy) && strategy != v1.EvictionStrategyExternal:
 		note = "a drain of its node shuts it down"
 	}
-	if migratable && slices.Contains(w.Methods, v1.WorkloadUpdateMethodLiveMigrate) {
+	if migratable && slices.Contains(o.Methods, v1.WorkloadUpdateMethodLiveMigrate) {
 		return Migrates, note
 	}
-	if !slices.Contains(w.Methods, v1.WorkloadUpdateMethodEvict) || g.Pod == nil {
+	if !slices.Contains(o.Methods, v1.WorkloadUpdateMethodEvict) || g.Pod == nil {
 		return Stays, note
 	}
-	if budget := blockingBudget(w.Budgets, g.Pod); budget != "" {
+	if budget := blockingBudget(o.Budgets, g.Pod); budget != "" {
 		return Stays, fmt.Sprintf("PodDisruptionBudget %s allows no eviction now", budget)
 	}
-	switch decision := eviction.Decide(eviction.Facts{Pod: g.Pod, VMI: g.VMI, Default: w.Eviction, LiveMigration: true}); {
+	switch decision := eviction.Decide(eviction.Facts{Pod: g.Pod, VMI: g.VMI, Default: o.Eviction, LiveMigration: true}); {
 	case decision.Allowed:
 		return ShutsDown, note
 	case decision.Mark && migratable:

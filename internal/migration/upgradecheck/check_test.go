@@ -20,7 +20,7 @@ import (
 
 // scene is a guest on node-1 that can migrate to node-2.
 type scene struct {
-	w World
+	w Observed
 	g Guest
 }
 
@@ -31,7 +31,7 @@ func makeScene() *scene {
 		vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.LauncherContainerImageVersion = v1.Running, "node-1", "launcher:v1"
 	}).Condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "").Obj()
 	return &scene{
-		w: World{
+		w: Observed{
 			Pods: podspec.Config{DefaultArchitecture: "amd64"}, Eviction: v1.EvictionStrategyLiveMigrate,
 			Methods: []v1.WorkloadUpdateMethod{v1.WorkloadUpdateMethodLiveMigrate, v1.WorkloadUpdateMethodEvict},
 			Nodes:   []corev1.Node{node("node-1"), node("node-2")},

@@ -31,15 +31,15 @@ type filter struct {
 
 // checkNodes returns why the target's Pod fits on no other node, or nil. It stops at the first node that fits, which makes it fast for many
 // guests.
-func checkNodes(w *World, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *Problem {
-	if w.Nodes == nil {
+func checkNodes(o *Observed, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *Problem {
+	if o.Nodes == nil {
 		return nil
 	}
 	filters := filters(vmi, pod)
 	failed := make([][]string, len(filters))
 	furthest := 0
-	for i := range w.Nodes {
-		node := &w.Nodes[i]
+	for i := range o.Nodes {
+		node := &o.Nodes[i]
 		if node.Name == vmi.Status.NodeName {
 			continue
 		}
@@ -185,10 +185,10 @@ func listNodes(names []string) string {
 
 // checkQuotas returns the quotas that do not permit a second Pod of the guest. Quotas with scopes are skipped, because the Pod does not
 // contain everything on which they depend.
-func checkQuotas(w *World, pod *corev1.Pod) []Problem {
+func checkQuotas(o *Observed, pod *corev1.Pod) []Problem {
 	var problems []Problem
-	for i := range w.Quotas {
-		quota := &w.Quotas[i]
+	for i := range o.Quotas {
+		quota := &o.Quotas[i]
 		if quota.Namespace != pod.Namespace || len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil {
 			continue
 		}

@@ -32,9 +32,9 @@ const (
 	kindSnapshot = "VirtualMachineSnapshot"
 )
 
-// World contains the objects on which a clone depends. An object is nil only if it does not exist on the API server, or is not needed: see
-// Needs. That a stale cache does not have it is not sufficient.
-type World struct {
+// Observed contains the objects on which a clone depends. An object is nil only if it does not exist on the API server,
+// or is not needed: see Needs. That a stale cache does not have it is not sufficient.
+type Observed struct {
 	// Now is the time.
 	Now time.Time
 	// Clone is the clone.
@@ -52,12 +52,12 @@ type World struct {
 	Claims []*corev1.PersistentVolumeClaim
 }
 
-// Needs specifies the objects of a World on which the next step of a clone depends.
+// Needs specifies the objects of a Observed on which the next step of a clone depends.
 type Needs struct {
 	Source, Snapshot, Content, Restore, Target, Claims bool
 }
 
-// NeedsOf returns what the next step of a clone depends on. Everything else in a World may be nil.
+// NeedsOf returns what the next step of a clone depends on. Everything else in a Observed may be nil.
 func NeedsOf(vmClone *v1beta1.VirtualMachineClone) Needs {
 	status := &vmClone.Status
 	switch status.Phase {
@@ -118,7 +118,8 @@ type Object interface {
 	runtime.Object
 }
 
-// Step contains the next changes of a clone. They are independent of each other: they may be applied in any order, or only in part.
+// Step contains the next changes of a clone. They are independent of each other: they may be applied in any order, or
+// only in part.
 type Step struct {
 	// Create are objects to create. One that exists already is not an error.
 	Create []Object
@@ -140,24 +141,25 @@ type Event struct {
 	Reason, Note string
 }
 
-// retry is the delay after which a clone that reports an error is retried, because not everything that it waits for is watched.
+// retry is the delay after which a clone that reports an error is retried, because not everything that it waits for is
+// watched.
 const retry = 15 * time.Second
 
 // scope contains the input and the result of the phases.
 type scope struct {
-	World
+	Observed
 	step   *Step
 	status *v1beta1.VirtualMachineCloneStatus
 }
 
-func newScope(w World) *scope {
-	status := w.Clone.Status.DeepCopy()
-	return &scope{World: w, step: &Step{Status: status}, status: status}
+func newScope(o Observed) *scope {
+	status := o.Clone.Status.DeepCopy()
+	return &scope{Observed: o, step: &Step{Status: status}, status: status}
 }
 
 // Next returns the next step of a clone. Each call advances by one phase at most, so that clients observe each of them.
-func Next(w World) Step {
-	s := newScope(w)
+func Next(o Observed) Step {
+	s := newScope(o)
 	switch s.status.Phase {
 	case v1beta1.PhaseUnset:
 		s.begin()
@@ -174,8 +176,9 @@ func Next(w World) Step {
 	return *s.step
 }
 
-// isOurs reports whether an object belongs to the clone. An object of the same name that another client created is never deleted.
-func (s *scope) isOurs(object metav1.Object) bool { return metav1.IsControlledBy(object, s.Clone) }
+// isOwned reports whether an object belongs to the clone. An object of the same name that another client created is
+// never deleted.
+func (s *scope) isOwned(object metav1.Object) bool { return metav1.IsControlledBy(object, s.Clone) }
 
 // meta returns the metadata of an object that belongs to the clone and is deleted with it.
 func (s *scope) meta(name string) metav1.ObjectMeta {

@@ -48,7 +48,7 @@ func (s *scope) awaitSource() {
 func (s *scope) takeSnapshot() {
 	name := SnapshotName(s.Clone)
 	switch {
-	case s.Snapshot != nil && !s.isOurs(s.Snapshot):
+	case s.Snapshot != nil && !s.isOwned(s.Snapshot):
 		s.report(foreign("VirtualMachineSnapshot", s.Snapshot))
 		return
 	case s.Snapshot != nil: // From an earlier attempt.
@@ -108,7 +108,7 @@ func (s *scope) lacksSnapshot() bool {
 		s.awaitSource()
 	case s.Snapshot == nil:
 		s.fail(clone.SnapshotDeletedEvent, fmt.Sprintf("snapshot %s does not exist anymore", SnapshotName(s.Clone)), "")
-	case isTemporary(s.Clone) && !s.isOurs(s.Snapshot):
+	case isTemporary(s.Clone) && !s.isOwned(s.Snapshot):
 		s.report(foreign("VirtualMachineSnapshot", s.Snapshot))
 	default:
 		return false
@@ -122,7 +122,7 @@ func (s *scope) restore() {
 	case vmRestore == nil && s.status.RestoreName != nil:
 		// With a second restore, the claims of the first one would remain. KubeVirt waits forever.
 		s.fail(clone.RestoreDeletedEvent, fmt.Sprintf("restore %s does not exist anymore", *s.status.RestoreName), "")
-	case vmRestore != nil && !s.isOurs(vmRestore):
+	case vmRestore != nil && !s.isOwned(vmRestore):
 		s.report(foreign("VirtualMachineRestore", vmRestore))
 	case vmRestore != nil && s.status.RestoreName == nil: // From an earlier attempt.
 		s.restoring()
@@ -205,10 +205,10 @@ func (s *scope) cleanUp() {
 	if slices.ContainsFunc(s.Claims, IsWaiting) {
 		return
 	}
-	if vmSnapshot := s.Snapshot; isTemporary(s.Clone) && vmSnapshot != nil && s.isOurs(vmSnapshot) && vmSnapshot.DeletionTimestamp == nil {
+	if vmSnapshot := s.Snapshot; isTemporary(s.Clone) && vmSnapshot != nil && s.isOwned(vmSnapshot) && vmSnapshot.DeletionTimestamp == nil {
 		s.step.Delete = append(s.step.Delete, vmSnapshot)
 	}
-	if vmRestore := s.Restore; vmRestore != nil && s.isOurs(vmRestore) && vmRestore.DeletionTimestamp == nil {
+	if vmRestore := s.Restore; vmRestore != nil && s.isOwned(vmRestore) && vmRestore.DeletionTimestamp == nil {
 		s.step.Delete = append(s.step.Delete, vmRestore)
 	}
 	s.status.SnapshotName, s.status.RestoreName = nil, nil

@@ -94,14 +94,14 @@ func (s *scope) refuse(err error) {
 }
 
 // Failed returns the step that reports that the changes of a step could not be applied.
-func Failed(w World, step Step, err error) Step {
-	s := newScope(w)
+func Failed(o Observed, step Step, err error) Step {
+	s := newScope(o)
 	for _, object := range step.Create {
 		switch object.(type) {
 		case *snapshotv1beta1.VirtualMachineSnapshot:
-			s.report(fmt.Errorf("failed creating snapshot %s for clone %s: %w", object.GetName(), w.Clone.Name, err))
+			s.report(fmt.Errorf("failed creating snapshot %s for clone %s: %w", object.GetName(), o.Clone.Name, err))
 		case *snapshotv1beta1.VirtualMachineRestore:
-			s.refuse(fmt.Errorf("failed creating restore %s for clone %s: %w", object.GetName(), w.Clone.Name, err))
+			s.refuse(fmt.Errorf("failed creating restore %s for clone %s: %w", object.GetName(), o.Clone.Name, err))
 		}
 	}
 	if len(step.Create) == 0 {

@@ -23,9 +23,9 @@ import (
 
 const mac = "02:00:00:00:00:01"
 
-// cluster is a World whose objects change as those of an API server do, and those of the reconcilers of snapshots and restores.
+// cluster is a Observed whose objects change as those of an API server do, and those of the reconcilers of snapshots and restores.
 type cluster struct {
-	World
+	Observed
 	// deleted are the kinds of the objects that were deleted, and events the reasons of events.
 	deleted, events []string
 	// phases are those that the clone has had.
@@ -44,7 +44,7 @@ func newCluster(changes ...func(*cluster)) *cluster {
 		vm.Spec.Template.Spec.Domain.Devices.Interfaces = []v1.Interface{{Name: "default", MacAddress: mac}}
 		vm.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: true}, {Name: "image"}}
 	}).Obj()
-	c := &cluster{World: World{Now: time.Unix(1000, 0), Source: vm, Clone: &v1beta1.VirtualMachineClone{
+	c := &cluster{Observed: Observed{Now: time.Unix(1000, 0), Source: vm, Clone: &v1beta1.VirtualMachineClone{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "c1"},
 		Spec: v1beta1.VirtualMachineCloneSpec{
 			Source: &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"},
@@ -65,8 +65,8 @@ func ofSnapshot(c *cluster) {
 }
 
 // seen returns the world as the reconciler reads it.
-func (c *cluster) seen() World {
-	w, needs := c.World, NeedsOf(c.Clone)
+func (c *cluster) seen() Observed {
+	w, needs := c.Observed, NeedsOf(c.Clone)
 	if !needs.Source {
 		w.Source = nil
 	}

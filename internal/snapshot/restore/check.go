@@ -94,7 +94,7 @@ func (s *scope) checkTarget() (bool, error) {
 // isRestored reports whether the restored claim of a volume exists.
 func (s *scope) isRestored(v volume) bool {
 	live := s.Claims[v.claim]
-	return live != nil && s.isOurs(live.Annotations)
+	return live != nil && s.isFromRestore(live.Annotations)
 }
 
 func (s *scope) checkVolume(v *volume) error {
@@ -176,7 +176,7 @@ func adopt(s *scope) (bool, error) {
 	owner := metav1.NewControllerRef(s.Target, v1.VirtualMachineGroupVersionKind)
 	done := true
 	for _, claim := range s.sortedClaims() {
-		if !s.isOurs(claim.Annotations) || claim.Annotations[snapshot.RestoreOwnedByVMAnnotation] != s.Restore.Name {
+		if !s.isFromRestore(claim.Annotations) || claim.Annotations[snapshot.RestoreOwnedByVMAnnotation] != s.Restore.Name {
 			continue
 		}
 		owned := claim.DeepCopy()

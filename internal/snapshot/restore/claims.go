@@ -50,7 +50,7 @@ func restoreClaims(s *scope) (bool, error) {
 
 func (s *scope) restoreClaim(v *volume) (bool, error) {
 	live := s.Claims[v.claim]
-	if live != nil && s.isOurs(live.Annotations) && live.DeletionTimestamp == nil {
+	if live != nil && s.isFromRestore(live.Annotations) && live.DeletionTimestamp == nil {
 		return s.bound(live)
 	}
 	// While the claim is missing, the importer would create a new one for the DataVolume.

@@ -76,7 +76,7 @@ func TestInPlaceReplacesOnlyDisksOfTheVM(t *testing.T) {
 				return
 			}
 			for range 20 {
-				step := Next(c.World)
+				step := Next(c.Observed)
 				if len(step.Delete) > 0 {
 					t.Fatalf("the step deletes %v", step.Delete)
 				}
@@ -106,14 +106,14 @@ func TestInPlaceWaitsForAStorageClass(t *testing.T) {
 			}
 			for restored() < replaced {
 				one := replaced
-				c.apply(Next(c.World), func() bool { one--; return one >= 0 })
+				c.apply(Next(c.Observed), func() bool { one--; return one >= 0 })
 				c.settle()
 			}
 			modes := c.BindingModes
 			c.BindingModes = nil
 			before := len(c.Claims)
 			for range 20 {
-				step := Next(c.World)
+				step := Next(c.Observed)
 				if len(step.Delete) > 0 {
 					t.Fatalf("the step deletes %v", step.Delete)
 				}
@@ -135,7 +135,7 @@ func TestAMissingStorageClassHidesNoPermanentError(t *testing.T) {
 	toNew(c)
 	c.BindingModes, c.Restore.Spec.Patches = nil, []string{`{"op":"remove","path":"/spec/template/spec/nodeSelector"}`}
 	for range 20 {
-		c.apply(Next(c.World), all)
+		c.apply(Next(c.Observed), all)
 		c.settle()
 	}
 	if !Finished(c.Restore.Status) {

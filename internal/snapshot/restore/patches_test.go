@@ -102,7 +102,7 @@ func TestImpossiblePatchesFail(t *testing.T) {
 				if i == 10 {
 					t.Fatalf("the restore does not end: %+v", c.Restore.Status)
 				}
-				last = Next(c.World)
+				last = Next(c.Observed)
 				c.apply(last, all)
 			}
 			failure := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionFailure)
@@ -148,7 +148,7 @@ func TestPatchesAreBounded(t *testing.T) {
 			toNew(c)
 			c.Restore.Spec.Patches = tc.patches
 			for range 5 {
-				c.apply(Next(c.World), all)
+				c.apply(Next(c.Observed), all)
 			}
 			if tc.want == "" {
 				c.run(t, all)
@@ -189,7 +189,7 @@ func TestWorkOfPatchesIsBounded(t *testing.T) {
 			c.Patches = &Patches{}
 			c.Restore.Spec.Patches = []string{"[" + strings.Repeat(operation+",", maxOperations-1) + operation + "]"}
 			for range 10 {
-				c.apply(Next(c.World), all)
+				c.apply(Next(c.Observed), all)
 			}
 			failure := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionFailure)
 			if failure == nil || !strings.Contains(failure.Reason, "too many patch operations for an object of ") {
@@ -212,7 +212,7 @@ func TestPatchesAreAppliedOnce(t *testing.T) {
 	c.BindingModes = nil
 	var last Step
 	for range 10 {
-		last = Next(c.World)
+		last = Next(c.Observed)
 		c.apply(last, all)
 	}
 	if reason := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionProgressing).Reason; c.Patches.applied != 1 || !strings.Contains(reason, "StorageClass") {
@@ -220,7 +220,7 @@ func TestPatchesAreAppliedOnce(t *testing.T) {
 	}
 	c.BindingModes = modes
 	for range 3 {
-		Next(c.World)
+		Next(c.Observed)
 	}
 	c.run(t, all)
 	if c.Patches.applied != 1 || c.Target.Annotations["a"] != "b" {
@@ -239,7 +239,7 @@ func TestErrorsAreRetriedLessAndLessOften(t *testing.T) {
 	c.BindingModes = nil
 	var delays []time.Duration
 	for range 30 {
-		step := Next(c.World)
+		step := Next(c.Observed)
 		c.apply(step, all)
 		if step.RequeueAfter > 0 {
 			delays = append(delays, step.RequeueAfter)

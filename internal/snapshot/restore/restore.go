@@ -27,8 +27,9 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// World contains the objects on which a restore depends: the restore, and live objects of its namespace. They may be from a stale cache.
-type World struct {
+// Observed contains the objects on which a restore depends: the restore, and live objects of its namespace. They may be
+// from a stale cache.
+type Observed struct {
 	// Now is the time.
 	Now time.Time
 	// Restore is the restore.
@@ -57,24 +58,25 @@ type World struct {
 }
 
 // Live returns the object of which an object in Step.Update is a changed copy.
-func (w *World) Live(changed Object) Object {
+func (o *Observed) Live(changed Object) Object {
 	switch changed.(type) {
 	case *v1.VirtualMachine:
-		return w.Target
+		return o.Target
 	case *corev1.PersistentVolumeClaim:
-		return w.Claims[changed.GetName()]
+		return o.Claims[changed.GetName()]
 	case *cdi.DataVolume:
-		return w.DataVolumes[changed.GetName()]
+		return o.DataVolumes[changed.GetName()]
 	case *appsv1.ControllerRevision:
-		return w.Revisions[changed.GetName()]
+		return o.Revisions[changed.GetName()]
 	default:
 		return nil
 	}
 }
 
-// Restored reports whether the target has been restored. After that, only owners are set, objects deleted, and the target unlocked.
-func (w *World) Restored() bool {
-	return w.Target != nil && w.Target.Annotations[snapshot.LastRestoreAnnotation] == mark(w.Restore)
+// Restored reports whether the target has been restored. After that, only owners are set, objects deleted, and the
+// target unlocked.
+func (o *Observed) Restored() bool {
+	return o.Target != nil && o.Target.Annotations[snapshot.LastRestoreAnnotation] == mark(o.Restore)
 }
 
 // Object is a Kubernetes object.
@@ -83,10 +85,11 @@ type Object interface {
 	runtime.Object
 }
 
-// Step contains the next changes of a restore. They are independent of each other: they may be applied in any order, or only in part.
+// Step contains the next changes of a restore. They are independent of each other: they may be applied in any order, or
+// only in part.
 type Step struct {
-	// Check is the target as a later step creates or writes it, or nil. The changes are applied only if the API server accepts it in a dry
-	// run; see Refused. A step without changes has none.
+	// Check is the target as a later step creates or writes it, or nil. The changes are applied only if the API server
+	// accepts it in a dry run; see Refused. A step without changes has none.
 	Check *v1.VirtualMachine
 	// Create are objects to create. That one exists already is not an error: the cache was stale.
 	Create []Object
@@ -94,13 +97,13 @@ type Step struct {
 	Update []Object
 	// Delete are live objects to delete, with their UID as a precondition.
 	Delete []Object
-	// Lock and Unlock set and remove restoreInProgress in the target's status. Unlock also removes memoryDumpRequest, because the volume of
-	// a memory dump is not restored.
+	// Lock and Unlock set and remove restoreInProgress in the target's status. Unlock also removes memoryDumpRequest,
+	// because the volume of a memory dump is not restored.
 	Lock, Unlock bool
 	// Stop stops the target permanently.
 	Stop bool
-	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes the planned volumes
-	// in the status has no other changes.
+	// Status is the restore's status, to be written once the changes have been applied; see Failed. A step that changes
+	// the planned volumes in the status has no other changes.
 	Status *v1beta1.VirtualMachineRestoreStatus
 	// Event is to be recorded if the status changes.
 	Event *Event
@@ -116,8 +119,8 @@ type Event struct {
 	Reason, Note string
 }
 
-// A restore that reports an error is retried, because not everything that it waits for is watched. The delay grows from retry to maxRetry
-// while it reports errors.
+// A restore that reports an error is retried, because not everything that it waits for is watched. The delay grows from
+// retry to maxRetry while it reports errors.
 const (
 	retry    = 15 * time.Second
 	maxRetry = 5 * time.Minute
@@ -151,15 +154,15 @@ var finalStages = []func(*scope) (bool, error){
 	complete,
 }
 
-// Next returns the next step of a restore. If it contains no change, the restore waits for one of the objects, or has finished. A step that
-// reports an error contains no changes.
-func Next(w World) Step {
-	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
-	if Finished(w.Restore.Status) {
+// Next returns the next step of a restore. If it contains no change, the restore waits for one of the objects, or has
+// finished. A step that reports an error contains no changes.
+func Next(o Observed) Step {
+	s := &scope{Observed: o, step: &Step{Status: o.Restore.Status.DeepCopy()}}
+	if Finished(o.Restore.Status) {
 		return *s.step
 	}
 	list := stages
-	if w.Restored() {
+	if o.Restored() {
 		list = finalStages
 	}
 	for _, stage := range list {
@@ -182,32 +185,32 @@ func Next(w World) Step {
 }
 
 // Failed returns the step that reports that the changes of a step could not be applied.
-func Failed(w World, err error) Step {
-	s := withoutChanges(w)
+func Failed(o Observed, err error) Step {
+	s := withoutChanges(o)
 	s.report(err)
 	return *s.step
 }
 
-// Refused returns the step that ends a restore whose VM is not valid. A retry would not help, because neither the restore nor the snapshot
-// can change. Its only change unlocks the target.
-func Refused(w World, err error) Step {
-	s := withoutChanges(w)
+// Refused returns the step that ends a restore whose VM is not valid. A retry would not help, because neither the
+// restore nor the snapshot can change. Its only change unlocks the target.
+func Refused(o Observed, err error) Step {
+	s := withoutChanges(o)
 	s.fail(printable.Text(err.Error(), maxReason))
 	return *s.step
 }
 
-// Released returns the step that ends a restore that is being deleted: the target is unlocked in its current state, and the claims are
-// kept.
-func Released(w World) Step {
-	s := withoutChanges(w)
+// Released returns the step that ends a restore that is being deleted: the target is unlocked in its current state, and
+// the claims are kept.
+func Released(o Observed) Step {
+	s := withoutChanges(o)
 	s.step.Unlock = s.holdsLock()
 	s.progress(corev1.ConditionFalse, reasonDeleting, reasonDeleting)
 	return *s.step
 }
 
 // withoutChanges returns a scope with a step that changes nothing.
-func withoutChanges(w World) *scope {
-	s := &scope{World: w, step: &Step{Status: w.Restore.Status.DeepCopy()}}
+func withoutChanges(o Observed) *scope {
+	s := &scope{Observed: o, step: &Step{Status: o.Restore.Status.DeepCopy()}}
 	if s.step.Status == nil {
 		s.step.Status = &v1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(false)}
 	}
@@ -216,7 +219,7 @@ func withoutChanges(w World) *scope {
 
 // scope contains the input and the result of the stages.
 type scope struct {
-	World
+	Observed
 	step *Step
 	// volumes are the volumes to restore.
 	volumes []volume
@@ -227,8 +230,8 @@ type scope struct {
 // impossibleError is a permanent error. A retry would not help, because a restore and its snapshot are immutable.
 type impossibleError struct{ error }
 
-// Finished reports whether a restore with this status has finished. It fails permanently only if its target runs, if patches cannot be
-// applied, or if the restored VM would not be valid.
+// Finished reports whether a restore with this status has finished. It fails permanently only if its target runs, if
+// patches cannot be applied, or if the restored VM would not be valid.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
 	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }
@@ -243,8 +246,8 @@ func initialize(s *scope) (bool, error) {
 	return false, nil
 }
 
-// awaitOwner waits if the VM that owns the restore was deleted or is being deleted, until the garbage collector deletes the restore.
-// KubeVirt may recreate the VM that the user has just deleted.
+// awaitOwner waits if the VM that owns the restore was deleted or is being deleted, until the garbage collector deletes
+// the restore. KubeVirt may recreate the VM that the user has just deleted.
 func awaitOwner(s *scope) (bool, error) {
 	owner := metav1.GetControllerOf(s.Restore)
 	if owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
@@ -253,8 +256,8 @@ func awaitOwner(s *scope) (bool, error) {
 	return s.Target != nil && s.Target.UID == owner.UID && s.Target.DeletionTimestamp == nil, nil
 }
 
-// checkImporter returns an error if DataVolumes are needed and cannot be read: a DataVolume that cannot be read must not be treated as
-// deleted.
+// checkImporter returns an error if DataVolumes are needed and cannot be read: a DataVolume that cannot be read must
+// not be treated as deleted.
 func checkImporter(s *scope) (bool, error) {
 	if s.NoDataVolumes == nil || !s.usesDataVolumes() {
 		return true, nil
@@ -310,8 +313,8 @@ func checkSnapshot(s *scope) (bool, error) {
 // source returns the VM in the snapshot.
 func (s *scope) source() *v1beta1.VirtualMachine { return s.Content.Spec.Source.VirtualMachine }
 
-// targetsSource reports whether the target has the name of the VM in the snapshot. It need not be the same object, because the VM may have
-// been deleted since.
+// targetsSource reports whether the target has the name of the VM in the snapshot. It need not be the same object,
+// because the VM may have been deleted since.
 func (s *scope) targetsSource() bool { return s.Restore.Spec.Target.Name == s.source().Name }
 
 // lock locks an existing target, so that it does not start and no snapshot of it is taken.

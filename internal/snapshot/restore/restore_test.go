@@ -180,7 +180,7 @@ func TestRestore(t *testing.T) {
 			if got := health.Kstatus(t, c.Restore); got != health.Current {
 				t.Errorf("kstatus: got %s", got)
 			}
-			if after := Next(c.World); len(after.Create)+len(after.Update)+len(after.Delete) > 0 || after.Event != nil {
+			if after := Next(c.Observed); len(after.Create)+len(after.Update)+len(after.Delete) > 0 || after.Event != nil {
 				t.Errorf("a complete restore goes on: %+v", after)
 			}
 		})
@@ -273,7 +273,7 @@ func TestRestoredTarget(t *testing.T) {
 func TestARestoredTargetIsTheUsers(t *testing.T) {
 	c := newCluster()
 	for c.Target.Annotations[snapshot.LastRestoreAnnotation] == "" {
-		c.apply(Next(c.World), all)
+		c.apply(Next(c.Observed), all)
 		c.settle()
 	}
 	// Between the restore of the spec and its end, a user takes the former DataVolume back.
@@ -397,7 +397,7 @@ func TestTargetReadiness(t *testing.T) {
 		if policy != "" {
 			c.Restore.Spec.TargetReadinessPolicy = &policy
 		}
-		return Next(c.World)
+		return Next(c.Observed)
 	}
 	inTime := "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore, " +
 		"or the operation will fail after 5m0s"
@@ -459,15 +459,15 @@ func TestATargetThatStartsWhenItIsLocked(t *testing.T) {
 			c := newCluster()
 			c.Restore.Spec.TargetReadinessPolicy = &policy
 			for c.Target.Status.RestoreInProgress == nil {
-				c.apply(Next(c.World), all)
+				c.apply(Next(c.Observed), all)
 			}
 			c.Running = true
-			step := Next(c.World)
+			step := Next(c.Observed)
 			if !step.Unlock || changes(step) != 1 || Finished(step.Status) != tc.fails {
 				t.Fatalf("step %+v", step)
 			}
 			c.apply(step, all)
-			if step = Next(c.World); step.Unlock || step.Lock || step.Stop != tc.stops {
+			if step = Next(c.Observed); step.Unlock || step.Lock || step.Stop != tc.stops {
 				t.Errorf("the next step is %+v", step)
 			}
 			if c.Running = false; !tc.fails {
@@ -478,7 +478,7 @@ func TestATargetThatStartsWhenItIsLocked(t *testing.T) {
 	t.Run("for another restore", func(t *testing.T) {
 		c := newCluster()
 		c.Restore.Status, c.Running, c.Target.Status.RestoreInProgress = initialized(), true, ptr.To("other")
-		if step := Next(c.World); step.Unlock {
+		if step := Next(c.Observed); step.Unlock {
 			t.Errorf("step %+v", step)
 		}
 	})
@@ -489,7 +489,7 @@ func TestARestoreThatFailsUnlocksItsTarget(t *testing.T) {
 	c := newCluster()
 	c.Restore.Status, c.Running, c.Target.Status.RestoreInProgress = initialized(), true, ptr.To("back")
 	c.Now = c.Now.Add(time.Hour)
-	for name, step := range map[string]Step{"the target runs": Next(c.World), "it is refused": Refused(c.World, errors.New("invalid"))} {
+	for name, step := range map[string]Step{"the target runs": Next(c.Observed), "it is refused": Refused(c.Observed, errors.New("invalid"))} {
 		if !step.Unlock || changes(step) != 1 || !Finished(step.Status) {
 			t.Errorf("%s: step %+v", name, step)
 		}
@@ -643,14 +643,14 @@ func TestObstacles(t *testing.T) {
 			c := newCluster(tc.vm...)
 			tc.change(c)
 			for range 20 {
-				step := Next(c.World)
+				step := Next(c.Observed)
 				if len(step.Delete) > 0 {
 					t.Fatalf("the step deletes %v", step.Delete)
 				}
 				c.apply(step, all)
 				c.settle()
 			}
-			step := Next(c.World)
+			step := Next(c.Observed)
 			got := brief(step.Status.Conditions)
 			if len(got) != 2 || !strings.HasPrefix(got[0], "Progressing=False: "+tc.want) || !strings.HasPrefix(got[1], "Ready=False: "+tc.want) {
 				t.Fatalf("conditions %q, want %q", got, tc.want)
@@ -688,7 +688,7 @@ func TestClaimsThatAreBoundLater(t *testing.T) {
 	for mode, want := range map[storagev1.VolumeBindingMode]bool{
 		storagev1.VolumeBindingImmediate: false, storagev1.VolumeBindingWaitForFirstConsumer: true,
 	} {
-		s := &scope{World: World{BindingModes: map[string]storagev1.VolumeBindingMode{"fast": mode}}}
+		s := &scope{Observed: Observed{BindingModes: map[string]storagev1.VolumeBindingMode{"fast": mode}}}
 		pending := claim("data", metav1.OwnerReference{})
 		pending.Status.Phase = corev1.ClaimPending
 		if got, err := s.bound(pending); got != want || err != nil {
@@ -702,7 +702,7 @@ func TestInPlaceDeletesAClaimOnce(t *testing.T) {
 	inPlace(c)
 	deleted := map[string]int{}
 	for range 40 {
-		step := Next(c.World)
+		step := Next(c.Observed)
 		for _, object := range step.Delete {
 			deleted[object.GetName()]++
 			// The importer must leave the DataVolume without a claim.

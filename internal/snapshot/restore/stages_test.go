@@ -55,7 +55,7 @@ func TestARestoreEndsWithTheVMThatOwnsIt(t *testing.T) {
 			c.Restore.Status = initialized()
 			c.Restore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target, v1.VirtualMachineGroupVersionKind)}
 			tc.change(c)
-			step := Next(c.World)
+			step := Next(c.Observed)
 			if (changes(step) == 0) != tc.waits || step.Event != nil || tc.waits && len(step.Status.Conditions) > 0 {
 				t.Errorf("step %+v", step)
 			}
@@ -86,7 +86,7 @@ func TestDataVolumesThatCannotBeRead(t *testing.T) {
 			if tc.change != nil {
 				tc.change(c)
 			}
-			step := Next(c.World)
+			step := Next(c.Observed)
 			if failed := step.Event != nil && strings.HasSuffix(step.Event.Note, missing.Error()); failed != tc.fails || failed == step.Lock {
 				t.Errorf("step %+v, event %+v", step, step.Event)
 			}
@@ -104,11 +104,11 @@ func ownClaim(apiVersion string) func(*cluster) {
 func TestDataVolumesThatCannotBeReadAreNotGone(t *testing.T) {
 	c := newCluster()
 	for !c.Restored() {
-		c.apply(Next(c.World), all)
+		c.apply(Next(c.Observed), all)
 		c.settle()
 	}
 	c.NoDataVolumes, c.DataVolumes = errors.New("no DataVolumes"), nil
-	step := Next(c.World)
+	step := Next(c.Observed)
 	if step.Event == nil || !strings.HasSuffix(step.Event.Note, "no DataVolumes") || step.Unlock {
 		t.Errorf("step %+v, event %+v", step, step.Event)
 	}
@@ -121,7 +121,7 @@ func TestReleasedUnlocksOnlyItsOwnTarget(t *testing.T) {
 	}{"its own": {ptr.To("back"), true}, "another one's": {by: ptr.To("other")}, "none": {}} {
 		c := newCluster()
 		c.Target.Status.RestoreInProgress = tc.by
-		step := Released(c.World)
+		step := Released(c.Observed)
 		if step.Unlock != tc.want || changes(step) > 1 {
 			t.Errorf("%s: %+v", name, step)
 		}
@@ -132,14 +132,14 @@ func TestReleasedUnlocksOnlyItsOwnTarget(t *testing.T) {
 	}
 	c := newCluster()
 	c.Target = nil
-	if step := Released(c.World); changes(step) > 0 {
+	if step := Released(c.Observed); changes(step) > 0 {
 		t.Errorf("without a target: %+v", step)
 	}
 }
 
 func TestFailedReportsAndTriesAgain(t *testing.T) {
 	c := newCluster()
-	step := Failed(c.World, errors.New("refused\x1b: "+strings.Repeat("x", 2*maxReason)))
+	step := Failed(c.Observed, errors.New("refused\x1b: "+strings.Repeat("x", 2*maxReason)))
 	reason := step.Status.Conditions[0].Reason
 	if !strings.HasPrefix(reason, "refused: xx") || len(reason) != maxReason || step.RequeueAfter != retry || changes(step) > 0 {
 		t.Errorf("%d characters, step %+v", len(reason), step)
@@ -164,7 +164,7 @@ func TestTheVMIsCheckedFirst(t *testing.T) {
 			tc.change(c)
 			began, checked := false, false
 			for range 40 {
-				step := Next(c.World)
+				step := Next(c.Observed)
 				if step.Check != nil {
 					checked = true
 					if began || step.Check.Annotations[snapshot.LastRestoreAnnotation] != "back-r1" || step.Check.Name != c.Restore.Spec.Target.Name || changes(step) == 0 {
@@ -196,7 +196,7 @@ func TestAVMThatIsRefusedEndsTheRestore(t *testing.T) {
 	c := newCluster()
 	toNew(c)
 	c.Restore.Status = initialized()
-	step := Refused(c.World, errors.New("invalid\x1b: "+strings.Repeat("x", 2*maxReason)))
+	step := Refused(c.Observed, errors.New("invalid\x1b: "+strings.Repeat("x", 2*maxReason)))
 	if changes(step) > 0 || step.Check != nil || step.RequeueAfter != 0 || step.Event == nil || step.Event.Reason != snapshot.RestoreFailedEvent {
 		t.Errorf("step %+v", step)
 	}
@@ -214,7 +214,7 @@ func TestARevisionOfAnotherOwnerStays(t *testing.T) {
 	c := newCluster()
 	c.Revisions["vm"+revision].OwnerReferences[0].UID = "another"
 	for range 5 {
-		c.apply(Next(c.World), all)
+		c.apply(Next(c.Observed), all)
 	}
 	want := "ControllerRevision default/vm" + revision + " exists already and belongs to another object"
 	if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
@@ -235,7 +235,7 @@ func TestARevisionOfAnotherKindStays(t *testing.T) {
 			}
 			c.create(foreign)
 			for range 5 {
-				c.apply(Next(c.World), all)
+				c.apply(Next(c.Observed), all)
 				c.settle()
 			}
 			want := "ControllerRevision default/" + at + " exists already and belongs to another object"
@@ -254,7 +254,7 @@ func TestARevisionOfAnotherKindIsNotAdopted(t *testing.T) {
 	c := newCluster()
 	toNew(c)
 	for !c.Restored() {
-		c.apply(Next(c.World), all)
+		c.apply(Next(c.Observed), all)
 		c.settle()
 	}
 	c.Revisions["copy"+revision].Labels = map[string]string{"app": "a-workload"}
@@ -269,7 +269,7 @@ func TestARevisionThatContainsNoInstanceTypeIsNotCopiedToANewVM(t *testing.T) {
 	toNew(c)
 	c.Revisions["snap"+revision].Labels = nil
 	for range 5 {
-		c.apply(Next(c.World), all)
+		c.apply(Next(c.Observed), all)
 	}
 	want := "ControllerRevision default/snap" + revision + " of the snapshot contains no instance type and no preference"
 	if got := c.Restore.Status.Conditions[0].Reason; got != want || len(c.Claims) != 3 {
@@ -382,7 +382,7 @@ func TestARestoreReachesNoOtherNamespace(t *testing.T) {
 			reachOut(c)
 			claims := 0
 			for range 200 {
-				step := Next(c.World)
+				step := Next(c.Observed)
 				objects := slices.Concat(step.Create, step.Update, step.Delete)
 				if step.Check != nil {
 					objects = append(objects, step.Check)
@@ -429,7 +429,7 @@ func TestPatchesReachNoOtherNamespace(t *testing.T) {
 		c.Restore.Spec.Patches = []string{patch}
 		before := len(c.Claims)
 		for range 10 {
-			step := Next(c.World)
+			step := Next(c.Observed)
 			if step.Check != nil && step.Check.Namespace != "default" {
 				t.Errorf("%s: the VM would be in namespace %s", patch, step.Check.Namespace)
 			}

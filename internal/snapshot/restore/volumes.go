@@ -145,7 +145,7 @@ func (s *scope) mayReplace(backup *v1beta1.VolumeBackup) bool {
 	switch {
 	case live == nil:
 		return dv == nil || !s.isForeign(dv)
-	case live.UID == old.UID, sameController(live, old), s.isOurs(live.Annotations):
+	case live.UID == old.UID, sameController(live, old), s.isFromRestore(live.Annotations):
 		return true
 	case s.Target == nil:
 		return false
@@ -215,7 +215,7 @@ func mark(vmRestore *v1beta1.VirtualMachineRestore) string {
 	return vmRestore.Name + "-" + string(vmRestore.UID)
 }
 
-// isOurs reports whether this restore has created the claim, or changed the VM, with these annotations.
-func (s *scope) isOurs(annotations map[string]string) bool {
+// isFromRestore reports whether this restore has created the claim, or changed the VM, with these annotations.
+func (s *scope) isFromRestore(annotations map[string]string) bool {
 	return annotations[snapshot.LastRestoreAnnotation] == s.mark()
 }

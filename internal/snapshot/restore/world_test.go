@@ -37,9 +37,9 @@ const (
 	revision = "-small-v1beta1-9-1"
 )
 
-// cluster is a World whose objects change as those of an API server, a storage driver and the importer do.
+// cluster is a Observed whose objects change as those of an API server, a storage driver and the importer do.
 type cluster struct {
-	World
+	Observed
 	uids int
 }
 
@@ -65,7 +65,7 @@ func newCluster(changes ...func(*v1.VirtualMachine)) *cluster {
 	for _, change := range changes {
 		change(vm)
 	}
-	c := &cluster{World: World{
+	c := &cluster{Observed: Observed{
 		Now: time.Unix(1000, 0), Target: vm, Claims: map[string]*corev1.PersistentVolumeClaim{}, DataVolumes: map[string]*cdi.DataVolume{},
 		VolumeSnapshots: map[string]*csi.VolumeSnapshot{}, Revisions: map[string]*appsv1.ControllerRevision{},
 		BindingModes: map[string]storagev1.VolumeBindingMode{"fast": storagev1.VolumeBindingImmediate},
@@ -258,7 +258,7 @@ func (c *cluster) settle() {
 func (c *cluster) run(t *testing.T, chosen func() bool) Step {
 	t.Helper()
 	for range 200 {
-		step := Next(c.World)
+		step := Next(c.Observed)
 		c.apply(step, chosen)
 		c.settle()
 		if ptr.Deref(step.Status.Complete, false) {

@@ -164,7 +164,7 @@ func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) 
 	}
 	// Defaults replace invalid values, as in the components. The KubeVirt object's conditions report them.
 	config, _ := clusterconfig.FromKubeVirt(kubevirt)
-	return upgradecheck.Check(upgradecheck.World{
+	return upgradecheck.Check(upgradecheck.Observed{
 		Pods: config.Pods(), Eviction: config.EvictionStrategy, Methods: kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
 		Nodes: nodes.Items, Quotas: quotas.Items, Budgets: budgets.Items,
 	}, guestsOf(instances.Items, pods.Items)), nil

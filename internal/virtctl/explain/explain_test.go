@@ -248,7 +248,7 @@ func scenes() map[string]*world {
 				"The guest gets its new size by a migration: the kubelet assigns dedicated CPUs only when a Pod starts")),
 		"more CPUs by a restart": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().Condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired",
-				"The guest gets its new size when it is restarted: the kubelet assigns dedicated CPUs only when a Pod starts. It does not migrate for it: claim data is not shared")),
+				"Restart the VM to apply its new size: the kubelet assigns dedicated CPUs only when a Pod starts. It does not migrate automatically: claim data is not shared")),
 		"more interfaces": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().Condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "AutoMigrationPending",
 				"The launcher Pod is to be attached to the networks blue")),
@@ -316,8 +316,8 @@ func movesDisk(vmi *v1.VirtualMachineInstance) {
 }
 
 // cannotMigrate is the message about interfaces of a guest that cannot migrate.
-const cannotMigrate = "The launcher Pod is to be attached to the networks blue, which needs a restart of the VM. " +
-	"The guest does not migrate for it: cannot migrate VMI: claim data is not shared"
+const cannotMigrate = "The launcher Pod is to be attached to the networks blue: restart the VM to apply it. " +
+	"It does not migrate automatically: cannot migrate VMI: claim data is not shared"
 
 func TestExplain(t *testing.T) {
 	for name, w := range scenes() {

@@ -33,7 +33,7 @@ func node(s *Snapshot) []Finding {
 	if s.Node == nil && condition.Status == corev1.ConditionTrue && condition.Reason != v1.VirtualMachineInstanceReasonAgentSilent {
 		return one(Finding{
 			What: fmt.Sprintf("Node %s does not respond, and its guest may still run there.", name), Why: []string{short(condition.Message)},
-			Do: "Ask the cluster's administrators to repair the node, or to take it out of service.",
+			Do: "Let the cluster's administrators repair the node, or take it out of service.",
 		})
 	}
 	silent := s.VMI.Status.Reason == "NodeUnresponsive"
@@ -234,7 +234,7 @@ func (s *Snapshot) resized(what string, c v1.VirtualMachineInstanceCondition) Fi
 		f.Do = "Wait, or free resources of the node:"
 		f.Commands = []string{"kubectl describe node " + s.VMI.Status.NodeName}
 	case c.Reason == resize.ReasonForbidden:
-		f.Do = "Ask for a larger quota, or change the VM back:"
+		f.Do = "Request a larger quota, or change the VM back:"
 		f.Commands = []string{fmt.Sprintf("kubectl --namespace %s describe resourcequotas,limitranges", s.Namespace)}
 	case c.Reason == resize.ReasonMigration:
 		f.Do = "Wait for its migration:"

@@ -85,7 +85,7 @@ func replicaSetWarnings(path *field.Path, spec *v1.VirtualMachineInstanceReplica
 		warnings = append(warnings, path.Child("selector").String()+" is empty: the set takes over every VMI of its namespace that has no owner")
 	}
 	if len(spec.Template.ObjectMeta.Labels) == 0 {
-		warnings = append(warnings, at.Child("metadata", "labels").String()+" is empty: the set makes no VMIs, as it would not know them again")
+		warnings = append(warnings, at.Child("metadata", "labels").String()+" is empty: the set creates no VMIs, because it could not find them afterwards")
 	}
 	return warnings
 }

@@ -84,7 +84,7 @@ func (s *Scope) waitsForSnapshot() bool {
 		s.RequeueAfter = wait
 	}
 	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForSnapshot, actionWait,
-		"The migration %s waits until the guest is not frozen for a snapshot or a backup any more", s.Migration.Name)
+		"The migration %s waits until the guest, which a snapshot or a backup has frozen, is thawed", s.Migration.Name)
 	return true
 }
 
@@ -138,8 +138,8 @@ func (s *Scope) isBlocked(
 	if err != nil || !s.alive(own) || own.DeletionTimestamp != nil {
 		return true, 0, err
 	}
-	settled, err := settled(ctx, s.Client, vmi, own)
-	return !settled, 0, err
+	cleanedUp, err := cleanedUp(ctx, s.Client, vmi, own)
+	return !cleanedUp, 0, err
 }
 
 // hasSlot reports whether the migration has a slot or gets one now.

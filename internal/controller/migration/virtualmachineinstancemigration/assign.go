@@ -39,7 +39,7 @@ func assign(ctx context.Context, s *Scope) error {
 	}
 	// Assigning replaces status.migrationState. Whether the earlier migration is cleaned up must not be decided from the cache, which may
 	// be stale.
-	if settled, err := settled(ctx, s.APIReader, s.VMI, s.Own); err != nil || !settled {
+	if cleanedUp, err := cleanedUp(ctx, s.APIReader, s.VMI, s.Own); err != nil || !cleanedUp {
 		return err
 	}
 	state, err := s.newState(ctx)

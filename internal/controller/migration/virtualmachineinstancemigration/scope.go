@@ -245,17 +245,17 @@ func stateOf(vmi *v1.VirtualMachineInstance, uid types.UID) *v1.VirtualMachineIn
 
 func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Ended }
 
-// settled reports whether the VMI's earlier migration is cleaned up. A new migration would replace the reference to its Pod.
-func settled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
+// cleanedUp reports whether the VMI's earlier migration is cleaned up. A new migration would replace the reference to its Pod.
+func cleanedUp(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
 	other, err := podOf(ctx, reader, vmi, podspec.OtherPodName(vmi))
-	if err != nil || !virtualmachineinstance.Settled(vmi, own, other) {
+	if err != nil || !virtualmachineinstance.MigrationCleanedUp(vmi, own, other) {
 		return false, err
 	}
-	return virtualmachineinstance.StateSettled(ctx, reader, vmi)
+	return virtualmachineinstance.StateClaimsMerged(ctx, reader, vmi)
 }
 
 func (s *Scope) alive(pod *corev1.Pod) bool {
-	return virtualmachineinstance.PodState(pod) == protocol.PodAlive
+	return virtualmachineinstance.PodFate(pod) == protocol.PodAlive
 }
 
 // event records an event about the migration.

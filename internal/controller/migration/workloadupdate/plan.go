@@ -72,8 +72,8 @@ func StrategyOf(s *v1.KubeVirtWorkloadUpdateStrategy) Strategy {
 	return out
 }
 
-// World is what a plan depends on besides the guests.
-type World struct {
+// Observed is what a plan depends on besides the guests.
+type Observed struct {
 	// Image is the configured launcher image.
 	Image    string
 	Strategy Strategy
@@ -113,33 +113,33 @@ type Plan struct {
 func (p *Plan) hasActions() bool { return len(p.Migrate)+len(p.Evict)+len(p.Withdraw) > 0 }
 
 // Decide returns the plan.
-func Decide(w World, guests []Guest) Plan {
+func Decide(o Observed, guests []Guest) Plan {
 	var plan Plan
 	var migrate, evict []Guest
 	for i := range guests {
 		g := &guests[i]
-		outdated := Outdated(g.VMI, g.Pod, w.Image)
+		outdated := Outdated(g.VMI, g.Pod, o.Image)
 		plan.count(g.VMI, outdated)
 		switch {
-		case !w.Ready || g.VMI.DeletionTimestamp != nil || g.VMI.Status.Phase != v1.Running:
+		case !o.Ready || g.VMI.DeletionTimestamp != nil || g.VMI.Status.Phase != v1.Running:
 		case !outdated && !changes(g.VMI):
 			plan.withdraw(g)
 		case g.isMigrating():
-		case w.Strategy.Migrate && mayMigrate(g.VMI):
-			if at := g.retryAt(); at.After(w.Now) {
+		case o.Strategy.Migrate && mayMigrate(g.VMI):
+			if at := g.retryAt(); at.After(o.Now) {
 				plan.requeueAt(at)
 				continue
 			}
 			migrate = append(migrate, *g)
-		case w.Strategy.Evict && outdated && mayEvict(g, w.Eviction):
+		case o.Strategy.Evict && outdated && mayEvict(g, o.Eviction):
 			evict = append(evict, *g)
 		}
 	}
 	slices.SortFunc(migrate, func(a, b Guest) int {
 		return cmp.Or(cmp.Compare(len(a.failures()), len(b.failures())), compareNames(a, b))
 	})
-	plan.Migrate, plan.Waiting = automigration.Share(migrate, func(g *Guest) string { return g.VMI.Namespace }, w.Slots, w.Namespaces)
-	plan.evict(w, evict)
+	plan.Migrate, plan.Waiting = automigration.Share(migrate, func(g *Guest) string { return g.VMI.Namespace }, o.Slots, o.Namespaces)
+	plan.evict(o, evict)
 	return plan
 }
 
@@ -201,19 +201,19 @@ func mayEvict(g *Guest, otherwise v1.EvictionStrategy) bool {
 
 // evict chooses the next batch. The order changes with each batch, so that guests whose eviction is rejected because of a disruption budget
 // do not block all others.
-func (p *Plan) evict(w World, candidates []Guest) {
-	if len(candidates) == 0 || w.Strategy.BatchSize == 0 {
+func (p *Plan) evict(o Observed, candidates []Guest) {
+	if len(candidates) == 0 || o.Strategy.BatchSize == 0 {
 		return
 	}
-	if next := w.LastBatch.Add(w.Strategy.BatchInterval); next.After(w.Now) && !w.LastBatch.After(w.Now) {
+	if next := o.LastBatch.Add(o.Strategy.BatchInterval); next.After(o.Now) && !o.LastBatch.After(o.Now) {
 		p.requeueAt(next)
 		return
 	}
 	slices.SortFunc(candidates, func(a, b Guest) int {
-		return cmp.Or(cmp.Compare(a.position(w.LastBatch), b.position(w.LastBatch)), compareNames(a, b))
+		return cmp.Or(cmp.Compare(a.position(o.LastBatch), b.position(o.LastBatch)), compareNames(a, b))
 	})
-	p.Evict = candidates[:min(w.Strategy.BatchSize, len(candidates))]
-	p.requeueAt(w.Now.Add(w.Strategy.BatchInterval))
+	p.Evict = candidates[:min(o.Strategy.BatchSize, len(candidates))]
+	p.requeueAt(o.Now.Add(o.Strategy.BatchInterval))
 }
 
 // position returns the guest's position in the order of the batch that follows the one at the time last.

@@ -76,8 +76,8 @@ func byUser(phase v1.VirtualMachineInstanceMigrationPhase) func(*Guest) {
 	}
 }
 
-func world(changes ...func(*World)) World {
-	w := World{
+func world(changes ...func(*Observed)) Observed {
+	w := Observed{
 		Image: newer, Strategy: Strategy{Migrate: true, Evict: true, BatchSize: 10, BatchInterval: time.Minute},
 		Eviction: v1.EvictionStrategyNone, Ready: true, Slots: 5, Now: noon,
 	}
@@ -117,20 +117,20 @@ func summary(p Plan) []string {
 }
 
 func TestDecide(t *testing.T) {
-	methods := func(migrate, evict bool) func(*World) {
-		return func(w *World) { w.Strategy.Migrate, w.Strategy.Evict = migrate, evict }
+	methods := func(migrate, evict bool) func(*Observed) {
+		return func(w *Observed) { w.Strategy.Migrate, w.Strategy.Evict = migrate, evict }
 	}
 	onlyMigrate, onlyEvict, none := methods(true, false), methods(false, true), methods(false, false)
 	for _, c := range []struct {
 		name string
-		w    World
+		w    Observed
 		g    Guest
 		want []string
 	}{
 		{"outdated", world(), guest("a"), []string{"outdated 1", "label a", "migrate a"}},
 		{"outdated and labeled", world(), guest("a", labeled), []string{"outdated 1", "migrate a"}},
 		{"no method", world(none), guest("a"), []string{"outdated 1", "label a"}},
-		{"before the rollout is over", world(func(w *World) { w.Ready = false }), guest("a"), []string{"outdated 1", "label a"}},
+		{"before the rollout is over", world(func(w *Observed) { w.Ready = false }), guest("a"), []string{"outdated 1", "label a"}},
 		{"current", world(), guest("a", current), []string{"outdated 0"}},
 		{"current again", world(), guest("a", current, labeled), []string{"outdated 0", "unlabel a"}},
 		{"migrated, and the status is older", world(), guest("a", func(g *Guest) { g.Pod.Spec.Containers[0].Image = newer }), []string{"outdated 0"}},
@@ -138,7 +138,7 @@ func TestDecide(t *testing.T) {
 			g.VMI.Status.LauncherContainerImageVersion, g.Pod.Annotations = newer, map[string]string{"kubevirt.io/launcher-image": newer}
 		}), []string{"outdated 0"}},
 		{"no Pod and no image in the status", world(), guest("a", func(g *Guest) { g.Pod, g.VMI.Status.LauncherContainerImageVersion = nil, "" }), []string{"outdated 0"}},
-		{"no image configured", world(func(w *World) { w.Image = "" }), guest("a"), []string{"outdated 0"}},
+		{"no image configured", world(func(w *Observed) { w.Image = "" }), guest("a"), []string{"outdated 0"}},
 		{"starting", world(), guest("a", func(g *Guest) { g.VMI.Status.Phase = v1.Scheduled }), []string{"outdated 0"}},
 		{"ending", world(), guest("a", labeled, func(g *Guest) { g.VMI.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 0"}},
 		{"ended", world(), guest("a", labeled, func(g *Guest) { g.VMI.Status.Phase = v1.Succeeded }), []string{"outdated 0"}},
@@ -151,12 +151,12 @@ func TestDecide(t *testing.T) {
 		{"evicted already", world(onlyEvict), guest("a", labeled, protected, func(g *Guest) { g.VMI.Status.EvacuationNodeName = "node-1" }), []string{"outdated 1"}},
 		{"its Pod is being deleted", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 1"}},
 		{"its Pod is not in the cache", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod = nil }), []string{"outdated 1"}},
-		{"after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-20 * time.Second) }), guest("a", labeled), []string{"outdated 1", "again in 40s"}},
-		{"long after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-time.Minute) }), guest("a", labeled),
+		{"after another batch", world(onlyEvict, func(w *Observed) { w.LastBatch = noon.Add(-20 * time.Second) }), guest("a", labeled), []string{"outdated 1", "again in 40s"}},
+		{"long after another batch", world(onlyEvict, func(w *Observed) { w.LastBatch = noon.Add(-time.Minute) }), guest("a", labeled),
 			[]string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"another batch in the future, by a clock that was wrong", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(time.Hour) }), guest("a", labeled),
+		{"another batch in the future, by a clock that was wrong", world(onlyEvict, func(w *Observed) { w.LastBatch = noon.Add(time.Hour) }), guest("a", labeled),
 			[]string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"batch size 0", world(onlyEvict, func(w *World) { w.Strategy.BatchSize = 0 }), guest("a", labeled), []string{"outdated 1"}},
+		{"batch size 0", world(onlyEvict, func(w *Observed) { w.Strategy.BatchSize = 0 }), guest("a", labeled), []string{"outdated 1"}},
 
 		{"migrates", world(), guest("a", labeled, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 1"}},
 		{"migrates on a user's request", world(), guest("a", labeled, byUser(v1.MigrationPending)), []string{"outdated 1"}},
@@ -208,12 +208,12 @@ func TestBackoffDoubles(t *testing.T) {
 	at, last := noon, time.Duration(0)
 	g := guest("a", labeled)
 	for round := range 30 {
-		if p := Decide(world(func(w *World) { w.Now = at }), []Guest{g}); len(p.Migrate) != 1 {
+		if p := Decide(world(func(w *Observed) { w.Now = at }), []Guest{g}); len(p.Migrate) != 1 {
 			t.Fatalf("round %d: %v", round, summary(p))
 		}
 		tried(fmt.Sprintf("m%d", round), v1.MigrationFailed, noon.Sub(at))(&g)
 		g.Migrations = g.Migrations[max(0, len(g.Migrations)-kept):]
-		p := Decide(world(func(w *World) { w.Now = at.Add(time.Second) }), []Guest{g})
+		p := Decide(world(func(w *Observed) { w.Now = at.Add(time.Second) }), []Guest{g})
 		if len(p.Migrate) != 0 || p.RequeueAt.IsZero() {
 			t.Fatalf("round %d, right after the failure: %v", round, summary(p))
 		}
@@ -243,7 +243,7 @@ func TestDecideWithinLimits(t *testing.T) {
 		{9, []string{"outdated 4", "migrate a", "migrate b", "migrate c", "migrate failed"}},
 	} {
 		for range 2 {
-			if diff := cmp.Diff(c.want, summary(Decide(world(func(w *World) { w.Slots = c.slots }), guests))); diff != "" {
+			if diff := cmp.Diff(c.want, summary(Decide(world(func(w *Observed) { w.Slots = c.slots }), guests))); diff != "" {
 				t.Errorf("%d slots: -want +got:\n%s", c.slots, diff)
 			}
 			slices.Reverse(guests)
@@ -267,7 +267,7 @@ func TestDecideReachesEachNamespace(t *testing.T) {
 		{0, map[string]bool{"a": true}, []string{"outdated 4", "migrate b1", "waiting 3"}},
 		{-1, map[string]bool{"a": true, "b": true}, []string{"outdated 4", "waiting 4"}},
 	} {
-		got := summary(Decide(world(func(w *World) { w.Slots, w.Namespaces = c.slots, c.has }), guests))
+		got := summary(Decide(world(func(w *Observed) { w.Slots, w.Namespaces = c.slots, c.has }), guests))
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%d slots, of %v: -want +got:\n%s", c.slots, c.has, diff)
 		}
@@ -280,7 +280,7 @@ func TestBatchesReachAllGuests(t *testing.T) {
 	for i := range 20 {
 		guests = append(guests, guest(fmt.Sprintf("vm-%d", i), labeled, stuck))
 	}
-	w := world(func(w *World) { w.Strategy.BatchSize, w.LastBatch = 3, noon.Add(-time.Hour) })
+	w := world(func(w *Observed) { w.Strategy.BatchSize, w.LastBatch = 3, noon.Add(-time.Hour) })
 	evicted := map[string]bool{}
 	for batch := range 100 {
 		p := Decide(w, guests)

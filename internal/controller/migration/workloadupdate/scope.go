@@ -76,11 +76,11 @@ type Scope struct {
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	history := automigration.NewHistory(s.Migrations)
 	guests := s.guests(history)
-	world := s.world()
-	plan := Decide(world, guests)
-	if world.Ready && plan.hasActions() && !s.isOwn() {
-		world.Ready = false
-		plan = Decide(world, guests)
+	observed := s.observe()
+	plan := Decide(observed, guests)
+	if observed.Ready && plan.hasActions() && !s.isOwn() {
+		observed.Ready = false
+		plan = Decide(observed, guests)
 	}
 	// 1. Labels and status are written first, because they describe the changes that follow.
 	failed := s.labels(ctx, plan)
@@ -110,9 +110,9 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-func (s *Scope) world() World {
+func (s *Scope) observe() Observed {
 	slots, namespaces := s.slots()
-	return World{
+	return Observed{
 		Image: s.Config.Images.Launcher, Strategy: StrategyOf(&s.KubeVirt.Spec.WorkloadUpdateStrategy), Eviction: s.Config.EvictionStrategy,
 		Ready: s.ready(), Slots: slots, Namespaces: namespaces, LastBatch: s.lastBatch(), Now: s.Now,
 	}
@@ -292,7 +292,7 @@ func (s *Scope) findings(guests []Guest) []upgradecheck.Finding {
 	for i := range guests {
 		checked[i] = upgradecheck.Guest{VMI: guests[i].VMI, Pod: guests[i].Pod}
 	}
-	return upgradecheck.Check(upgradecheck.World{
+	return upgradecheck.Check(upgradecheck.Observed{
 		Pods: s.Config.Pods(), Eviction: s.Config.EvictionStrategy, Methods: s.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
 		Nodes: s.Nodes, Quotas: s.Quotas,
 	}, checked)

@@ -30,27 +30,28 @@ func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) 
 	return err
 }
 
-// readWorld reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
-func readWorld(ctx context.Context, s *Scope) (restore.World, error) {
-	world := restore.World{Now: s.Now, Restore: s.Restore, Target: s.target, Patches: s.patches}
-	for _, part := range []func(context.Context, *restore.World) error{
+// observe reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
+func observe(ctx context.Context, s *Scope) (restore.Observed, error) {
+	observed := restore.Observed{Now: s.Now, Restore: s.Restore, Target: s.target, Patches: s.patches}
+	for _, part := range []func(context.Context, *restore.Observed) error{
 		s.readInstance, s.readSnapshot, s.readClaims, s.readDataVolumes, s.readVolumeSnapshots, s.readRevisions, s.readStorageClasses,
 	} {
-		if err := part(ctx, &world); err != nil {
-			return world, err
+		if err := part(ctx, &observed); err != nil {
+			return observed, err
 		}
 	}
-	return world, nil
+	return observed, nil
 }
 
-// readInstance reads the target's VMI. The cache may be stale and not show a VMI that was created before the target was locked.
-func (s *Scope) readInstance(ctx context.Context, world *restore.World) error {
+// readInstance reads the target's VMI. The cache may be stale and not show a VMI that was created before the target was
+// locked.
+func (s *Scope) readInstance(ctx context.Context, observed *restore.Observed) error {
 	if s.target == nil {
 		return nil
 	}
 	var err error
 	s.vmi, err = kit.Read(ctx, client.ObjectKeyFromObject(s.target), &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
-	world.Running = s.vmi != nil
+	observed.Running = s.vmi != nil
 	return err
 }
 
@@ -59,80 +60,80 @@ func (s *Scope) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: s.Restore.Namespace, Name: name}
 }
 
-func (s *Scope) readSnapshot(ctx context.Context, world *restore.World) (err error) {
-	world.Snapshot, err = kit.Read(ctx, s.key(s.Restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
-	if err != nil || world.Snapshot == nil {
+func (s *Scope) readSnapshot(ctx context.Context, observed *restore.Observed) (err error) {
+	observed.Snapshot, err = kit.Read(ctx, s.key(s.Restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
+	if err != nil || observed.Snapshot == nil {
 		return err
 	}
-	content, err := kit.Read(ctx, s.key(capture.ContentName(world.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client)
-	if content != nil && capture.IsContentOf(content, world.Snapshot) {
-		world.Content = content
+	content, err := kit.Read(ctx, s.key(capture.ContentName(observed.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client)
+	if content != nil && capture.IsContentOf(content, observed.Snapshot) {
+		observed.Content = content
 	}
 	return err
 }
 
-func (s *Scope) readClaims(ctx context.Context, world *restore.World) error {
+func (s *Scope) readClaims(ctx context.Context, observed *restore.Observed) error {
 	list := &corev1.PersistentVolumeClaimList{}
 	if err := s.Client.List(ctx, list, client.InNamespace(s.Restore.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.Restore.Namespace, err)
 	}
-	world.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
+	observed.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
 	for i := range list.Items {
-		world.Claims[list.Items[i].Name] = &list.Items[i]
+		observed.Claims[list.Items[i].Name] = &list.Items[i]
 	}
 	return nil
 }
 
-func (s *Scope) readDataVolumes(ctx context.Context, world *restore.World) error {
+func (s *Scope) readDataVolumes(ctx context.Context, observed *restore.Observed) error {
 	list, err := s.DataVolumes.List(ctx, s.Restore.Namespace)
 	switch {
 	case errors.Is(err, datavolume.ErrNotInstalled):
-		world.NoDataVolumes = err
+		observed.NoDataVolumes = err
 		return nil
 	case err != nil:
 		return err
 	}
-	world.DataVolumes = make(map[string]*cdi.DataVolume, len(list))
+	observed.DataVolumes = make(map[string]*cdi.DataVolume, len(list))
 	for i := range list {
-		world.DataVolumes[list[i].Name] = &list[i]
+		observed.DataVolumes[list[i].Name] = &list[i]
 	}
 	return nil
 }
 
 // readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored.
-func (s *Scope) readVolumeSnapshots(ctx context.Context, world *restore.World) (err error) {
-	if world.Content == nil || world.Restored() {
+func (s *Scope) readVolumeSnapshots(ctx context.Context, observed *restore.Observed) (err error) {
+	if observed.Content == nil || observed.Restored() {
 		return nil
 	}
-	world.VolumeSnapshots, err = volumesnapshot.OfContent(ctx, s.VolumeSnapshots, world.Content)
+	observed.VolumeSnapshots, err = volumesnapshot.OfContent(ctx, s.VolumeSnapshots, observed.Content)
 	return err
 }
 
 // readRevisions reads the ControllerRevisions from the API server, because the cache contains only those with an owner.
-func (s *Scope) readRevisions(ctx context.Context, world *restore.World) error {
-	world.Revisions = map[string]*appsv1.ControllerRevision{}
-	for _, names := range restore.Revisions(s.Restore, world.Content) {
+func (s *Scope) readRevisions(ctx context.Context, observed *restore.Observed) error {
+	observed.Revisions = map[string]*appsv1.ControllerRevision{}
+	for _, names := range restore.Revisions(s.Restore, observed.Content) {
 		for _, name := range []string{names.From, names.To} {
 			revision, err := kit.Read(ctx, s.key(name), &appsv1.ControllerRevision{}, s.APIReader)
 			if err != nil {
 				return err
 			}
 			if revision != nil {
-				world.Revisions[name] = revision
+				observed.Revisions[name] = revision
 			}
 		}
 	}
 	return nil
 }
 
-func (s *Scope) readStorageClasses(ctx context.Context, world *restore.World) error {
+func (s *Scope) readStorageClasses(ctx context.Context, observed *restore.Observed) error {
 	list := &storagev1.StorageClassList{}
 	if err := s.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list StorageClasses: %w", err)
 	}
-	world.BindingModes = make(map[string]storagev1.VolumeBindingMode, len(list.Items))
+	observed.BindingModes = make(map[string]storagev1.VolumeBindingMode, len(list.Items))
 	for i := range list.Items {
-		world.BindingModes[list.Items[i].Name] = ptr.Deref(list.Items[i].VolumeBindingMode, storagev1.VolumeBindingImmediate)
+		observed.BindingModes[list.Items[i].Name] = ptr.Deref(list.Items[i].VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	}
 	return nil
 }

@@ -25,39 +25,39 @@ func read[T client.Object](ctx context.Context, s *Scope, name string, object T)
 	return kit.Read(ctx, client.ObjectKey{Namespace: s.Clone.Namespace, Name: name}, object, s.Client, s.APIReader)
 }
 
-// readWorld reads what the next step depends on.
-func (s *Scope) readWorld(ctx context.Context) (world clone.World, err error) {
-	world = clone.World{Now: s.Now, Clone: s.Clone}
+// observe reads what the next step depends on.
+func (s *Scope) observe(ctx context.Context) (observed clone.Observed, err error) {
+	observed = clone.Observed{Now: s.Now, Clone: s.Clone}
 	needs := clone.NeedsOf(s.Clone)
 	if needs.Snapshot {
-		if world.Snapshot, err = read(ctx, s, clone.SnapshotName(s.Clone), &snapshotv1beta1.VirtualMachineSnapshot{}); err != nil {
-			return world, err
+		if observed.Snapshot, err = read(ctx, s, clone.SnapshotName(s.Clone), &snapshotv1beta1.VirtualMachineSnapshot{}); err != nil {
+			return observed, err
 		}
 	}
-	if needs.Source && world.Snapshot == nil {
-		if world.Source, err = read(ctx, s, s.Clone.Spec.Source.Name, &v1.VirtualMachine{}); err != nil {
-			return world, err
+	if needs.Source && observed.Snapshot == nil {
+		if observed.Source, err = read(ctx, s, s.Clone.Spec.Source.Name, &v1.VirtualMachine{}); err != nil {
+			return observed, err
 		}
 	}
-	if needs.Content && world.Snapshot != nil && clone.IsReady(world.Snapshot) {
-		if world.Content, err = read(ctx, s, capture.ContentName(world.Snapshot), &snapshotv1beta1.VirtualMachineSnapshotContent{}); err != nil {
-			return world, err
+	if needs.Content && observed.Snapshot != nil && clone.IsReady(observed.Snapshot) {
+		if observed.Content, err = read(ctx, s, capture.ContentName(observed.Snapshot), &snapshotv1beta1.VirtualMachineSnapshotContent{}); err != nil {
+			return observed, err
 		}
 	}
 	if needs.Restore {
-		if world.Restore, err = read(ctx, s, clone.RestoreName(s.Clone), &snapshotv1beta1.VirtualMachineRestore{}); err != nil {
-			return world, err
+		if observed.Restore, err = read(ctx, s, clone.RestoreName(s.Clone), &snapshotv1beta1.VirtualMachineRestore{}); err != nil {
+			return observed, err
 		}
 	}
 	if needs.Target {
-		if world.Target, err = read(ctx, s, clone.TargetName(s.Clone), &v1.VirtualMachine{}); err != nil {
-			return world, err
+		if observed.Target, err = read(ctx, s, clone.TargetName(s.Clone), &v1.VirtualMachine{}); err != nil {
+			return observed, err
 		}
 	}
-	if needs.Claims && world.Target != nil {
-		world.Claims, err = s.readClaims(ctx, world.Restore)
+	if needs.Claims && observed.Target != nil {
+		observed.Claims, err = s.readClaims(ctx, observed.Restore)
 	}
-	return world, err
+	return observed, err
 }
 
 // readClaims reads the claims that the restore has created: those in its status if it is complete, or else those whose annotation has its

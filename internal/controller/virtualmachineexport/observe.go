@@ -27,20 +27,20 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
-// world reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
-func (s *scope) world(ctx context.Context) (*plan.World, error) {
-	w := &plan.World{Now: s.now, Export: s.export, Unfilled: map[string]string{}, Used: map[string]bool{}}
+// observe reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
+func (s *scope) observe(ctx context.Context) (*plan.Observed, error) {
+	o := &plan.Observed{Now: s.now, Export: s.export, Unfilled: map[string]string{}, Used: map[string]bool{}}
 	if !s.now.Before(plan.Expiry(s.export)) && plan.SourceKind(s.export) != plan.KindBackup {
-		return w, nil
+		return o, nil
 	}
-	for _, part := range []func(context.Context, *plan.World) error{
+	for _, part := range []func(context.Context, *plan.Observed) error{
 		s.readClaims, s.readSource, s.readImports, s.readUsers, s.readOwn, s.readConfig,
 	} {
-		if err := part(ctx, w); err != nil {
+		if err := part(ctx, o); err != nil {
 			return nil, err
 		}
 	}
-	return w, nil
+	return o, nil
 }
 
 // key returns the key of an object in the namespace of the export.
@@ -48,26 +48,26 @@ func (s *scope) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: s.export.Namespace, Name: name}
 }
 
-func (s *scope) readClaims(ctx context.Context, w *plan.World) error {
+func (s *scope) readClaims(ctx context.Context, o *plan.Observed) error {
 	list := &corev1.PersistentVolumeClaimList{}
 	if err := s.Client.List(ctx, list, client.InNamespace(s.export.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.export.Namespace, err)
 	}
-	w.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
+	o.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
 	for i := range list.Items {
-		w.Claims[list.Items[i].Name] = &list.Items[i]
+		o.Claims[list.Items[i].Name] = &list.Items[i]
 	}
 	return nil
 }
 
-func (s *scope) readSource(ctx context.Context, w *plan.World) error {
+func (s *scope) readSource(ctx context.Context, o *plan.Observed) error {
 	switch plan.SourceKind(s.export) {
 	case plan.KindVM:
-		return s.readVM(ctx, w)
+		return s.readVM(ctx, o)
 	case plan.KindSnapshot:
-		return s.readSnapshot(ctx, w)
+		return s.readSnapshot(ctx, o)
 	case plan.KindBackup:
-		return s.readBackup(ctx, w)
+		return s.readBackup(ctx, o)
 	default:
 		return nil
 	}
@@ -75,7 +75,7 @@ func (s *scope) readSource(ctx context.Context, w *plan.World) error {
 
 // readVM reads the VM. It reads the VMI from the API server, because the cache may be stale: if a VMI was created meanwhile, its guest
 // would write to the disks while they are read.
-func (s *scope) readVM(ctx context.Context, w *plan.World) error {
+func (s *scope) readVM(ctx context.Context, o *plan.Observed) error {
 	key := s.key(s.export.Spec.Source.Name)
 	vm, err := kit.Read(ctx, key, &v1.VirtualMachine{}, s.Client, s.APIReader)
 	if err != nil || vm == nil {
@@ -85,12 +85,12 @@ func (s *scope) readVM(ctx context.Context, w *plan.World) error {
 	if err != nil {
 		return err
 	}
-	w.Running = vmi != nil && !vmi.IsFinal()
-	if w.VM, w.Problem, err = s.expanded(ctx, vm); err != nil {
+	o.Running = vmi != nil && !vmi.IsFinal()
+	if o.VM, o.Problem, err = s.expanded(ctx, vm); err != nil {
 		return err
 	}
-	if w.VM.Spec.Template != nil && w.VM.Spec.Template.Spec.HasPersistentState() {
-		w.State, err = volumesnapshot.StateClaim(ctx, s.Client, w.VM)
+	if o.VM.Spec.Template != nil && o.VM.Spec.Template.Spec.HasPersistentState() {
+		o.State, err = volumesnapshot.StateClaim(ctx, s.Client, o.VM)
 	}
 	return err
 }
@@ -115,52 +115,52 @@ func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.Virtua
 	return expanded, "", nil
 }
 
-func (s *scope) readSnapshot(ctx context.Context, w *plan.World) (err error) {
-	w.Snapshot, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader)
-	if err != nil || w.Snapshot == nil {
+func (s *scope) readSnapshot(ctx context.Context, o *plan.Observed) (err error) {
+	o.Snapshot, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader)
+	if err != nil || o.Snapshot == nil {
 		return err
 	}
-	stored, err := kit.Read(ctx, s.key(capture.ContentName(w.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client, s.APIReader)
-	if err != nil || stored == nil || !capture.IsContentOf(stored, w.Snapshot) {
+	stored, err := kit.Read(ctx, s.key(capture.ContentName(o.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client, s.APIReader)
+	if err != nil || stored == nil || !capture.IsContentOf(stored, o.Snapshot) {
 		return err
 	}
-	w.Content = stored
+	o.Content = stored
 	if storedVM := stored.Spec.Source.VirtualMachine; storedVM != nil {
 		vm := &v1.VirtualMachine{ObjectMeta: *storedVM.ObjectMeta.DeepCopy(), Spec: *storedVM.Spec.DeepCopy()}
 		vm.Namespace = s.export.Namespace // Users may write contents, and must not read other namespaces this way.
-		if w.Stored, w.Problem, err = s.expanded(ctx, vm); err != nil {
+		if o.Stored, o.Problem, err = s.expanded(ctx, vm); err != nil {
 			return err
 		}
 	}
-	w.VolumeSnapshots, err = volumesnapshot.OfContent(ctx, s.VolumeSnapshots, stored)
+	o.VolumeSnapshots, err = volumesnapshot.OfContent(ctx, s.VolumeSnapshots, stored)
 	return err
 }
 
 // readBackup reads the backup, and the VMI that has its intent. That VMI is not found by the backup's source, which may be a tracker that is
 // deleted while the backup is pulled. A stale backup or VMI only delays what has to be done: both are watched by the backup's reconciler, whose
 // writes enqueue the export.
-func (s *scope) readBackup(ctx context.Context, w *plan.World) (err error) {
-	w.Backup, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
-	if err != nil || w.Backup == nil {
+func (s *scope) readBackup(ctx context.Context, o *plan.Observed) (err error) {
+	o.Backup, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
+	if err != nil || o.Backup == nil {
 		return err
 	}
 	guests := &v1.VirtualMachineInstanceList{}
-	err = s.Client.List(ctx, guests, client.InNamespace(s.export.Namespace), client.MatchingFields{virtualmachinebackup.GuestIndex: string(w.Backup.UID)})
+	err = s.Client.List(ctx, guests, client.InNamespace(s.export.Namespace), client.MatchingFields{virtualmachinebackup.GuestIndex: string(o.Backup.UID)})
 	if err != nil {
-		return fmt.Errorf("list the VirtualMachineInstances of namespace %s that may have the backup %s: %w", s.export.Namespace, w.Backup.Name, err)
+		return fmt.Errorf("list the VirtualMachineInstances of namespace %s that may have the backup %s: %w", s.export.Namespace, o.Backup.Name, err)
 	}
 	for i := range guests.Items {
-		if intent := guests.Items[i].Status.DiskBackup; intent != nil && intent.ID == string(w.Backup.UID) {
-			w.Guest = &guests.Items[i]
+		if intent := guests.Items[i].Status.DiskBackup; intent != nil && intent.ID == string(o.Backup.UID) {
+			o.Guest = &guests.Items[i]
 		}
 	}
 	return nil
 }
 
 // readImports reads which claims the importer still fills.
-func (s *scope) readImports(ctx context.Context, w *plan.World) error {
-	for _, name := range sourceClaims(w) {
-		claim := w.Claims[name]
+func (s *scope) readImports(ctx context.Context, o *plan.Observed) error {
+	for _, name := range sourceClaims(o) {
+		claim := o.Claims[name]
 		if claim == nil {
 			continue
 		}
@@ -169,20 +169,20 @@ func (s *scope) readImports(ctx context.Context, w *plan.World) error {
 			return err
 		}
 		if !filled {
-			w.Unfilled[name] = problem
+			o.Unfilled[name] = problem
 		}
 	}
 	return nil
 }
 
 // sourceClaims returns the names of the claims that the source has, without those that are made for the export.
-func sourceClaims(w *plan.World) []string {
+func sourceClaims(o *plan.Observed) []string {
 	switch {
-	case plan.SourceKind(w.Export) == plan.KindClaim:
-		return []string{w.Export.Spec.Source.Name}
-	case w.VM != nil:
+	case plan.SourceKind(o.Export) == plan.KindClaim:
+		return []string{o.Export.Spec.Source.Name}
+	case o.VM != nil:
 		var names []string
-		for _, v := range capture.Volumes(w.VM, capture.Storage{Claims: w.Claims, State: w.State}) {
+		for _, v := range capture.Volumes(o.VM, capture.Storage{Claims: o.Claims, State: o.State}) {
 			names = append(names, v.ClaimName)
 		}
 		return names
@@ -192,12 +192,12 @@ func sourceClaims(w *plan.World) []string {
 }
 
 // readOwn reads the Service and the Pod of the export. If the cache does not have the Pod yet, its creation is attempted again and fails.
-func (s *scope) readOwn(ctx context.Context, w *plan.World) (err error) {
+func (s *scope) readOwn(ctx context.Context, o *plan.Observed) (err error) {
 	key := s.key(content.ServiceName(s.export.Name))
-	if w.Service, err = kit.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
+	if o.Service, err = kit.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
 		return err
 	}
-	w.Pod, err = kit.Read(ctx, key, &corev1.Pod{}, s.Pods)
+	o.Pod, err = kit.Read(ctx, key, &corev1.Pod{}, s.Pods)
 	return err
 }
 
@@ -211,9 +211,9 @@ func settingsOf(config *clusterconfig.Config) plan.Config {
 }
 
 // readConfig reads the configuration of the installation, and the CA of exporters.
-func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
+func (s *scope) readConfig(ctx context.Context, o *plan.Observed) error {
 	config := s.Config.Current()
-	w.Config = settingsOf(&config)
+	o.Config = settingsOf(&config)
 	key := client.ObjectKey{Namespace: s.Namespace, Name: certificate.Exporter.AuthoritySecret()}
 	secret, err := kit.Read(ctx, key, &corev1.Secret{}, s.Client)
 	if err != nil {
@@ -224,13 +224,13 @@ func (s *scope) readConfig(ctx context.Context, w *plan.World) error {
 			log.FromContext(ctx).Error(err, "A part of the authority cannot be used", "secret", secret.Name)
 		}
 		if end, _ := s.authority.End(s.now, config.Certificates); end.After(s.now) {
-			w.Config.CA, w.Config.CAEnd = string(s.authority.Bundle()), end
+			o.Config.CA, o.Config.CAEnd = string(s.authority.Bundle()), end
 		}
 	}
-	if w.Config.AgentCA, err = s.agentAuthority(ctx); err != nil {
+	if o.Config.AgentCA, err = s.agentAuthority(ctx); err != nil {
 		return err
 	}
-	w.Config.External, err = s.external(ctx)
+	o.Config.External, err = s.external(ctx)
 	return err
 }
 
