@@ -42,7 +42,7 @@ func main() {
 func exclusiveCPUs(sockets string) func(context.Context, string) (cpuset.CPUSet, error) {
 	return func(ctx context.Context, pod string) (cpuset.CPUSet, error) {
 		result := brokerapi.CPUsResult{}
-		err := server.Ask(ctx, brokerapi.DevicePlugin, sockets, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod}, &result)
+		err := server.Call(ctx, brokerapi.DevicePlugin, sockets, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod}, &result)
 		cpus := make([]int, 0, len(result.CPUs))
 		for _, cpu := range result.CPUs {
 			cpus = append(cpus, int(cpu))

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-device-plugin is the part of virt-broker's Pod that the kubelet talks to: it advertises the devices for guests, and asks which
-// CPUs the kubelet has assigned. It is root, as the kubelet's directories are root's, and has no capability.
+// Command virt-device-plugin is the part of virt-broker's Pod that the kubelet calls: it advertises the devices for
+// guests, and reads which CPUs the kubelet has assigned. It is root, as the kubelet's directories are root's, and has
+// no capability.
 package main
 
 import (

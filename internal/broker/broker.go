@@ -66,8 +66,8 @@ type Broker struct {
 	quick, volumes, storage, hotplug *server.Limiter
 	// rules is held while device rules are read and changed, which is short.
 	rules sync.Mutex
-	// held are the block devices that the broker has open, or nil for one that it is opening.
-	held map[devicerule.Device]*os.File
+	// opened are the block devices that the broker has open, or nil for one that it is opening.
+	opened map[devicerule.Device]*os.File
 	// removed receives when the kubelet has removed an attachment Pod's link to its device.
 	removed chan struct{}
 	// open opens a block device.
@@ -78,7 +78,7 @@ type Broker struct {
 func New(o Options) *Broker {
 	return &Broker{
 		Options: o,
-		held:    map[devicerule.Device]*os.File{}, removed: make(chan struct{}, 1),
+		opened:  map[devicerule.Device]*os.File{}, removed: make(chan struct{}, 1),
 		open:    func(path string) (*os.File, error) { return os.OpenFile(filepath.Clean(path), unix.O_NONBLOCK, 0) },
 		volumes: server.NewLimiter(2, 256, "too many volumes are being read: retry").InAll(largeInAll),
 		quick:   server.NewLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
@@ -108,16 +108,16 @@ func (b *Broker) Verbs() server.Verbs {
 }
 
 // ofLibvirtd returns a task that needs the directory in /proc of the Pod's libvirtd.
-func (b *Broker) ofLibvirtd(limit *server.Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (server.Answer, error)) server.Task {
+func (b *Broker) ofLibvirtd(limit *server.Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (server.Output, error)) server.Task {
 	return server.OfLibvirtd(b.Pods, limit, pod, do)
 }
 
 // inRoot returns a task that needs the root directory of the Pod's libvirtd.
-func (b *Broker) inRoot(limit *server.Limiter, pod string, do func(root *podprocess.Root) (server.Answer, error)) server.Task {
-	return b.ofLibvirtd(limit, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
+func (b *Broker) inRoot(limit *server.Limiter, pod string, do func(root *podprocess.Root) (server.Output, error)) server.Task {
+	return b.ofLibvirtd(limit, pod, func(_ context.Context, libvirtd *os.File) (server.Output, error) {
 		root, err := podprocess.OpenRoot(libvirtd)
 		if err != nil {
-			return server.Answer{}, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
+			return server.Output{}, fmt.Errorf("open the root directory of launcher Pod %s: %w", pod, err)
 		}
 		defer func() { _ = root.Close() }()
 		return do(root)
@@ -129,7 +129,7 @@ const maxStateEntries = 256
 
 // syncState writes the Pod's persistent state to the disk.
 func (b *Broker) syncState(pod string, _ server.None) (server.Task, error) {
-	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) { return server.Answer{}, syncState(root) }), nil
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) { return server.Output{}, syncState(root) }), nil
 }
 
 // syncState returns when all files of the claim are on its disk, each directory after what is in it. It opens nothing but the claim,
@@ -182,14 +182,14 @@ func (b *Broker) inspect(pod string, a brokerapi.InspectArguments) (server.Task,
 	if !path.IsAbs(a.Path) || len(a.Path) >= unix.PathMax || strings.ContainsRune(a.Path, 0) {
 		return server.Task{}, brokerapi.Invalid("%.256q is no path", a.Path)
 	}
-	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) {
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) {
 		f, err := root.Open(a.Path, unix.O_PATH)
 		if err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		defer func() { _ = f.Close() }()
 		result, err := describe(f, a.DirectIO)
-		return server.Answer{Result: result}, err
+		return server.Output{Result: result}, err
 	}), nil
 }
 
@@ -217,8 +217,8 @@ func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
 
 // watchGuest returns a descriptor of the Pod's QEMU.
 func (b *Broker) watchGuest(pod string, _ server.None) (server.Task, error) {
-	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
+	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Output, error) {
 		qemu, err := podprocess.WatchGuest(libvirtd)
-		return server.Answer{File: qemu}, err
+		return server.Output{File: qemu}, err
 	}), nil
 }

@@ -47,17 +47,18 @@ func (b *Broker) claimDevice(attachment string) (*os.File, devicerule.Device, er
 	return reference, devicerule.Device{Major: unix.Major(number), Minor: unix.Minor(number)}, err
 }
 
-// hold opens the device of an attachment Pod, and returns the device's number. It stays open until the kubelet has removed its link to it.
-// Nothing is read from it: the kernel gives the number of an open device to no other, so that a rule for the number is one for this device.
-func (b *Broker) hold(attachment string) (devicerule.Device, error) {
+// keepOpen opens the device of an attachment Pod, and returns the device's number. The device stays open until the
+// kubelet has removed its link to it. Nothing is read from it: while a device is open, the kernel gives its number to
+// no other, so a rule for the number applies to this device only.
+func (b *Broker) keepOpen(attachment string) (devicerule.Device, error) {
 	reference, device, err := b.claimDevice(attachment)
 	if err != nil {
 		return device, err
 	}
 	defer func() { _ = reference.Close() }()
 	b.rules.Lock()
-	if b.held[device] == nil {
-		b.held[device] = nil // until it is open
+	if b.opened[device] == nil {
+		b.opened[device] = nil // until it is open
 	}
 	err = b.setOwnDevices()
 	b.rules.Unlock()
@@ -70,17 +71,17 @@ func (b *Broker) hold(attachment string) (devicerule.Device, error) {
 	}
 	b.rules.Lock()
 	defer b.rules.Unlock()
-	_ = b.held[device].Close()
-	b.held[device] = opened
+	_ = b.opened[device].Close()
+	b.opened[device] = opened
 	return device, nil
 }
 
-// setOwnDevices lets the container of the broker itself open the devices in held, and no others.
+// setOwnDevices lets the container of the broker itself open the devices in opened, and no others.
 func (b *Broker) setOwnDevices() error {
 	err := devicerule.Set(nil, pods.IsAnyCgroup, func(current []devicerule.Device) ([]devicerule.Device, error) {
 		// In their order, so that nothing is written if nothing changes.
-		others := maps.Clone(b.held)
-		want := slices.DeleteFunc(current, func(d devicerule.Device) bool { _, held := others[d]; delete(others, d); return !held })
+		others := maps.Clone(b.opened)
+		want := slices.DeleteFunc(current, func(d devicerule.Device) bool { _, wanted := others[d]; delete(others, d); return !wanted })
 		return slices.AppendSeq(want, maps.Keys(others)), nil
 	})
 	if errors.Is(err, devicerule.ErrNotInPod) { // as in tests: nothing denies it a device
@@ -115,7 +116,7 @@ func (b *Broker) permitted(pod string, devices []devicerule.Device, attached map
 		return nil, nil
 	}
 	return slices.DeleteFunc(devices, func(d devicerule.Device) bool {
-		return b.held[d] == nil || !slices.Contains(attached[d], namespace)
+		return b.opened[d] == nil || !slices.Contains(attached[d], namespace)
 	}), err
 }
 
@@ -149,7 +150,7 @@ func (b *Broker) Start() {
 	var opening sync.WaitGroup
 	err := b.attachments(func(_, pod string) {
 		opening.Go(func() {
-			if _, err := b.hold(pod); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if _, err := b.keepOpen(pod); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				b.Log.Error(err, "Launcher Pods may not open a block device any more")
 			}
 		})
@@ -207,9 +208,9 @@ func (b *Broker) sweepDevices() error {
 	if err != nil {
 		return err
 	}
-	for device, opened := range b.held {
+	for device, opened := range b.opened {
 		if attached[device] == nil {
-			delete(b.held, device)
+			delete(b.opened, device)
 			go func() { _ = opened.Close() }() // waits for the storage
 		}
 	}

@@ -71,8 +71,8 @@ func TestARuleEndsWithTheLogDirectoryOfItsPod(t *testing.T) {
 	}
 }
 
-// heldPipes has a broker open a pipe in the place of each device. closed reports whether it has closed the first one.
-func (h *hotplugWorld) heldPipes() (closed func() bool) {
+// openedPipes has a broker open a pipe in the place of each device. closed reports whether it has closed the first one.
+func (h *hotplugWorld) openedPipes() (closed func() bool) {
 	h.t.Helper()
 	h.stop()
 	ends := make(chan *os.File, 16)
@@ -97,7 +97,7 @@ func (h *hotplugWorld) heldPipes() (closed func() bool) {
 
 func TestADeviceIsClosedAfterItsRuleIsGone(t *testing.T) {
 	h := newHotplugWorld(t)
-	closed := h.heldPipes()
+	closed := h.openedPipes()
 	rules := h.attachDevice(blockDevice)
 	// The volume is taken from this guest. Until the kubelet has removed the link, it may be given to another one.
 	if err := h.broker.sweepDevices(); err != nil || closed() {
@@ -122,7 +122,7 @@ func TestADeviceIsClosedAfterItsRuleIsGone(t *testing.T) {
 // A device that another guest of the namespace has as well stays open.
 func TestADeviceStaysOpenForAnotherAttachment(t *testing.T) {
 	h := newHotplugWorld(t)
-	closed := h.heldPipes()
+	closed := h.openedPipes()
 	h.attachDevice(blockDevice)
 	const other = "3b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
 	if err := os.Mkdir(filepath.Join(h.logs, "other_hp-volume-data_"+other), 0o755); err != nil {
@@ -167,8 +167,8 @@ func TestRulesAreCheckedBeforeABrokerServes(t *testing.T) {
 			if got := rules(); (got != "") != tc.keeps {
 				t.Errorf("the rules are %q", got)
 			}
-			if held := (h.broker.held[devicerule.Device{Major: 7, Minor: 117}] != nil); held != tc.keeps {
-				t.Errorf("it is open: %v", held)
+			if open := (h.broker.opened[devicerule.Device{Major: 7, Minor: 117}] != nil); open != tc.keeps {
+				t.Errorf("it is open: %v", open)
 			}
 		})
 	}
@@ -321,7 +321,7 @@ func beBroker(dir string) {
 		Pods: pods.New(filepath.Join(dir, "pods"), nil), PodLogsDir: filepath.Join(dir, "logs"), DevDir: "/dev",
 		PublishedDevices: filepath.Join(dir, "published"), Log: logr.Discard(),
 	})
-	for _, do := range []func() error{func() error { _, err := b.hold(attachmentUID); return err }, b.sweepDevices} {
+	for _, do := range []func() error{func() error { _, err := b.keepOpen(attachmentUID); return err }, b.sweepDevices} {
 		_, _ = fmt.Scanln()
 		fmt.Printf("%q\n", fmt.Sprint(do()))
 	}

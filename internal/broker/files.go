@@ -30,7 +30,7 @@ var guestDevices = []string{"/dev/kvm", "/dev/net/tun", "/dev/vhost-net", "/dev/
 // ownDevices makes QEMU's user the owner of the devices in the Pod's /dev. The runtime creates them with the owner that they
 // have on the node, where vhost-net and sometimes kvm belong to root. It never changes the owner of the node's own device files.
 func (b *Broker) ownDevices(pod string, _ server.None) (server.Task, error) {
-	return b.inRoot(b.quick, pod, func(root *podprocess.Root) (server.Answer, error) {
+	return b.inRoot(b.quick, pod, func(root *podprocess.Root) (server.Output, error) {
 		var errs []error
 		for _, device := range guestDevices {
 			// The broker's path of the node's device.
@@ -39,7 +39,7 @@ func (b *Broker) ownDevices(pod string, _ server.None) (server.Task, error) {
 				errs = append(errs, fmt.Errorf("change the owner of %s in the launcher Pod to user %d: %w", device, layout.QEMUUser, err))
 			}
 		}
-		return server.Answer{}, errors.Join(errs...)
+		return server.Output{}, errors.Join(errs...)
 	}), nil
 }
 
@@ -88,15 +88,15 @@ func (b *Broker) giveHostDir(pod string, a brokerapi.GiveHostDirArguments) (serv
 	if !isIn(layout.DisksDir, a.Directory) {
 		return server.Task{}, brokerapi.Refused("%.256q is not where a directory of the node is mounted", a.Directory)
 	}
-	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) {
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) {
 		since, err := b.Pods.Created(pod)
 		if err != nil || since.IsZero() {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		if err := root.ChownNewDirectory(a.Directory, layout.QEMUUser, since.Add(-mountsBefore)); err != nil {
-			return server.Answer{}, fmt.Errorf("check whether the kubelet created %s: %w", a.Directory, err)
+			return server.Output{}, fmt.Errorf("check whether the kubelet created %s: %w", a.Directory, err)
 		}
-		return server.Answer{}, nil
+		return server.Output{}, nil
 	}), nil
 }
 
@@ -110,13 +110,13 @@ func (b *Broker) openFile(pod string, a brokerapi.OpenFileArguments) (server.Tas
 	if !written && a.Mount != layout.KernelBootDir && !isIn(layout.ContainerDisksDir, a.Mount) {
 		return server.Task{}, brokerapi.Refused("%.256q has neither an image, nor overlays, nor the persistent state of a guest", a.Mount)
 	}
-	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Answer, error) {
+	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) {
 		if written {
 			file, err := root.OpenWithin(a.Mount, a.Name, unix.S_IFREG)
-			return server.Answer{File: file}, err
+			return server.Output{File: file}, err
 		}
 		file, err := root.OpenRegular(a.Mount, a.Name)
-		return server.Answer{File: file}, err
+		return server.Output{File: file}, err
 	}), nil
 }
 
@@ -127,15 +127,15 @@ func isIn(dir, name string) bool {
 
 // openSocket connects to a socket of the Pod.
 func (b *Broker) openSocket(pod string, a brokerapi.OpenSocketArguments) (server.Task, error) {
-	t := server.Task{Limit: b.quick, Run: func(context.Context) (server.Answer, error) {
+	t := server.Task{Limit: b.quick, Run: func(context.Context) (server.Output, error) {
 		conn, process, err := b.Pods.Connect(pod, a.Name)
 		if err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		_ = process.Close()
 		defer func() { _ = conn.Close() }()
 		file, err := conn.File()
-		return server.Answer{File: file}, err
+		return server.Output{File: file}, err
 	}}
 	if a.Wait {
 		t.Wait = func(ctx context.Context) error { return b.Pods.Wait(ctx, pod, a.Name) }
@@ -157,13 +157,13 @@ func (b *Broker) readVolume(pod string, a brokerapi.ReadVolumeArguments) (server
 		return server.Task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
 	}
 	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found. That may hang, while few volumes are read at a time.
-	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, _ *os.File) (server.Answer, error) {
-		return server.Task{Limit: b.volumes, Run: func(context.Context) (server.Answer, error) {
+	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, _ *os.File) (server.Output, error) {
+		return server.Task{Limit: b.volumes, Run: func(context.Context) (server.Output, error) {
 			files, err := readFiles(filepath.Join(b.Pods.Dir(), pod, "volumes", a.Kind, a.Volume))
 			if err != nil {
 				err = fmt.Errorf("read volume %q of kind %s of the launcher Pod: %w", a.Volume, a.Kind, err)
 			}
-			return server.Answer{Result: brokerapi.ReadVolumeResult{Files: files}}, err
+			return server.Output{Result: brokerapi.ReadVolumeResult{Files: files}}, err
 		}}.Do(ctx, pod)
 	}), nil
 }

@@ -25,9 +25,9 @@ import (
 // attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
 // directory for hotplugged disks, for a block device there is a device file that it may open.
 func (b *Broker) attachVolume(pod string, a brokerapi.VolumeArguments) (server.Task, error) {
-	t := b.inHotplugDir(pod, func(h *hotplugDir) (server.Answer, error) {
+	t := b.inHotplugDir(pod, func(h *hotplugDir) (server.Output, error) {
 		if err := b.expectAttachment(pod, a); err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		if !a.Block {
 			open, name := b.Pods.ClaimImage, layout.HotplugDiskName(a.Volume, false)
@@ -36,19 +36,19 @@ func (b *Broker) attachVolume(pod string, a brokerapi.VolumeArguments) (server.T
 			}
 			file, err := open(a.Attachment)
 			if err != nil {
-				return server.Answer{}, err
+				return server.Output{}, err
 			}
 			defer func() { _ = file.Close() }()
-			return server.Answer{}, h.mount(name, file, a.Directory)
+			return server.Output{}, h.mount(name, file, a.Directory)
 		}
-		device, err := b.hold(a.Attachment)
+		device, err := b.keepOpen(a.Attachment)
 		if err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		if err := h.makeDevice(layout.HotplugDiskName(a.Volume, true), device); err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
-		return server.Answer{}, b.setDevices(h, "", &device)
+		return server.Output{}, b.setDevices(h, "", &device)
 	})
 	if a.Wait {
 		t.Wait = func(ctx context.Context) error { return b.awaitContainer(ctx, pod, a) }
@@ -83,11 +83,11 @@ func (b *Broker) detachVolume(pod string, a brokerapi.VolumeArguments) (server.T
 	if a.Attachment != "" {
 		err = errors.Join(err, pods.CheckUID(a.Attachment))
 	}
-	return b.inHotplugDir(pod, func(h *hotplugDir) (server.Answer, error) {
+	return b.inHotplugDir(pod, func(h *hotplugDir) (server.Output, error) {
 		if !a.Block {
-			return server.Answer{}, errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
+			return server.Output{}, errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
 		}
-		return server.Answer{}, errors.Join(b.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
+		return server.Output{}, errors.Join(b.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
 	}), err
 }
 
@@ -102,11 +102,11 @@ func checkVolume(a brokerapi.VolumeArguments) error {
 }
 
 // inHotplugDir returns a task in the directory of a launcher Pod with its hotplugged volumes.
-func (b *Broker) inHotplugDir(pod string, do func(*hotplugDir) (server.Answer, error)) server.Task {
-	return b.ofLibvirtd(b.hotplug, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
+func (b *Broker) inHotplugDir(pod string, do func(*hotplugDir) (server.Output, error)) server.Task {
+	return b.ofLibvirtd(b.hotplug, pod, func(_ context.Context, libvirtd *os.File) (server.Output, error) {
 		dir, err := b.openHotplug(pod, libvirtd)
 		if err != nil {
-			return server.Answer{}, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
+			return server.Output{}, fmt.Errorf("open the directory for hotplugged volumes of launcher Pod %s: %w", pod, err)
 		}
 		defer func() { _ = dir.Close() }()
 		return do(&hotplugDir{pod: pod, process: libvirtd, dir: dir})

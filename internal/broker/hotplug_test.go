@@ -566,10 +566,10 @@ func TestADeviceIsTakenBackWithItsVolume(t *testing.T) {
 			hang, hanging, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(done)
-				got, _ := server.Task{Limit: h.broker.hotplug, Run: func(context.Context) (server.Answer, error) {
+				got, _ := server.Task{Limit: h.broker.hotplug, Run: func(context.Context) (server.Output, error) {
 					close(hanging)
 					<-hang
-					return server.Answer{}, nil
+					return server.Output{}, nil
 				}}.Do(context.Background(), podUID)
 				got.Close()
 			}()

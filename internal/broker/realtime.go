@@ -23,12 +23,12 @@ import (
 // version of cgroups: the kubelet sets it before the container starts, and the process cannot extend it. It returns none
 // if the list cannot be read.
 func (b *Broker) cpus(pod string, _ server.None) (server.Task, error) {
-	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Answer, error) {
+	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Output, error) {
 		result := brokerapi.CPUsResult{}
 		for _, cpu := range allowedCPUs(libvirtd).List() {
 			result.CPUs = append(result.CPUs, uint(cpu))
 		}
-		return server.Answer{Result: result}, nil
+		return server.Output{Result: result}, nil
 	}), nil
 }
 
@@ -52,12 +52,12 @@ func (b *Broker) setRealtime(pod string, a brokerapi.SetRealtimeArguments) (serv
 	if len(a.VCPUs) > maxVCPUs {
 		return server.Task{}, brokerapi.Invalid("%d vCPUs are more than a guest has", len(a.VCPUs))
 	}
-	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, libvirtd *os.File) (server.Answer, error) {
+	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, libvirtd *os.File) (server.Output, error) {
 		exclusive, err := b.ExclusiveCPUs(ctx, pod)
 		if err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
-		return server.Answer{}, prioritize(libvirtd, a.VCPUs, exclusive)
+		return server.Output{}, prioritize(libvirtd, a.VCPUs, exclusive)
 	}), nil
 }
 

@@ -145,7 +145,7 @@ func (w *world) start(check pods.CheckPeer) {
 		}
 		serving.Go(func() error { return w.server.Serve(ctx, listener) })
 	}
-	served, held := w.server, w.broker.held
+	served, opened := w.server, w.broker.opened
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := serving.Wait(); err != nil {
@@ -153,7 +153,7 @@ func (w *world) start(check pods.CheckPeer) {
 		}
 		served.Close()
 		found.Close()
-		for _, device := range held { // as the kernel does when the process ends
+		for _, device := range opened { // as the kernel does when the process ends
 			_ = device.Close()
 		}
 	})

@@ -67,7 +67,7 @@ const (
 	Broker Program = "virt-broker"
 	// NetworkBroker connects guests to the networks of their Pods.
 	NetworkBroker Program = "virt-network-broker"
-	// DevicePlugin advertises devices to the kubelet, and asks it which CPUs it has assigned.
+	// DevicePlugin advertises devices to the kubelet, and reads from it which CPUs it has assigned.
 	DevicePlugin Program = "virt-device-plugin"
 )
 

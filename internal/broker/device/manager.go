@@ -251,29 +251,29 @@ func Verbs(devices Devices, kubelet PodResources, podLogsDir string) server.Verb
 
 // watchDevices reports the state of the node's devices.
 func (v verbs) watchDevices(string, server.None) (server.Task, error) {
-	return server.Task{Watch: func() (server.Answer, <-chan struct{}) {
+	return server.Task{Watch: func() (server.Output, <-chan struct{}) {
 		changed := v.devices.Changed()
 		usable, kvm, known := v.devices.Usable()
-		return server.Answer{Result: brokerapi.DevicesResult{Known: known, Usable: usable, KVM: kvm}}, changed
+		return server.Output{Result: brokerapi.DevicesResult{Known: known, Usable: usable, KVM: kvm}}, changed
 	}}, nil
 }
 
 // cpuPolicy reads from the kubelet whether it assigns exclusive CPUs.
 func (v verbs) cpuPolicy(string, server.None) (server.Task, error) {
-	return server.Task{Limit: v.limit, Run: func(ctx context.Context) (server.Answer, error) {
+	return server.Task{Limit: v.limit, Run: func(ctx context.Context) (server.Output, error) {
 		static, err := v.kubelet.HasStaticCPUPolicy(ctx)
-		return server.Answer{Result: brokerapi.CPUPolicyResult{Static: static}}, err
+		return server.Output{Result: brokerapi.CPUPolicyResult{Static: static}}, err
 	}}, nil
 }
 
 // exclusiveCPUs reads from the kubelet which CPUs it has assigned to the guest of a Pod exclusively.
 func (v verbs) exclusiveCPUs(pod string, _ server.None) (server.Task, error) {
-	return server.Task{Limit: v.limit, Run: func(ctx context.Context) (server.Answer, error) {
+	return server.Task{Limit: v.limit, Run: func(ctx context.Context) (server.Output, error) {
 		namespace, name, err := pods.Name(v.podLogsDir, pod)
 		if err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		cpus, err := v.kubelet.ExclusiveCPUs(ctx, namespace, name, layout.ComputeContainer)
-		return server.Answer{Result: brokerapi.CPUsResult{CPUs: cpus}}, err
+		return server.Output{Result: brokerapi.CPUsResult{CPUs: cpus}}, err
 	}}, nil
 }

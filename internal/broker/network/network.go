@@ -122,16 +122,16 @@ func Verbs(of *pods.Pods) server.Verbs {
 
 // networkState describes the Pod's links.
 func (v verbs) networkState(pod string, _ server.None) (server.Task, error) {
-	return v.inNetwork(pod, func(_ context.Context, namespace *Namespace) (server.Answer, error) {
+	return v.inNetwork(pod, func(_ context.Context, namespace *Namespace) (server.Output, error) {
 		links, err := Links(namespace)
-		return server.Answer{Result: networkapi.NetworkStateResult{Links: links}}, err
+		return server.Output{Result: networkapi.NetworkStateResult{Links: links}}, err
 	}), nil
 }
 
 // changeNetwork changes the Pod's network step by step.
 func (v verbs) changeNetwork(pod string, a networkapi.ChangeNetworkArguments) (server.Task, error) {
-	return v.inNetwork(pod, func(ctx context.Context, namespace *Namespace) (server.Answer, error) {
-		return server.Answer{}, Change(ctx, namespace, a.Steps)
+	return v.inNetwork(pod, func(ctx context.Context, namespace *Namespace) (server.Output, error) {
+		return server.Output{}, Change(ctx, namespace, a.Steps)
 	}), Check(a.Steps)
 }
 
@@ -140,19 +140,19 @@ func (v verbs) openRouter(pod string, a networkapi.OpenRouterArguments) (server.
 	if !strings.HasPrefix(a.Bridge, layout.BridgePrefix) {
 		return server.Task{}, brokerapi.Invalid("%.32q is no bridge of a guest", a.Bridge)
 	}
-	return v.inNetwork(pod, func(_ context.Context, namespace *Namespace) (server.Answer, error) {
+	return v.inNetwork(pod, func(_ context.Context, namespace *Namespace) (server.Output, error) {
 		socket, result, err := OpenRouter(namespace, a.Bridge)
-		return server.Answer{Result: result, File: socket}, err
+		return server.Output{Result: result, File: socket}, err
 	}), CheckLinkName(a.Bridge)
 }
 
 // inNetwork returns a task in the network namespace of the Pod's libvirtd, opened through its descriptor, as its pid may have been
 // reused. The node's own network is refused.
-func (v verbs) inNetwork(pod string, do func(context.Context, *Namespace) (server.Answer, error)) server.Task {
-	return server.OfLibvirtd(v.pods, v.limit, pod, func(ctx context.Context, libvirtd *os.File) (server.Answer, error) {
+func (v verbs) inNetwork(pod string, do func(context.Context, *Namespace) (server.Output, error)) server.Task {
+	return server.OfLibvirtd(v.pods, v.limit, pod, func(ctx context.Context, libvirtd *os.File) (server.Output, error) {
 		namespace, err := OpenNamespaceFile(podprocess.Reopen(libvirtd) + "/ns/net")
 		if err != nil {
-			return server.Answer{}, err
+			return server.Output{}, err
 		}
 		defer func() { _ = namespace.Close() }()
 		return do(ctx, namespace)

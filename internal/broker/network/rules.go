@@ -34,7 +34,8 @@ const (
 	maxAllRules = 32768
 )
 
-// buffers is how much of a transaction and of the kernel's answers, one for each rule, is queued. Without it, 500 rules are too many.
+// buffers is how much of a transaction and of the kernel's responses, one for each rule, is queued. Without it, 500
+// rules are too many.
 const buffers = 32 << 20
 
 // installing is held while rules are installed, as thousands take some MiB. Only the number of rules that a Pod needs delays others.

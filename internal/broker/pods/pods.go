@@ -10,8 +10,9 @@
 //   - and has, as its termination log, a file that the kubelet created for the Pod's container compute. The user who adds a container
 //     for debugging controls everything in that one, including its root directory.
 //
-// This does not prove that virt-controller created the Pod: that is recorded in the API server only, and every tenant can create a Pod
-// of this shape. What the broker does for a Pod must therefore affect that Pod only, whoever controls it.
+// This does not prove that virt-controller created the Pod: that is recorded in the API server only, and every tenant
+// can create a Pod of this shape. What the broker does for a Pod must therefore affect that Pod only, also if a tenant
+// controls it.
 package pods
 
 import (

@@ -76,7 +76,7 @@ func (p Program) run(arguments []string) error {
 	if check {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
-		return Ask(ctx, p.Name, sockets, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
+		return Call(ctx, p.Name, sockets, &brokerapi.Request{Verb: brokerapi.Ping}, nil)
 	}
 	// Its memory is overhead of every node, and it has little garbage: collect that early.
 	debug.SetGCPercent(gcPercent)

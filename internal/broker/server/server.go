@@ -82,8 +82,8 @@ func New(o Options) *Server {
 // Close releases the resources of the server.
 func (s *Server) Close() { s.idle.Stop() }
 
-// Listen creates a program's socket for a client's group, which the program needs no capability to give it to if it is of that group. It
-// replaces the socket of an earlier process without a moment in which there is none.
+// Listen creates a program's socket and gives it to the client's group; a member of the group needs no capability for
+// that. It replaces the socket of an earlier process atomically.
 func Listen(path string, clientGID int) (*net.UnixListener, error) {
 	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -182,7 +182,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	if err == nil {
 		err = s.respond(ctx, conn, request)
 	} else {
-		err = errors.Join(err, s.send(conn, Answer{}, err))
+		err = errors.Join(err, s.send(conn, Output{}, err))
 		request = &brokerapi.Request{}
 	}
 	values := []any{"verb", string(request.Verb), "pod", request.Pod, "took", time.Since(start).String()}
@@ -243,7 +243,7 @@ func (s *Server) respond(ctx context.Context, conn *net.UnixConn, request *broke
 	task, err := s.Task(request)
 	s.decoding.Unlock()
 	if err != nil {
-		return errors.Join(err, s.send(conn, Answer{}, err))
+		return errors.Join(err, s.send(conn, Output{}, err))
 	}
 	if task.Watch != nil {
 		return s.watch(ctx, conn, request.Pod, task)
@@ -256,7 +256,7 @@ func (s *Server) respond(ctx context.Context, conn *net.UnixConn, request *broke
 func (s *Server) watch(ctx context.Context, conn *net.UnixConn, pod string, t Task) error {
 	release, err := s.waits.acquire(ctx, pod)
 	if err != nil {
-		return errors.Join(err, s.send(conn, Answer{}, err))
+		return errors.Join(err, s.send(conn, Output{}, err))
 	}
 	defer release()
 	for {
@@ -273,16 +273,16 @@ func (s *Server) watch(ctx context.Context, conn *net.UnixConn, pod string, t Ta
 }
 
 // run does a task, after what it waits for.
-func (s *Server) run(ctx context.Context, pod string, t Task) (Answer, error) {
+func (s *Server) run(ctx context.Context, pod string, t Task) (Output, error) {
 	if t.Wait != nil {
 		release, err := s.waits.acquire(ctx, pod)
 		if err != nil {
-			return Answer{}, err
+			return Output{}, err
 		}
 		err = t.Wait(ctx)
 		release()
 		if err != nil {
-			return Answer{}, err
+			return Output{}, err
 		}
 	}
 	return t.Do(ctx, pod)
@@ -290,15 +290,15 @@ func (s *Server) run(ctx context.Context, pod string, t Task) (Answer, error) {
 
 // Do does a task that waits for nothing. It returns when the task has ended or its time is over. The task counts as a request in flight
 // until it has ended and its result is closed.
-func (t Task) Do(ctx context.Context, pod string) (Answer, error) {
+func (t Task) Do(ctx context.Context, pod string) (Output, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerapi.VerbTimeout)
 	defer cancel()
 	release, err := t.Limit.acquire(ctx, pod)
 	if err != nil {
-		return Answer{}, err
+		return Output{}, err
 	}
 	type outcome struct {
-		answer Answer
+		output Output
 		err    error
 	}
 	done := make(chan outcome)
@@ -313,14 +313,14 @@ func (t Task) Do(ctx context.Context, pod string) (Answer, error) {
 	}()
 	select {
 	case got := <-done:
-		return got.answer, got.err
+		return got.output, got.err
 	case <-ctx.Done():
-		return Answer{}, &brokerapi.Error{Code: brokerapi.CodeTimeout, Message: "the node did not respond in time"}
+		return Output{}, &brokerapi.Error{Code: brokerapi.CodeTimeout, Message: "the node did not respond in time"}
 	}
 }
 
 // send sends a response and closes its descriptor.
-func (s *Server) send(conn *net.UnixConn, got Answer, err error) error {
+func (s *Server) send(conn *net.UnixConn, got Output, err error) error {
 	defer got.Close()
 	response := &brokerapi.Response{}
 	if err != nil {

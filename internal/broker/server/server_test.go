@@ -91,7 +91,7 @@ func TestErrorsOfAcceptAreNotTheEnd(t *testing.T) {
 	}
 	within, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	if _, err := ask(within, filepath.Join(dir, "s"), &brokerapi.Request{Verb: brokerapi.Ping}); err != nil {
+	if _, err := call(within, filepath.Join(dir, "s"), &brokerapi.Request{Verb: brokerapi.Ping}); err != nil {
 		t.Error(err)
 	}
 	cancel()
@@ -131,7 +131,7 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	ran := Task{Limit: NewLimiter(1, 0, "busy"), Run: func(context.Context) (Answer, error) { return Answer{}, nil }}
+	ran := Task{Limit: NewLimiter(1, 0, "busy"), Run: func(context.Context) (Output, error) { return Output{}, nil }}
 	verbs := Verbs{}
 	for _, verb := range []brokerapi.Verb{brokerapi.ExclusiveCPUs, brokerapi.OpenSocket, brokerapi.AttachVolume} {
 		verbs[verb] = With(func(string, None) (Task, error) { return ran, nil })
@@ -143,7 +143,7 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 		if !verb.OfNode() {
 			request.Pod = podUID
 		}
-		err := Ask(t.Context(), brokerapi.Broker, short, request, nil)
+		err := Call(t.Context(), brokerapi.Broker, short, request, nil)
 		if verb == brokerapi.Ping || verb == brokerapi.ExclusiveCPUs {
 			if err != nil {
 				t.Errorf("%s: %v", verb, err)
@@ -157,19 +157,19 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 	stop()
 }
 
-// A program that another needs may be missing, end while it is asked, or hang. virt-handler learns which it is, and asks again.
-func TestAskNamesTheProgram(t *testing.T) {
+// A program that another needs may be missing, end during a call, or hang. virt-handler learns which it is, and calls again.
+func TestCallNamesTheProgram(t *testing.T) {
 	dir := t.TempDir()
-	ask := func() error {
+	callPlugin := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := Ask(ctx, brokerapi.DevicePlugin, dir, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: podUID}, nil)
+		err := Call(ctx, brokerapi.DevicePlugin, dir, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: podUID}, nil)
 		if !errors.Is(brokerapi.FromError(err), brokerapi.ErrUnreachable) || !strings.HasPrefix(err.Error(), "virt-device-plugin of this node") {
 			t.Errorf("got %v", err)
 		}
 		return err
 	}
-	_ = ask()
+	_ = callPlugin()
 	socket := brokerapi.DevicePlugin.Socket(dir)
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestAskNamesTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	if err := ask(); !strings.Contains(err.Error(), "timeout") {
+	if err := callPlugin(); !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("from a program that hangs: %v", err)
 	}
 	go func() {
@@ -192,7 +192,7 @@ func TestAskNamesTheProgram(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	if err := ask(); !strings.Contains(err.Error(), "EOF") {
+	if err := callPlugin(); !strings.Contains(err.Error(), "EOF") {
 		t.Errorf("from a program that ends: %v", err)
 	}
 }
@@ -206,10 +206,10 @@ func TestFewLargeRequestsAtATime(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(short) })
 	socket := filepath.Join(short, "s")
 	running, resume := make(chan struct{}, 2*largeRequests), make(chan struct{})
-	task := Task{Limit: NewLimiter(inAll, 0, "busy"), Run: func(context.Context) (Answer, error) {
+	task := Task{Limit: NewLimiter(inAll, 0, "busy"), Run: func(context.Context) (Output, error) {
 		running <- struct{}{}
 		<-resume
-		return Answer{}, nil
+		return Output{}, nil
 	}}
 	verbs := Verbs{brokerapi.ChangeNetwork: With(func(string, []string) (Task, error) { return task, nil })}
 	s := New(Options{Program: brokerapi.NetworkBroker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: logr.Discard()})
@@ -222,7 +222,7 @@ func TestFewLargeRequestsAtATime(t *testing.T) {
 		}
 		bounded, end := context.WithTimeout(t.Context(), patience)
 		defer end()
-		response, err := ask(bounded, socket, &brokerapi.Request{Verb: brokerapi.ChangeNetwork, Pod: podUID, Arguments: text})
+		response, err := call(bounded, socket, &brokerapi.Request{Verb: brokerapi.ChangeNetwork, Pod: podUID, Arguments: text})
 		if err == nil && response.Error != nil {
 			err = response.Error
 		}
@@ -259,11 +259,11 @@ func TestHangingStorage(t *testing.T) {
 	defer s.Close()
 	storage, other := NewLimiter(4, 0, "it does not respond"), NewLimiter(8, 256, "busy")
 	resume, running := make(chan struct{}), make(chan struct{}, 10)
-	hangs := Task{Limit: storage, Run: func(context.Context) (Answer, error) {
+	hangs := Task{Limit: storage, Run: func(context.Context) (Output, error) {
 		running <- struct{}{}
 		<-resume
 		f, err := os.Open("/dev/null")
-		return Answer{File: f}, err
+		return Output{File: f}, err
 	}}
 	for range storage.perPod {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -278,7 +278,7 @@ func TestHangingStorage(t *testing.T) {
 	}
 	_, err := s.run(t.Context(), podUID, hangs)
 	expectCode(t, err, brokerapi.CodeBusy)
-	quick := func(context.Context) (Answer, error) { return Answer{}, nil }
+	quick := func(context.Context) (Output, error) { return Output{}, nil }
 	do := func(pod string, limit *Limiter) error {
 		got, err := s.run(t.Context(), pod, Task{Limit: limit, Run: quick})
 		got.Close()

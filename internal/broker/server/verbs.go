@@ -25,8 +25,8 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// Answer is the outcome of a task: a result and a descriptor, both of which may be nil, and what ends the request in flight.
-type Answer struct {
+// Output is what a task returns: a result and a descriptor, both of which may be nil, and what ends the request in flight.
+type Output struct {
 	// Result is the result, and File the descriptor.
 	Result any
 	File   *os.File
@@ -35,11 +35,11 @@ type Answer struct {
 }
 
 // Close closes the descriptor and ends the request in flight.
-func (a Answer) Close() {
-	if a.File != nil {
-		_ = a.File.Close()
+func (o Output) Close() {
+	if o.File != nil {
+		_ = o.File.Close()
 	}
-	for _, release := range a.releases {
+	for _, release := range o.releases {
 		release()
 	}
 }
@@ -51,10 +51,10 @@ type Task struct {
 	// Wait waits for an event, without a time limit. It may be nil.
 	Wait func(context.Context) error
 	// Run does the task.
-	Run func(context.Context) (Answer, error)
+	Run func(context.Context) (Output, error)
 	// Watch is set instead of the fields above for a verb that watches. It returns what to send, and a channel that is closed when that
 	// has changed.
-	Watch func() (Answer, <-chan struct{})
+	Watch func() (Output, <-chan struct{})
 }
 
 // Verb checks the arguments of a request about a Pod and returns its task.
@@ -101,20 +101,20 @@ func (s *Server) Task(r *brokerapi.Request) (Task, error) {
 
 // ping does nothing.
 func (s *Server) ping(string, None) (Task, error) {
-	return Task{Limit: s.pings, Run: func(context.Context) (Answer, error) { return Answer{}, nil }}, nil
+	return Task{Limit: s.pings, Run: func(context.Context) (Output, error) { return Output{}, nil }}, nil
 }
 
 // watchProgram responds once.
 func (s *Server) watchProgram(string, None) (Task, error) {
-	return Task{Watch: func() (Answer, <-chan struct{}) { return Answer{}, nil }}, nil
+	return Task{Watch: func() (Output, <-chan struct{}) { return Output{}, nil }}, nil
 }
 
 // OfLibvirtd returns a task that needs the directory in /proc of the Pod's libvirtd.
-func OfLibvirtd(p *pods.Pods, limit *Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (Answer, error)) Task {
-	return Task{Limit: limit, Run: func(ctx context.Context) (Answer, error) {
+func OfLibvirtd(p *pods.Pods, limit *Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (Output, error)) Task {
+	return Task{Limit: limit, Run: func(ctx context.Context) (Output, error) {
 		libvirtd, err := p.Libvirtd(pod)
 		if err != nil {
-			return Answer{}, err
+			return Output{}, err
 		}
 		defer func() { _ = libvirtd.Close() }()
 		return do(ctx, libvirtd)
@@ -122,20 +122,20 @@ func OfLibvirtd(p *pods.Pods, limit *Limiter, pod string, do func(ctx context.Co
 }
 
 const (
-	// askTimeout bounds a request of one program to another, which calls the kubelet for it. Many at once wait for their turn, and may
-	// not get it in time.
-	askTimeout = 10 * time.Second
-	// maxAsked limits the response, in bytes: the numbers of all CPUs of a node are shorter.
-	maxAsked = 64 << 10
+	// callTimeout bounds a request of one program to another, which calls the kubelet for it. Many at once wait for a
+	// slot, and may not get it in time.
+	callTimeout = 10 * time.Second
+	// maxResponse limits the response, in bytes: the numbers of all CPUs of a node are shorter.
+	maxResponse = 64 << 10
 )
 
-// Ask sends a request to a program, whose socket is below a directory, and decodes the result unless that is nil.
-func Ask(ctx context.Context, program brokerapi.Program, dir string, request *brokerapi.Request, result any) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// Call sends a request to a program, whose socket is below a directory, and decodes the result unless that is nil.
+func Call(ctx context.Context, program brokerapi.Program, dir string, request *brokerapi.Request, result any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	response, err := ask(ctx, program.Socket(dir), request)
+	response, err := call(ctx, program.Socket(dir), request)
 	if err != nil {
-		// Which is no error about a file of a Pod.
+		// The error is the program's, not one about a file of a Pod.
 		return &brokerapi.Error{Code: brokerapi.CodeUnreachable, Message: fmt.Sprintf(
 			"%s of this node does not respond: see the container of that name in the Pod of virt-broker: %v", program, err)}
 	}
@@ -148,7 +148,7 @@ func Ask(ctx context.Context, program brokerapi.Program, dir string, request *br
 	return json.Unmarshal(response.Result, result)
 }
 
-func ask(ctx context.Context, socket string, request *brokerapi.Request) (*brokerapi.Response, error) {
+func call(ctx context.Context, socket string, request *brokerapi.Request) (*brokerapi.Response, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func ask(ctx context.Context, socket string, request *brokerapi.Request) (*broke
 	if err := errors.Join(conn.SetDeadline(deadline), brokerapi.WriteRequest(conn, request)); err != nil {
 		return nil, err
 	}
-	return brokerapi.ReadResponse(io.LimitReader(conn, maxAsked))
+	return brokerapi.ReadResponse(io.LimitReader(conn, maxResponse))
 }
 
 // The limits keep the memory of the process below that of its container, whatever a client does.
@@ -170,7 +170,7 @@ const (
 	reserved = 512
 	// maxConnections is how many connections are open. Each takes about 24 KiB.
 	maxConnections = 2048
-	// largeRequests is how many large requests are in flight, those that wait included. What they hold is decoded.
+	// largeRequests is how many large requests are in flight or waiting. Their bodies use memory.
 	largeRequests = 16
 )
 
