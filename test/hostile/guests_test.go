@@ -102,7 +102,7 @@ func (g *guest) start() bool {
 
 // pause pauses the guest, as the agent's server does for virt-api.
 func (g *guest) pause() bool {
-	conn, err := g.world.connections.Conn(hypervisor.PodRef{UID: g.pod.UID, VMI: g.key()})
+	conn, err := g.world.connections.Connect(hypervisor.PodRef{UID: g.pod.UID, VMI: g.key()})
 	if err == nil {
 		err = conn.Pause(context.Background(), g.domain())
 	}
@@ -117,7 +117,7 @@ func (g *guest) pause() bool {
 
 // migrate transfers the guest to another libvirtd.
 func (g *guest) migrate() bool {
-	conn, err := g.world.connections.Conn(hypervisor.PodRef{UID: g.pod.UID, VMI: g.key()})
+	conn, err := g.world.connections.Connect(hypervisor.PodRef{UID: g.pod.UID, VMI: g.key()})
 	if err == nil {
 		err = g.transferBy(conn)
 	}

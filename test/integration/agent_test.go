@@ -284,7 +284,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		n.stopAgent()
 		n.startAgent()
 		vmi = n.settle(func(*v1.VirtualMachineInstance) bool {
-			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			_, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 			return err == nil
 		})
 		_, err = n.reconcile()
@@ -303,7 +303,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		n.writeImage()
 		n.linkSocket()
 		n.settle(isRunning)
-		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+		conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 		Expect(err).NotTo(HaveOccurred())
 
 		pid, _ := process(n.daemon, "libvirtd")
@@ -319,7 +319,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 
 		resume()
 		n.settle(func(vmi *v1.VirtualMachineInstance) bool {
-			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			_, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 			return err == nil && isRunning(vmi)
 		})
 		Expect(n.guestRuns()).To(BeTrue())
@@ -372,7 +372,7 @@ func (n *node) deletePod() {
 
 func (n *node) guestRuns() bool {
 	GinkgoHelper()
-	conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+	conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 	if err != nil {
 		return true
 	}

@@ -198,7 +198,7 @@ func startPullingGuest() *pullingGuest {
 	g.linkSocket()
 	g.settle(isRunning)
 	g.addUtilityVolume("target")
-	conn, err := g.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+	conn, err := g.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 	Expect(err).NotTo(HaveOccurred())
 	g.linux = &linux{pod: p, conn: conn, domain: launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name)}
 	g.openConsole()
@@ -306,7 +306,7 @@ var _ = Describe("A pull of a running guest's disks", Label("libvirt"), func() {
 		g.stopAgent()
 		g.startAgent()
 		g.settle(func(*v1.VirtualMachineInstance) bool {
-			_, err := g.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			_, err := g.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 			return err == nil
 		})
 		changes := intentToPull("changes", g.exporter.address)

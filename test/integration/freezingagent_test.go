@@ -101,7 +101,7 @@ func (a *freezingAgent) enqueue(types.NamespacedName) {
 
 // reconcile does what the agent's reconciler does for a freeze, and returns the time until it is due again.
 func (a *freezingAgent) reconcile(ctx context.Context) (time.Duration, error) {
-	conn, err := a.manager.Conn(podRef())
+	conn, err := a.manager.Connect(podRef())
 	if err != nil {
 		return freezingRetry, nil //nolint:nilerr // It is being connected.
 	}

@@ -105,7 +105,7 @@ func volumeIs(name string, phase v1.VolumePhase) func(*v1.VirtualMachineInstance
 // disk returns the path of the medium of a disk that the guest has, "" without a medium, and "none" without a disk.
 func (n *node) disk(name string) string {
 	GinkgoHelper()
-	conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+	conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 	Expect(err).NotTo(HaveOccurred())
 	live, err := conn.Domain(GinkgoT().Context(), launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
 	Expect(err).NotTo(HaveOccurred())
@@ -164,7 +164,7 @@ var _ = Describe("The agent and hotplugged volumes", Label("libvirt"), func() {
 			Expect(unix.Unmount(claim, 0)).To(Succeed(), "the kubelet can unmount it")
 		}
 		n.settle(func(*v1.VirtualMachineInstance) bool {
-			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			_, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 			return err == nil
 		})
 		Expect(n.disk("data")).To(Equal(launcherpod.HotplugDisk("data", false)))

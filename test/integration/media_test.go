@@ -101,7 +101,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(after.ModTime()).To(Equal(before.ModTime()))
 
-		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+		conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 		Expect(err).NotTo(HaveOccurred())
 		pool, err := conn.Pool(context.Background(), "disk-golden", launcherpod.DiskDir("golden"))
 		Expect(err).NotTo(HaveOccurred())
@@ -119,7 +119,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		n.linkSocket()
 		n.settle(isRunning)
 
-		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+		conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 		Expect(err).NotTo(HaveOccurred())
 		running, err := conn.Domain(context.Background(), launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
 		Expect(err).NotTo(HaveOccurred())

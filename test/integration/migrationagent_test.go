@@ -162,7 +162,7 @@ func (a *agentProcess) start(ctx context.Context) error {
 	})
 	server, err := peer.NewServer(peer.ServerOptions{
 		TLS: certificate.MigrationServer(fixedCertificate{pair}, trust), PeerNode: certificate.PeerNode, Node: a.Node, Incoming: a, Targets: a.targets,
-		Open:   func(pod hypervisor.PodRef) (peer.Launcher, error) { return a.connections.Conn(pod) },
+		Open:   func(pod hypervisor.PodRef) (peer.Launcher, error) { return a.connections.Connect(pod) },
 		Tunnel: a.connections.Tunnel, Run: a.run, Checksum: a.sum,
 	})
 	if err != nil {
@@ -202,7 +202,7 @@ func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, na
 // connect waits for the connection to the Pod's libvirtd.
 func (a *agentProcess) connect(ctx context.Context) (*rpc.Conn, error) {
 	for {
-		conn, err := a.connections.Conn(podRef())
+		conn, err := a.connections.Connect(podRef())
 		if err == nil || !errors.Is(err, hypervisor.ErrConnecting) {
 			return conn, err
 		}

@@ -268,7 +268,7 @@ var _ = Describe("The agent and a new interface of a running guest", Label("libv
 		n.stopAgent()
 		n.startAgent()
 		n.settle(func(vmi *v1.VirtualMachineInstance) bool {
-			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			_, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 			return err == nil && has("up")(vmi)
 		})
 

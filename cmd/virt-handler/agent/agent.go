@@ -145,7 +145,7 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 
 // CacheOptions limit the cache to objects of the node.
 func CacheOptions(o *Options) cache.Options {
-	ours, err := labels.NewRequirement(v1.AppLabel, selection.In, []string{launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue})
+	app, err := labels.NewRequirement(v1.AppLabel, selection.In, []string{launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue})
 	utilruntime.Must(err) // the values are constants
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -157,7 +157,7 @@ func CacheOptions(o *Options) cache.Options {
 					fields.OneTermEqualSelector("spec.nodeName", o.Node),
 					podstate.NotTerminal,
 				),
-				Label:     labels.NewSelector().Add(*ours),
+				Label:     labels.NewSelector().Add(*app),
 				Transform: slimPod,
 			},
 			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},

@@ -38,7 +38,7 @@ type Connections struct{ *rpc.Manager }
 
 // Open returns the connection to a Pod.
 func (c Connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) {
-	conn, err := c.Conn(pod)
+	conn, err := c.Connect(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ type Served struct{ *rpc.Manager }
 
 // Open returns the connection to a Pod, and waits while it is being made.
 func (m Served) Open(ctx context.Context, pod hypervisor.PodRef) (server.Connection, error) {
-	conn, err := m.Await(ctx, pod)
+	conn, err := m.WaitConnected(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (m *migrations) serve(
 		TLS: certificate.MigrationServer(m.own, m.trust), PeerNode: certificate.PeerNode,
 		Address: o.migrationAddress(), Node: o.Node,
 		Incoming: m.incoming, Targets: m.targets,
-		Open:     func(pod hypervisor.PodRef) (peer.Launcher, error) { return connections.Conn(pod) },
+		Open:     func(pod hypervisor.PodRef) (peer.Launcher, error) { return connections.Connect(pod) },
 		Tunnel:   connections.Tunnel,
 		Run:      guests.RunReleased,
 		Checksum: checksum,

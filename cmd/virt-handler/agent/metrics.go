@@ -42,14 +42,14 @@ func GuestMetrics(node string, guests *reconciler.Reconciler, connections *rpc.M
 	return guestmetrics.New(guestmetrics.Options{
 		Node: node, Guests: guests.Monitored, Labels: labels,
 		Read: func(ctx context.Context, guest *guestmetrics.Guest, dirtyRate bool) (*hypervisor.Stats, error) {
-			conn, err := connections.Existing(guest.Pod.UID)
+			conn, err := connections.IfConnected(guest.Pod.UID)
 			if err != nil {
 				return nil, err
 			}
 			return conn.Stats(ctx, guest.Domain, dirtyRate)
 		},
 		Usage: func(guest *guestmetrics.Guest) *hypervisor.GuestUsage {
-			conn, err := connections.Existing(guest.Pod.UID)
+			conn, err := connections.IfConnected(guest.Pod.UID)
 			if err != nil {
 				return nil
 			}

@@ -25,7 +25,7 @@ const (
 	// firstRetry and maxRetry bound the delay before another attempt to reach the broker, which doubles each time.
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 5 * time.Second
-	// pingEvery is how often a program whose connection exists is asked whether it responds, and pingTimeout how long that, and its first
+	// pingEvery is the interval of the pings to a connected program, and pingTimeout how long a ping, and its first
 	// response, may take.
 	pingEvery   = 10 * time.Second
 	pingTimeout = 5 * time.Second

@@ -54,8 +54,8 @@ func (f Files) DeviceBytes(ctx context.Context, path string) (uint64, error) {
 	return deviceBytes(sysBlock, result), err
 }
 
-// inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond. A broker that does not respond or
-// is busy is an error, because the caller can ask again.
+// inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond. A broker
+// that does not respond or is busy is an error, because the caller can try again.
 func (f Files) inspect(ctx context.Context, arguments brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
 	bounded, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()

@@ -61,8 +61,8 @@ const (
 	PausedByUser = "User"
 	// PausedIOError: a read or write of a disk failed.
 	PausedIOError = "IOError"
-	// PausedTransient: libvirt paused it for a moment, for example while it starts, or a migration did. libvirt or the migration ends this.
-	PausedTransient = "Transient"
+	// PausedByLibvirt: libvirt paused it for a moment, for example while it starts, or a migration did. libvirt or the migration ends this.
+	PausedByLibvirt = "Transient"
 	// PausedAPIError: libvirt paused it for a migration, a dump or a snapshot, and could not resume it afterwards.
 	PausedAPIError = "APIError"
 	// PausedWatchdog: its watchdog expired.

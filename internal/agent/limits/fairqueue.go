@@ -142,9 +142,9 @@ func (q *Queue) put(namespace string, units int64) {
 	}
 }
 
-// dispatch grants queued requests in the order of their namespaces. It skips a namespace that has reached its limit. It stops at
-// a request that needs more units than are free: otherwise a stream of small requests could starve a large one. The caller holds
-// mu.
+// dispatch grants queued requests in the order of their namespaces. It skips a namespace that has reached its limit. It
+// stops at a request that needs more units than are free: otherwise a stream of small requests could starve a large
+// one. The caller has locked mu.
 func (q *Queue) dispatch() {
 	for i := 0; i < len(q.order); {
 		namespace := q.order[i]

@@ -58,7 +58,7 @@ func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.Di
 	}
 	image := pool.Find(launcherpod.DiskImage)
 	if image == nil {
-		return nil, invalid("claim %q has no %s to lay an ephemeral disk over", info.ClaimName, launcherpod.DiskImage)
+		return nil, invalid("claim %q has no %s under its ephemeral overlay", info.ClaimName, launcherpod.DiskImage)
 	}
 	capacity, err := rawCapacity(image)
 	if err != nil {

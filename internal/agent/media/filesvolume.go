@@ -60,8 +60,8 @@ func filesVolumeOf(v *v1.Volume) *filesVolume {
 
 func hasAnswerFile(files map[string][]byte) error {
 	for name := range files {
-		for _, answer := range answerFiles {
-			if strings.EqualFold(name, answer) {
+		for _, file := range answerFiles {
+			if strings.EqualFold(name, file) {
 				return nil
 			}
 		}

@@ -69,7 +69,7 @@ func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMac
 	return nil
 }
 
-// errUnknown means that virt-broker has not told what a file is, and may do so later.
+// errUnknown means that virt-broker has not reported what a file is, and may do so later.
 var errUnknown = errors.New("virt-broker has not responded")
 
 // overlayer lays an overlay over one disk.

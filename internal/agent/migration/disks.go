@@ -240,10 +240,10 @@ func trackedDisks(live, built *libvirtxml.Domain, copied []string) []trackedDisk
 		if disk.Alias == nil || disk.Target == nil || !domain.IsTracked(disk) || disk.Source.File == nil || slices.Contains(copied, disk.Target.Dev) {
 			continue
 		}
-		volume, ours := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias(""))
+		volume, isVolume := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias(""))
 		there := domain.FindDisk(built, disk.Alias.Name)
 		dir, name := path.Split(disk.Source.File.File)
-		if ours && there != nil && domain.IsTracked(there) && path.Clean(dir) == launcherpod.TrackedDisksDir && len(tracked) < maxTrackedDisks {
+		if isVolume && there != nil && domain.IsTracked(there) && path.Clean(dir) == launcherpod.TrackedDisksDir && len(tracked) < maxTrackedDisks {
 			tracked = append(tracked, trackedDisk{volume: volume, overlay: name})
 		}
 	}

@@ -212,8 +212,8 @@ func (p *pull) fail(ctx context.Context, err error, unreached bool) {
 	p.unreached, p.delay = unreached, p.retries.Step()
 }
 
-// reach ends the delay after failures to reach the exporter, so that all connections follow the first one. The next failure still adds to the
-// delays before. An exporter that closes connections is not connected to faster because it accepts them.
+// reach ends the delay after failures to reach the exporter, so that all connections follow the first one. It does not
+// reset the backoff, so an exporter that accepts and then closes connections is not dialed faster.
 func (p *pull) reach() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -89,7 +89,8 @@ type Files interface {
 	AttachDevice(ctx context.Context, volume string, attachment types.UID) error
 	// AttachDirectory gives the Pod all files of the claim of an attachment Pod.
 	AttachDirectory(ctx context.Context, volume string, attachment types.UID) error
-	// DetachVolume takes either away again, once what was written to a directory is on its disk. The attachment Pod may be gone, and its UID unknown.
+	// DetachVolume removes either from the Pod, once what was written to a directory is on its disk. The attachment Pod
+	// may be gone, and its UID unknown.
 	DetachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error
 }
 

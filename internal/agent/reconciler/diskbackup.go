@@ -363,7 +363,7 @@ func trackedVolumes(d *hypervisor.Domain) []string {
 			continue
 		}
 		// A hostile launcher may have chosen the alias.
-		if name, ours := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias("")); ours && len(validation.IsDNS1123Label(name)) == 0 {
+		if name, isVolume := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias("")); isVolume && len(validation.IsDNS1123Label(name)) == 0 {
 			names = append(names, name)
 		}
 	}

@@ -43,7 +43,8 @@ func backupSocket(id string) string {
 	return path.Join(launcherpod.SocketsDir, launcherpod.BackupSocketName(id))
 }
 
-// observeRoom finds out whether a running pull still has enough room. If libvirt cannot tell, it goes on: the room was there when it began.
+// observeRoom finds out whether a running pull still has enough room. If libvirt does not report it, the pull goes on:
+// there was enough room when it started.
 func (b *backupRun) observeRoom(ctx context.Context) {
 	b.view.NoRoom = ""
 	intent, record := b.view.Intent, b.view.Record

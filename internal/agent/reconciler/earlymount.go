@@ -142,8 +142,8 @@ func (r *Reconciler) startMount(ctx context.Context, s *scope, volume string, at
 	}()
 }
 
-// stopStarting ends the request about a volume, if there is one. Whether it has mounted the volume is not known, so a volume that is not wanted
-// any more is unmounted as if it had.
+// stopStarting cancels the request about a volume, if there is one. The mount may have succeeded, so a volume that is
+// not wanted any more is unmounted in any case.
 func (s *scope) stopStarting(volume string) {
 	mount := s.cache.earlyMounts.byVolume[volume]
 	if mount == nil {
@@ -151,9 +151,10 @@ func (s *scope) stopStarting(volume string) {
 	}
 	mount.stop()
 	if mount.done != nil {
-		// The connection is closed by then, before a request to unmount the volume is made. A mount that has begun in virt-broker ends before
-		// that request is served. Only one that it begins before it notices the closed connection could follow the unmount: the rule for the
-		// device then stays until the kubelet has removed the attachment Pod's volume.
+		// The connection is closed by then, before a request to unmount the volume is made. A mount that virt-broker
+		// has started ends before it serves that request. One race remains: virt-broker may start the mount before it
+		// notices the closed connection. The mount then follows the unmount, and the rule for the device exists until
+		// the kubelet has removed the attachment Pod's volume.
 		<-mount.done //nolint:errcheck // with either outcome, the volume may be mounted
 	}
 	delete(s.cache.earlyMounts.byVolume, volume)

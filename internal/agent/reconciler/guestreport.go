@@ -115,7 +115,7 @@ func (s *scope) addTruncatedEvent() {
 		return
 	}
 	s.event(corev1.EventTypeWarning, reasonGuestReportCut, fmt.Sprintf(
-		"The guest agent reports more network interfaces than the status takes, %d are left out", s.omitted))
+		"The guest agent reports more network interfaces than the status may have: %d are omitted", s.omitted))
 }
 
 // guestMAC returns the MAC address that a guest reports for an interface, or nothing if it is invalid.

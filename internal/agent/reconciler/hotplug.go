@@ -70,7 +70,8 @@ type diskPlugger interface {
 type plugging struct {
 	// mounted is the UID of the attachment Pod whose volume is in the launcher Pod.
 	mounted types.UID
-	// maybe is that of the attachment Pod whose volume may be there, because a request to mount or unmount it was not answered.
+	// maybe is the UID of the attachment Pod whose volume may be there, because a request to mount or unmount it got no
+	// response.
 	maybe types.UID
 	// directIO reports whether its file can be opened with O_DIRECT; nil if that is not known yet.
 	directIO *bool
@@ -191,8 +192,8 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// attachmentPod returns the attachment Pod of a volume for the launcher Pod, or nil unless it is on this node and is to stay. An event follows
-// when it is there, and when it is ready.
+// attachmentPod returns the attachment Pod of a volume for the launcher Pod, or nil if it is not on this node or is
+// being deleted. An event follows when it is there, and when it is ready.
 func (r *Reconciler) attachmentPod(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance, volume string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.key.Namespace, Name: launcherpod.AttachmentPod(string(s.pod.UID), volume)}
 	switch err := r.Client.Get(ctx, key, pod); {
@@ -475,7 +476,7 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 			return nil
 		})
 		if err != nil {
-			if !isAttaching(v) { // What there is to say about it is virt-controller's until then.
+			if !isAttaching(v) { // Until then, virt-controller owns its reason and message.
 				reportFailure(v, err)
 			}
 			errs = append(errs, err)

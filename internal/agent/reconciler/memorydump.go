@@ -35,7 +35,7 @@ const (
 	// dumpTime is the format of the time in the name of a memory dump. KubeVirt's.
 	dumpTime = "20060102-150405"
 	// noDump is the message if a dump has ended and libvirt's error is not known.
-	noDump = "The dump has ended without a file. libvirt removes it after an error, such as that the claim is full. Dump the memory again"
+	noDump = "The memory dump failed, and libvirt removed its file; often the claim is full. Use a larger claim and dump again"
 )
 
 // memoryDumper writes the memory of a running guest to a file.

@@ -85,8 +85,9 @@ func volumeObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 	return found
 }
 
-// isYetToBePlugged reports whether a volume is to be plugged and virt-controller has not written yet what its claim is like. The guest
-// does not have it, and a migration would go without it. What is written about the claim decides.
+// isYetToBePlugged reports whether a volume is to be plugged and virt-controller has not described its claim in the
+// status yet. The guest does not have it, and would migrate without it. Once the claim is described, its access modes
+// decide.
 func isYetToBePlugged(vmi *v1.VirtualMachineInstance, volume *v1.Volume) bool {
 	status := vmistatus.FindVolume(&vmi.Status, volume.Name)
 	if status == nil {

@@ -66,7 +66,7 @@ var _ = Describe("The agent and a guest that is paused although nobody requested
 	})
 
 	It("resumes it for a minute, also if a migration has paused it for longer before", func() {
-		g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedTransient)
+		g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedByLibvirt)
 		g.settle()
 		vmi := g.read()
 		vmistatus.SetCondition(&vmi.Status, v1.VirtualMachineInstanceCondition{

@@ -175,7 +175,7 @@ func (s *scope) addUntrackedEvent(untracked []string) {
 	if len(untracked) == 0 {
 		return
 	}
-	message := "Backups are full ones, because changed blocks are not tracked of the volume " + strings.Join(untracked, "; of the volume ")
+	message := "Changed blocks are not tracked, so these volumes get full backups only: " + strings.Join(untracked, "; ")
 	s.event(corev1.EventTypeWarning, reasonNotTracked, hypervisor.CleanLine(message, maxNote))
 }
 

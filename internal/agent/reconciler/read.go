@@ -52,11 +52,11 @@ func requestOfPod(_ context.Context, obj client.Object) []reconcile.Request {
 	return nil
 }
 
-// isReady reports whether an attachment Pod is ready and is to stay.
+// isReady reports whether an attachment Pod is ready and not being deleted.
 func isReady(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && podstate.Ready(pod) }
 
-// startsOrIsReady passes the events that an attachment Pod has this node, without which it is not in the cache, and that it is ready.
-// virt-controller handles all else that happens to one.
+// startsOrIsReady passes the events by which an attachment Pod appears on this node, before which it is not in the
+// cache, and becomes ready. virt-controller handles its other events.
 var startsOrIsReady = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return isAttachment(e.Object, func(*corev1.Pod) bool { return true }) },
 	UpdateFunc: func(e event.UpdateEvent) bool {

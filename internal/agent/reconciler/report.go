@@ -18,7 +18,7 @@ import (
 type reports struct {
 	// writes limits all writes but the unthrottled ones, and guest those that the guest alone causes.
 	writes      *limits.Limiter
-	unthrottled answers
+	unthrottled unthrottledReports
 	guest       guestWriteLimit
 }
 
@@ -52,18 +52,18 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) 
 	}
 	computeStatus(s, phaseErr)
 	changed := !equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status)
-	var answers bool
+	var unthrottled bool
 	if changed {
 		postponed := s.cache.reports.writes.Delay(s.now)
-		answers = postponed > 0 && s.cache.reports.unthrottled.allow(&s.before.Status, &s.vmi.Status)
-		if postponed > 0 && !answers {
+		unthrottled = postponed > 0 && s.cache.reports.unthrottled.take(&s.before.Status, &s.vmi.Status)
+		if postponed > 0 && !unthrottled {
 			return postponed, nil
 		}
 		if changed, err = r.patchStatus(ctx, s); err != nil {
 			return 0, err
 		}
 	}
-	if changed && !answers {
+	if changed && !unthrottled {
 		s.cache.reports.writes.Take(s.now)
 	}
 	if s.domain.Active() {

@@ -76,7 +76,7 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 	return r.setRealtime(ctx, s)
 }
 
-// requestMemory requests of the guest to have a number of bytes of memory. A guest cannot have less than at its start.
+// requestMemory requests that the guest has a number of bytes of memory. A guest cannot have less than at its start.
 func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint64) error {
 	atBoot := s.domain.AtBoot()
 	requested := uint((bytes - min(bytes, atBoot)) >> 10)

@@ -15,8 +15,8 @@ const (
 	// shutdownInterval is the time between two presses of the power button: a guest that is booting ignores the
 	// first. Source: kubevirt/kubevirt pkg/virt-handler, gracefulShutdownRetry.
 	shutdownInterval = 5 * time.Second
-	// destroySlack is how long after the grace period the agent destroys the domain. virt-launcher, which counts the same
-	// period from its SIGTERM, is to do it first: its outcome then is that of a guest that was stopped on request.
+	// destroySlack is how long after the grace period the agent destroys the domain. virt-launcher, which counts the
+	// same period from its SIGTERM, should be first: its outcome then reports a stop on request.
 	destroySlack = 2 * time.Second
 	// defaultGrace is the grace period of a VMI without terminationGracePeriodSeconds. Source: kubevirt.io/api core/v1,
 	// DefaultGracePeriodSeconds.

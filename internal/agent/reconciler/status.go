@@ -122,7 +122,7 @@ func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message s
 
 // isTransient reports whether libvirt paused the guest for a moment and will resume or stop it by itself.
 func isTransient(d *hypervisor.Domain) bool {
-	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient
+	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedByLibvirt
 }
 
 // inTransition reports whether the guest's state is about to change without a request.

@@ -90,7 +90,7 @@ func TestComputeStatus(t *testing.T) {
 		want []string
 	}{
 		{"a started guest", scopeOf(), nil, v1.Running, []string{"Ready=True "}},
-		{"a guest that is being started", scopeOf(domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)), nil, v1.Scheduled, nil},
+		{"a guest that is being started", scopeOf(domainIn(hypervisor.StatePaused, hypervisor.PausedByLibvirt)), nil, v1.Scheduled, nil},
 		{"a guest that was started paused", scopeOf(domainIn(hypervisor.StatePaused, hypervisor.PausedByUser)), nil, v1.Running,
 			[]string{"Paused=True PausedByUser", "Ready=False GuestNotRunning"}},
 		{"a guest with a full disk", scopeOf(phaseOf(v1.Running), domainIn(hypervisor.StatePaused, hypervisor.PausedIOError)), nil, v1.Running,
@@ -107,9 +107,9 @@ func TestComputeStatus(t *testing.T) {
 			[]string{"Paused=True PausedCrashed", "Ready=False GuestNotRunning"}},
 		{"a guest without a part of its memory", scopeOf(phaseOf(v1.Running), domainIn(hypervisor.StatePaused, hypervisor.PausedPostcopyFailed)),
 			nil, v1.Running, []string{"Paused=True PausedPostcopyFailed", "Ready=False GuestNotRunning"}},
-		{"a guest that a migration has paused", scopeOf(phaseOf(v1.Running), migrating(v1.MigrationPaused), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
+		{"a guest that a migration has paused", scopeOf(phaseOf(v1.Running), migrating(v1.MigrationPaused), domainIn(hypervisor.StatePaused, hypervisor.PausedByLibvirt)),
 			nil, v1.Running, []string{"Paused=True PausedByMigrationMonitor", "Ready=False GuestNotRunning"}},
-		{"a guest that is migrated", scopeOf(phaseOf(v1.Running), migrating(v1.MigrationPreCopy), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
+		{"a guest that is migrated", scopeOf(phaseOf(v1.Running), migrating(v1.MigrationPreCopy), domainIn(hypervisor.StatePaused, hypervisor.PausedByLibvirt)),
 			nil, v1.Running, []string{"Ready=True "}},
 		{"a guest that has ended", scopeOf(phaseOf(v1.Running), domainIn(hypervisor.StateEnded, "Shutdown")), nil, v1.Running,
 			[]string{"Ready=False GuestNotRunning"}},

@@ -89,7 +89,7 @@ var _ = Describe("Tracking of changed blocks", func() {
 
 	It("says why a disk cannot have an overlay", func() {
 		g := startedWith(hypervisor.FormatQCOW2, corev1.PersistentVolumeFilesystem, v1.ChangedBlockTrackingInitializing)
-		a.expectEvent("Warning ChangedBlocksNotTracked Backups are full ones, because changed blocks are not tracked of the volume data: its content looks like")
+		a.expectEvent("Warning ChangedBlocksNotTracked Changed blocks are not tracked, so these volumes get full backups only: data: its content looks like")
 		g.settle()
 		Expect(g.read().Status.TrackedVolumes).To(BeEmpty())
 	})

@@ -125,7 +125,7 @@ func (s *Server) serve(do verb) http.Handler {
 // find returns the VMI if it runs on the node, and the connection to its launcher.
 func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.UID) (*runningVMI, error) {
 	if uid == "" {
-		return nil, apierrors.NewBadRequest("the parameter " + agentapi.UIDParameter + " is missing: name the instance that is meant")
+		return nil, apierrors.NewBadRequest("the parameter " + agentapi.UIDParameter + " is missing: set it to the UID of the VMI")
 	}
 	vmi := &v1.VirtualMachineInstance{}
 	err := s.Client.Get(ctx, key, vmi)

@@ -55,8 +55,8 @@ const (
 type Options struct {
 	// TLS authenticates the server and verifies its clients. The Server checks that a client is virt-api.
 	TLS *tls.Config
-	// Ready is closed when there is a certificate. Start does not listen before that: clients take an agent that rejects their handshakes as
-	// broken, but wait for one that does not listen yet. Nil does not wait.
+	// Ready is closed when there is a certificate. Start does not listen before that: clients treat an agent that
+	// rejects handshakes as broken, but wait for one that does not listen yet. If it is nil, Start listens at once.
 	Ready <-chan struct{}
 	// Address is the address to listen on.
 	Address string

@@ -298,7 +298,7 @@ func (l *Launcher) Transfer(ctx context.Context, r hypervisor.TransferRequest) e
 	}
 	l.change(func() {
 		l.moving.suspended, l.moving.cancel = true, nil
-		l.domain.State, l.domain.Reason = hypervisor.StatePaused, hypervisor.PausedTransient
+		l.domain.State, l.domain.Reason = hypervisor.StatePaused, hypervisor.PausedByLibvirt
 	})
 	if r.OnPaused != nil {
 		r.OnPaused(time.Now())

@@ -170,7 +170,7 @@ func (l *Launcher) prepare(ctx context.Context, text string) error {
 			return
 		}
 		l.moving.receiving = true
-		l.domain = &hypervisor.Domain{State: hypervisor.StatePaused, Reason: hypervisor.PausedTransient, XML: definition}
+		l.domain = &hypervisor.Domain{State: hypervisor.StatePaused, Reason: hypervisor.PausedByLibvirt, XML: definition}
 	})
 	return err
 }

@@ -131,7 +131,7 @@ func awaitConn(t *testing.T, m *Manager, changed <-chan struct{}) *Conn {
 	t.Helper()
 	late := time.After(patience)
 	for {
-		conn, err := m.Conn(testPod)
+		conn, err := m.Connect(testPod)
 		if err == nil {
 			return conn
 		}
@@ -157,7 +157,7 @@ func TestSilentLauncherIsInQuarantine(t *testing.T) {
 	}
 	<-conn.Done()
 	late := time.After(patience)
-	for err = nil; !errors.Is(err, errSilent) || !errors.Is(err, hypervisor.ErrUnreachable); _, err = m.Conn(testPod) {
+	for err = nil; !errors.Is(err, errSilent) || !errors.Is(err, hypervisor.ErrUnreachable); _, err = m.Connect(testPod) {
 		select {
 		case <-changed:
 		case <-late:
@@ -212,7 +212,7 @@ func TestBrokerIsRestarted(t *testing.T) {
 	if err := n.dial(t, patience); !errors.Is(err, brokerapi.ErrUnreachable) || !errors.Is(err, hypervisor.ErrUnreachable) {
 		t.Fatalf("without a broker: %v", err)
 	}
-	if _, err := m.Conn(testPod); !errors.Is(err, hypervisor.ErrConnecting) {
+	if _, err := m.Connect(testPod); !errors.Is(err, hypervisor.ErrConnecting) {
 		t.Fatalf("without a broker: %v", err)
 	}
 	stop, err := broker.ServeAt(sockets, o)

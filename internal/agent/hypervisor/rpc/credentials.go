@@ -115,7 +115,7 @@ func (c *Conn) setKeys(ctx context.Context, domain, user string, keys []string) 
 		return err
 	}
 	old := false
-	unsupported := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) error {
+	unsupported := c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) error {
 		about := &hypervisor.GuestAgent{}
 		if err := g.about(ctx, about); err != nil {
 			return err

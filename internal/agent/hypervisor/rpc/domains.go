@@ -276,14 +276,14 @@ var pausedReasons = map[libvirt.DomainPausedReason]string{
 	libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED: hypervisor.PausedPostcopyFailed,
 	libvirt.DOMAIN_PAUSED_API_ERROR:       hypervisor.PausedAPIError,
 
-	libvirt.DOMAIN_PAUSED_STARTING_UP:   hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_SAVE:          hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_DUMP:          hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_SNAPSHOT:      hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_MIGRATION:     hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_POSTCOPY:      hypervisor.PausedTransient,
-	libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedTransient,
+	libvirt.DOMAIN_PAUSED_STARTING_UP:   hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_SAVE:          hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_DUMP:          hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_SNAPSHOT:      hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_MIGRATION:     hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_POSTCOPY:      hypervisor.PausedByLibvirt,
+	libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedByLibvirt,
 }
 
 var shutoffReasons = map[libvirt.DomainShutoffReason]string{

@@ -32,8 +32,8 @@ const (
 	// guestTimeout bounds calls to the guest agent over the shared connection. Each waits for other calls, and twice for the
 	// agent: for its presence and for the response. With less, a slow guest could cause the end of the connection at any time.
 	guestTimeout = 3 * (jobWait + 2*agentTimeout) * time.Second
-	// askTimeout bounds all commands that are sent to the guest agent over one direct connection.
-	askTimeout = time.Minute
+	// guestAgentTimeout bounds all commands that are sent to the guest agent over one direct connection.
+	guestAgentTimeout = time.Minute
 
 	// Limits for what a guest can add to the VMI's status and to responses of the API.
 	maxGuestInterfaces  = 64
@@ -100,7 +100,7 @@ func (c *Conn) converse(ctx context.Context, domain string, limit time.Duration,
 
 // GuestInfo requests the operating system, the interfaces and the use of the guest from the guest agent.
 func (c *Conn) GuestInfo(ctx context.Context, domain string) (info *hypervisor.GuestInfo, usage *hypervisor.GuestUsage, err error) {
-	err = c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
+	err = c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) (err error) {
 		if info, err = g.info(ctx); err == nil {
 			usage = g.usage(ctx)
 		}

@@ -15,7 +15,7 @@ import (
 
 // GuestUsers requests the users that are logged in.
 func (c *Conn) GuestUsers(ctx context.Context, domain string) (list hypervisor.List[hypervisor.GuestUser], err error) {
-	err = c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) error {
+	err = c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) error {
 		list, err = g.users(ctx)
 		return err
 	})
@@ -46,7 +46,7 @@ func parseUsers(response []byte) (hypervisor.List[hypervisor.GuestUser], error) 
 
 // GuestFilesystems requests the mounted file systems.
 func (c *Conn) GuestFilesystems(ctx context.Context, domain string) (list hypervisor.List[hypervisor.GuestFilesystem], err error) {
-	err = c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) error {
+	err = c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) error {
 		list, err = g.filesystems(ctx)
 		return err
 	})
@@ -97,7 +97,7 @@ func parseFilesystems(response []byte) (hypervisor.List[hypervisor.GuestFilesyst
 // GuestAgent requests everything that the guest agent reports. The agent of a frozen guest accepts few commands.
 func (c *Conn) GuestAgent(ctx context.Context, domain string) (*hypervisor.GuestAgent, error) {
 	agent := &hypervisor.GuestAgent{}
-	err := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) error {
+	err := c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) error {
 		if err := g.about(ctx, agent); err != nil {
 			return err
 		}

@@ -375,7 +375,7 @@ func TestManagerReconnects(t *testing.T) {
 		_ = c.Close()
 	})
 	pod := hypervisor.PodRef{UID: podUID, VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}}
-	if _, err := m.Conn(pod); !errors.Is(err, hypervisor.ErrConnecting) {
+	if _, err := m.Connect(pod); !errors.Is(err, hypervisor.ErrConnecting) {
 		t.Errorf("got %v, want ErrConnecting", err)
 	}
 	for range 3 {

@@ -21,11 +21,12 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// unreachableAfter is how long attempts must fail before the VMI is enqueued: libvirtd starts and ends with its Pod, which need
-// not be reported.
+// unreachableAfter is how long attempts must fail before the VMI is enqueued: libvirtd starts and ends with its Pod,
+// which need not be reported.
 const unreachableAfter = 5 * time.Second
 
-// Manager keeps a connection to each launcher Pod for which Conn or Await was called, and makes a new one when it ends.
+// Manager keeps a connection to each launcher Pod for which Connect or WaitConnected was called, and makes a new one
+// when it ends.
 type Manager struct {
 	options Options
 	notify  func(types.NamespacedName)
@@ -91,15 +92,16 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Conn returns the connection to a Pod. If there is none it makes one in the background and returns hypervisor.ErrConnecting, or
-// hypervisor.ErrUnreachable after a failure.
-func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
+// Connect returns the connection to a Pod. If there is none it makes one in the background and returns
+// hypervisor.ErrConnecting, or hypervisor.ErrUnreachable after a failure.
+func (m *Manager) Connect(pod hypervisor.PodRef) (*Conn, error) {
 	conn, _, err := m.session(pod).current()
 	return conn, err
 }
 
-// Await returns the connection to a Pod like Conn, but while it is being made it waits until the context ends.
-func (m *Manager) Await(ctx context.Context, pod hypervisor.PodRef) (*Conn, error) {
+// WaitConnected returns the connection to a Pod like Connect, but while it is being made it waits until the context
+// ends.
+func (m *Manager) WaitConnected(ctx context.Context, pod hypervisor.PodRef) (*Conn, error) {
 	s := m.session(pod)
 	for {
 		conn, changed, err := s.current()
@@ -149,8 +151,9 @@ func (m *Manager) brokerResponds() <-chan struct{} {
 	return m.broker
 }
 
-// Existing returns the connection to a Pod like Conn, but makes none. It is for callers that do not know whether the Pod still exists.
-func (m *Manager) Existing(pod types.UID) (*Conn, error) {
+// IfConnected returns the connection to a Pod like Connect, but makes none. It is for callers that do not know whether
+// the Pod still exists.
+func (m *Manager) IfConnected(pod types.UID) (*Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s, ok := m.sessions[pod]; ok {
@@ -160,8 +163,8 @@ func (m *Manager) Existing(pod types.UID) (*Conn, error) {
 	return nil, hypervisor.ErrUnreachable
 }
 
-// spread returns the delay of the first connection to a Pod. When the agent starts, it needs all of them at once, and does not
-// know which launchers were in quarantine.
+// spread returns the delay of the first connection to a Pod. When the agent starts, it needs all of them at once, and
+// does not know which launchers were in quarantine.
 func spread(over, elapsed time.Duration, random func(time.Duration) time.Duration) time.Duration {
 	if elapsed >= over {
 		return 0
@@ -307,7 +310,8 @@ func (s *session) contact() (responded, silent time.Time) {
 	return s.responded, s.silent
 }
 
-// isSlow reports whether the node is slow: whether calls to most of the other launchers that were called recently timed out.
+// isSlow reports whether the node is slow: whether calls to most of the other launchers that were called recently timed
+// out.
 func (m *Manager) isSlow(except *session, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

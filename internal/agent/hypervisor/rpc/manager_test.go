@@ -14,7 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-func TestAwait(t *testing.T) {
+func TestWaitConnected(t *testing.T) {
 	errBroken, errStillWaiting := errors.New("broken"), errors.New("still waiting")
 	pod := hypervisor.PodRef{UID: "a"}
 	connected := &Conn{relay: &relay{ctx: context.Background()}}
@@ -37,17 +37,17 @@ func TestAwait(t *testing.T) {
 				ended, end := context.WithCancel(t.Context())
 				s := &session{manager: m, pod: pod, cancel: end, ended: ended.Done(), err: hypervisor.ErrConnecting, changed: make(chan struct{})}
 				m.sessions[pod.UID] = s
-				if _, err := m.Conn(pod); !errors.Is(err, hypervisor.ErrConnecting) {
+				if _, err := m.Connect(pod); !errors.Is(err, hypervisor.ErrConnecting) {
 					t.Fatalf("Conn waits or fails: %v", err)
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
 				var conn *Conn
 				err := errStillWaiting
-				go func() { conn, err = m.Await(ctx, pod) }()
+				go func() { conn, err = m.WaitConnected(ctx, pod) }()
 				synctest.Wait()
 				if !errors.Is(err, errStillWaiting) {
-					t.Fatalf("Await has not waited: %v, %v", conn, err)
+					t.Fatalf("WaitConnected has not waited: %v, %v", conn, err)
 				}
 				tc.then(m, s, stop)
 				synctest.Wait()

@@ -76,10 +76,10 @@ func TestPausedReason(t *testing.T) {
 		libvirt.DOMAIN_PAUSED_WATCHDOG: hypervisor.PausedWatchdog, libvirt.DOMAIN_PAUSED_CRASHED: hypervisor.PausedCrashed,
 		libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED: hypervisor.PausedPostcopyFailed, libvirt.DOMAIN_PAUSED_API_ERROR: hypervisor.PausedAPIError,
 		libvirt.DOMAIN_PAUSED_UNKNOWN: hypervisor.PausedUnknown, 1000: hypervisor.PausedUnknown, -1: hypervisor.PausedUnknown,
-		libvirt.DOMAIN_PAUSED_STARTING_UP: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_SAVE: hypervisor.PausedTransient,
-		libvirt.DOMAIN_PAUSED_DUMP: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_SNAPSHOT: hypervisor.PausedTransient,
-		libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_MIGRATION: hypervisor.PausedTransient,
-		libvirt.DOMAIN_PAUSED_POSTCOPY: hypervisor.PausedTransient, libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedTransient,
+		libvirt.DOMAIN_PAUSED_STARTING_UP: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_SAVE: hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_DUMP: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_SNAPSHOT: hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_MIGRATION: hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_POSTCOPY: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedByLibvirt,
 	} {
 		if state, got := stateOf(libvirt.DOMAIN_PAUSED, int(reason)); state != hypervisor.StatePaused || got != want {
 			t.Errorf("reason %d: got %s %q, want %q", reason, state, got, want)

@@ -45,8 +45,8 @@ func (c *Conn) Unpause(ctx context.Context, domain string) error {
 	})
 }
 
-// Reset presses the guest's reset button. A guest that nobody has paused runs afterwards: QEMU resumes none that has stopped after an
-// internal error or a crash until it is reset.
+// Reset presses the guest's reset button. Unless a user has paused the guest, it runs afterwards: a guest that stopped
+// after an internal error or a crash cannot be resumed before.
 func (c *Conn) Reset(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "reset the guest", func(d *libvirt.Domain) error {
 		state, reason, err := d.GetState()
@@ -107,23 +107,23 @@ func (c *Conn) Screenshot(ctx context.Context, domain string, take func(mime str
 
 // OpenGraphics connects a new client to QEMU's VNC server and returns the connection.
 //
-// The agent creates both ends of the connection and passes one to QEMU. With libvirt's alternative (virDomainOpenGraphicsFD) the
-// launcher would choose the descriptor that the agent receives, and reading from it may block or have other effects than reading
-// from a socket.
+// The agent creates both ends of the connection and passes one to QEMU. With libvirt's alternative
+// (virDomainOpenGraphicsFD) the launcher would choose the descriptor that the agent receives, and reading from it may
+// block or have other effects than reading from a socket.
 func (c *Conn) OpenGraphics(ctx context.Context, domain string) (net.Conn, error) {
-	ours, theirs, err := socketPair()
+	local, remote, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = theirs.Close() }()
+	defer func() { _ = remote.Close() }()
 	err = c.within(ctx, openTimeout, domain, "open the screen", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
-		return client.OpenGraphics(ctx, d, theirs, libvirtwire.GraphicsSkipAuth)
+		return client.OpenGraphics(ctx, d, remote, libvirtwire.GraphicsSkipAuth)
 	})
 	if err != nil {
-		_ = ours.Close()
+		_ = local.Close()
 		return nil, err
 	}
-	return ours, nil
+	return local, nil
 }
 
 // socketPair returns two connected sockets: one to use and one to pass to another process.
@@ -132,15 +132,15 @@ func socketPair() (net.Conn, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "screen"), os.NewFile(uintptr(fds[1]), "screen")
+	local, remote := os.NewFile(uintptr(fds[0]), "screen"), os.NewFile(uintptr(fds[1]), "screen")
 	// The connection has a descriptor of its own.
-	defer func() { _ = ours.Close() }()
-	conn, err := net.FileConn(ours)
+	defer func() { _ = local.Close() }()
+	conn, err := net.FileConn(local)
 	if err != nil {
-		_ = theirs.Close()
+		_ = remote.Close()
 		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
 	}
-	return conn, theirs, nil
+	return conn, remote, nil
 }
 
 const (

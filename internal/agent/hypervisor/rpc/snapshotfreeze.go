@@ -45,7 +45,7 @@ func (c *Conn) writeSnapshotFreeze(ctx context.Context, domain string, record fr
 
 // Frozen reports whether the guest agent reports the guest's file systems as frozen.
 func (c *Conn) Frozen(ctx context.Context, domain string) (frozen bool, err error) {
-	err = c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
+	err = c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) (err error) {
 		frozen, err = g.frozen(ctx)
 		return err
 	})

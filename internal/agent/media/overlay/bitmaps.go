@@ -44,7 +44,7 @@ const (
 	firstBytes = 4 << 10
 )
 
-// Bitmap tells which parts of a disk have changed since a point in time.
+// Bitmap records which parts of a disk have changed since a point in time.
 type Bitmap struct {
 	// Name is its name, which is that of a checkpoint.
 	Name string `json:"name"`

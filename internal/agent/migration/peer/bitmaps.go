@@ -242,9 +242,9 @@ func ImageFiles(d *libvirtxml.Domain) map[string]ImageFile {
 		if disk.Alias == nil {
 			continue
 		}
-		volume, ours := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias(""))
+		volume, isVolume := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias(""))
 		// A hostile launcher may choose the alias: one that is no volume's name could select another directory of the Pod.
-		if !ours || len(validation.IsDNS1123Label(volume)) > 0 {
+		if !isVolume || len(validation.IsDNS1123Label(volume)) > 0 {
 			continue
 		}
 		for _, file := range diskFiles(disk) {
