@@ -17,19 +17,19 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/tail"
 )
 
-// hold is launcherpod.HoldArgument. The package is not imported, because one virt-tail runs for every guest.
-const hold = "--hold"
+// waitArgument is launcherpod.HoldArgument. The package is not imported, because one virt-tail runs for every guest.
+const waitArgument = "--hold"
 
 func main() {
 	debug.SetGCPercent(20)
-	holds := len(os.Args) > 1 && os.Args[1] == hold
-	if len(os.Args) != 2 && !holds {
+	waits := len(os.Args) > 1 && os.Args[1] == waitArgument
+	if len(os.Args) != 2 && !waits {
 		_, _ = os.Stderr.WriteString("usage: virt-tail PIPE | --hold [IMAGE SIZE RESERVE PERCENT]\n")
 		os.Exit(2)
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
-	if holds {
+	if waits {
 		if len(os.Args) > 2 {
 			if err := tail.CreateImage(os.Args[2], os.Args[3:]); err != nil {
 				// The agent reports that there is no image. A Pod that ended would be started again and again.

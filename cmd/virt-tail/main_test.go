@@ -10,7 +10,7 @@ import (
 )
 
 func TestHoldIsTheArgumentOfAttachmentPods(t *testing.T) {
-	if hold != launcherpod.HoldArgument {
-		t.Errorf("%q, and attachment Pods have %q", hold, launcherpod.HoldArgument)
+	if waitArgument != launcherpod.HoldArgument {
+		t.Errorf("%q, and attachment Pods have %q", waitArgument, launcherpod.HoldArgument)
 	}
 }

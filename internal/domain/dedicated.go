@@ -44,7 +44,7 @@ func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain 
 		return err
 	}
 	if domain.Features != nil && !facts.Emulation {
-		// The guest need not yield a dedicated CPU.
+		// The guest does not share a dedicated CPU, so it need not give it up while it waits.
 		if domain.Features.KVM == nil {
 			domain.Features.KVM = &libvirtxml.DomainFeatureKVM{}
 		}

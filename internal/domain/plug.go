@@ -101,8 +101,8 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 	var detach, change, attach []Operation
 	wanted, room := map[string]bool{}, roomIn(live)
 	for i := range desired {
-		name, ours := diskName(&desired[i])
-		if !ours {
+		name, isVolume := diskName(&desired[i])
+		if !isVolume {
 			continue
 		}
 		wanted[name] = true
@@ -117,9 +117,9 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 	}
 	for i := range live.Devices.Disks {
 		disk := &live.Devices.Disks[i]
-		name, ours := diskName(disk)
+		name, isVolume := diskName(disk)
 		switch {
-		case !ours || wanted[name] || kept[name] || !IsPlugged(disk):
+		case !isVolume || wanted[name] || kept[name] || !IsPlugged(disk):
 		case disk.Device == cdrom:
 			// The drive stays until the next start.
 			change = append(change, Operation{Action: Change, Name: name, Disk: withMedium(*disk, &libvirtxml.DomainDisk{})})

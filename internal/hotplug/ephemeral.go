@@ -21,7 +21,7 @@ const EphemeralAnnotation = "kubevirt.io/ephemeral-hotplug-volumes"
 func Ephemeral(vmi *v1.VirtualMachineInstance) []string {
 	var names []string
 	if json.Unmarshal([]byte(vmi.Annotations[EphemeralAnnotation]), &names) != nil {
-		return nil // It is not ours, and no volume is known to be plugged into the VMI only.
+		return nil // Another client has written it, and no volume is known to be plugged into the VMI only.
 	}
 	return names
 }

@@ -100,8 +100,8 @@ func TriggerName(launcher types.UID, volume string) string {
 // BuildAttachment returns the Pod by which the kubelet of the launcher's node attaches the claim of a volume, for the agent to mount
 // it into the launcher Pod. A Pod cannot get another volume while it runs.
 //
-// A claim without a disk image gets one, as a claim does that a launcher Pod has: the Pod creates it as the user of the disk, without
-// privileges. KubeVirt waits for an image that nobody makes.
+// A claim without a disk image gets one, as a claim does that a launcher Pod has: the Pod creates it as the user of the
+// disk, without privileges. KubeVirt waits for an image that no component makes.
 //
 // The Pod is restarted if its container ends, because the kubelet would detach the volumes of a Pod that has finished.
 func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *corev1.Pod {

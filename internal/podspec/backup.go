@@ -44,16 +44,17 @@ func setBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Co
 	}
 }
 
-// SwitchBackupHooks adds or removes the annotations for Velero on a running launcher Pod. It removes only our hooks. It does
-// not copy hooks from the VMI, because Velero runs their commands in the Pod, which the right to annotate VMIs must not allow.
+// SwitchBackupHooks adds or removes the annotations for Velero on a running launcher Pod. It removes only the hooks
+// that Vireo has added. It does not copy hooks from the VMI, because Velero runs their commands in the Pod, which the
+// right to annotate VMIs must not allow.
 func SwitchBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
-	ours := backupHooks(vmi)
+	own := backupHooks(vmi)
 	if !skipsBackupHooks(vmi, cfg) {
-		maps.Copy(to, ours)
+		maps.Copy(to, own)
 		return
 	}
 	for _, hook := range []string{preHook, postHook} {
-		if to[hook+hookCommand] != ours[hook+hookCommand] {
+		if to[hook+hookCommand] != own[hook+hookCommand] {
 			continue // A hook of the VMI.
 		}
 		for _, key := range []string{hookContainer, hookCommand, hookTimeout} {

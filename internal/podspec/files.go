@@ -25,8 +25,8 @@ const tokenSeconds int64 = 60*60 + 7
 // Source: kubernetes pkg/controller/certificates/rootcacertpublisher.
 const rootCAConfigMap = "kube-root-ca.crt"
 
-// files mounts a volume of files, from which the agent makes a disk for the guest. Because the kubelet reads Secrets, requests
-// tokens and waits for missing objects, no component of ours needs the right to read Secrets.
+// files mounts a volume of files, from which the agent makes a disk for the guest. Because the kubelet reads Secrets,
+// requests tokens and waits for missing objects, no component of Vireo needs the right to read Secrets.
 func (s *storage) files(name, dir string, source corev1.VolumeSource) {
 	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: source})
 	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: dir, ReadOnly: true})

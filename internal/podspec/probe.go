@@ -71,9 +71,9 @@ func probeProcesses(vmi *v1.VirtualMachineInstance) int {
 	return max(n, min(probes, 1))
 }
 
-// launcherImageAnnotation is an annotation of ours on launcher Pods. It has the configured image. Some admission plugins
-// replace images, by a digest or the name of a mirror. If the replaced image were compared with the configuration, the Pod
-// would always be outdated, and its guest migrated or evicted again and again.
+// launcherImageAnnotation is an annotation of launcher Pods that KubeVirt does not have. It has the configured image.
+// Some admission plugins replace images, by a digest or the name of a mirror. If the replaced image were compared with
+// the configuration, the Pod would always be outdated, and its guest migrated or evicted again and again.
 const launcherImageAnnotation = "kubevirt.io/launcher-image"
 
 // NoteLauncherImage records the launcher image of a new Pod in an annotation.

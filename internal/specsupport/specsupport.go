@@ -56,7 +56,7 @@ func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) error 
 // UnimplementedGates are the feature gates of KubeVirt whose features are not implemented yet. The values are the ends of
 // warnings.
 var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
-	"ConfigurableHypervisor":          "KVM and emulation are what there is",
+	"ConfigurableHypervisor":          "only KVM and emulation are supported",
 	"ContainerPathVolumes":            "shared file systems are not implemented yet",
 	"CrossArchitectureVirtualization": "a guest has the architecture of its node",
 	"DecentralizedLiveMigration":      "migration between namespaces or clusters is not implemented yet",
@@ -82,7 +82,7 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"Sidecar":                         "hook sidecars are not implemented yet",
 	"Template":                        "templates are not implemented yet",
 	"VGPULiveMigration":               "passing devices through is not implemented yet",
-	"VMStatsCollector":                "the statistics of the agent's metrics are what there is",
+	"VMStatsCollector":                "only the statistics in the agent's metrics are collected",
 	"WorkloadEncryptionSEV":           "encrypted guests are not implemented yet",
 	"WorkloadEncryptionTDX":           "encrypted guests are not implemented yet",
 }
@@ -118,7 +118,7 @@ var KubeVirtFields = []Field{
 	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},
 	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
 	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
-	{"configuration.hypervisors", nil, Warn, "KVM and emulation are what there is"},
+	{"configuration.hypervisors", nil, Warn, "only KVM and emulation are supported"},
 	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},
 	{"configuration.confidentialCompute", nil, Warn, "encrypted guests are not implemented yet"},
 	{"configuration.roleAggregationStrategy", []string{"Manual"}, Warn, "the roles are installed with the manifests: install them with config/manual-role-aggregation, or the chart with roles.aggregate=false"},
@@ -138,7 +138,7 @@ var AnnotationFields = []Field{
 
 	{v1.MemfdMemoryBackend, []string{"false"}, Warn, "huge pages come from a memfd all the same: the launcher Pod has no mount of them"},
 	{v1.PciTopologyVersionAnnotation, nil, Warn,
-		"devices have the PCI slots of libvirt's own choice: a guest from KubeVirt may name its network devices anew"},
+		"libvirt assigns the PCI slots: a guest that comes from KubeVirt may rename its network devices"},
 	{v1.PciInterfaceSlotCountAnnotation, nil, Warn, "no PCI slots are kept for interfaces"},
 	{v1.KeepLauncherAfterFailureAnnotation, nil, Warn, "the launcher ends with its guest: read its log with kubectl logs"},
 	{v1.CustomLibvirtLogFiltersAnnotation, nil, Warn, "log filters are not implemented yet: libvirt logs as usual"},

@@ -189,7 +189,7 @@ virtctl version --client`),
 				}
 				v.Server = &version.Info{}
 				if err := api.GetGroup(cmd.Context(), "version", v.Server); err != nil {
-					return fmt.Errorf("error asking the server for its version: %w", err)
+					return fmt.Errorf("error reading the version of the server: %w", err)
 				}
 			}
 			if output.IsSet() {

@@ -110,7 +110,8 @@ const (
 	ConditionVolumesCreated ConditionType = "VolumesCreated"
 	// ConditionOCIReady is True once the export can be downloaded as an OCI image.
 	ConditionOCIReady ConditionType = "OCIReady"
-	// ConditionBackupRead tells whether clients have read all of a backup that is pulled, once that is known. KubeVirt does not have it.
+	// ConditionBackupRead reports whether clients have read all of a backup that is pulled, once that is known.
+	// KubeVirt does not have it.
 	ConditionBackupRead ConditionType = "BackupRead"
 )
 

@@ -36,7 +36,7 @@ func (m vmWithVMI) checkOwner() error {
 	if metav1.IsControlledBy(m.vmi, m.vm) {
 		return nil
 	}
-	return m.conflict("the VMI of that name is not of this VM")
+	return m.conflict("VirtualMachineInstance %s exists but belongs to another owner", m.vmi.Name)
 }
 
 // recoveryRequired is KubeVirt's message for a VM after a failed volume migration.

@@ -37,8 +37,8 @@ func TestMigrate(t *testing.T) {
 		vm("ended"), running("ended").OwnedBy(vm("ended")).With(phase(v1.Succeeded)).Obj(),
 		vm("foreign"), running("foreign").OwnedBy(vm("vm")).Obj(), vm("alone"), running("alone").Obj())
 	// Permissions for a VM do not include a VMI of the same name that has another owner.
-	w.expect(http.MethodPut, vmPath+"foreign/migrate", "", 409, "the VMI of that name is not of this VM")
-	w.expect(http.MethodPut, vmPath+"alone/migrate", "", 409, "the VMI of that name is not of this VM")
+	w.expect(http.MethodPut, vmPath+"foreign/migrate", "", 409, "exists but belongs to another owner")
+	w.expect(http.MethodPut, vmPath+"alone/migrate", "", 409, "exists but belongs to another owner")
 	w.expect(http.MethodPut, vmPath+"none/migrate", "", 404, `virtualmachine.kubevirt.io "none" not found`)
 	w.expect(http.MethodPut, vmPath+"stopped/migrate", "", 404, `virtualmachineinstance.kubevirt.io "stopped" not found`)
 	w.expect(http.MethodPut, vmPath+"ended/migrate", "", 409, "VM is not running")
@@ -64,7 +64,7 @@ func TestGracePeriodOfAForeignVMI(t *testing.T) {
 	vm := builder.MakeVM("vm").Namespace("ns").UID("u").Strategy(v1.RunStrategyAlways).Obj()
 	instance := running("vm").Obj()
 	w := newWorld(t, vm, instance)
-	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 409, "the VMI of that name is not of this VM")
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 409, "exists but belongs to another owner")
 	after := &v1.VirtualMachineInstance{}
 	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(instance), after); err != nil || after.Spec.TerminationGracePeriodSeconds != nil {
 		t.Errorf("got %v, %v", after.Spec.TerminationGracePeriodSeconds, err)

@@ -88,7 +88,7 @@ func TestPortForwardOfAVM(t *testing.T) {
 	w.expect(http.MethodGet, vmPath+"none/portforward/22", "", 404, `virtualmachine.kubevirt.io "none" not found`)
 	w.expect(http.MethodGet, vmPath+"stopped/portforward/22", "", 409, "VMI is not started")
 	w.expect(http.MethodGet, vmPath+"gone/portforward/22", "", 404, `virtualmachineinstance.kubevirt.io "gone" not found`)
-	w.expect(http.MethodGet, vmPath+"other/portforward/22", "", 409, "the VMI of that name is not of this VM")
+	w.expect(http.MethodGet, vmPath+"other/portforward/22", "", 409, "exists but belongs to another owner")
 	w.expectEcho(vmPath+"mine/portforward/22", "portforward/22")
 }
 

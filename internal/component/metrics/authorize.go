@@ -88,7 +88,7 @@ type question struct {
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// The verb is a part of the question, and others would make a client be asked about for each that it thinks of.
+	// The verb is a part of a review, so that a client could otherwise cause any number of reviews by inventing verbs.
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET and HEAD are served", http.StatusMethodNotAllowed)
@@ -100,8 +100,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(http.StatusUnauthorized), http.StatusUnauthorized)
 		return
 	}
-	asked := question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method), path: r.URL.Path}
-	status, err := g.statusOf(r, token, asked)
+	q := question{token: sha256.Sum256([]byte(token)), verb: strings.ToLower(r.Method), path: r.URL.Path}
+	status, err := g.statusOf(r, token, q)
 	switch {
 	case err != nil:
 		log.Log.WithName("metrics").Error(err, "A request of the metrics cannot be authorized")
@@ -113,16 +113,16 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// statusOf returns the status of the response to a question.
-func (g *guard) statusOf(r *http.Request, token string, asked question) (int, error) {
-	if _, admitted := g.admitted.Get(asked); admitted {
+// statusOf returns the status of the response to a request.
+func (g *guard) statusOf(r *http.Request, token string, q question) (int, error) {
+	if _, admitted := g.admitted.Get(q); admitted {
 		return http.StatusOK, nil
 	}
-	if status, denied := g.denied.Get(asked); denied {
+	if status, denied := g.denied.Get(q); denied {
 		return status.(int), nil
 	}
 	from := g.known
-	if _, accepted := g.accepted.Get(asked); !accepted {
+	if _, accepted := g.accepted.Get(q); !accepted {
 		host := hostOf(r)
 		if !g.begin(host) {
 			return http.StatusTooManyRequests, nil
@@ -130,16 +130,16 @@ func (g *guard) statusOf(r *http.Request, token string, asked question) (int, er
 		defer g.end(host)
 		from = g.unknown
 	}
-	status, err := from.decide(r.Context(), token, asked)
+	status, err := from.decide(r.Context(), token, q)
 	switch {
 	case err != nil:
 		return 0, err
 	case status == http.StatusOK:
-		g.admitted.Add(asked, status, reviewTTL)
-		g.accepted.Add(asked, status, acceptedTTL)
+		g.admitted.Add(q, status, reviewTTL)
+		g.accepted.Add(q, status, acceptedTTL)
 	default:
-		g.accepted.Remove(asked)
-		g.denied.Add(asked, status, reviewTTL)
+		g.accepted.Remove(q)
+		g.denied.Add(q, status, reviewTTL)
 	}
 	return status, nil
 }
@@ -172,8 +172,8 @@ func hostOf(r *http.Request) string {
 	return host
 }
 
-// reviewer asks the API server, with limits of requests of its own: one for tokens, and one for the access of their users. Tokens of nobody
-// need no decision about access, and so do not delay one.
+// reviewer sends reviews to the API server, with its own rate limits: one for tokens, and one for the access of their
+// users. An invalid token needs no access review, so it cannot delay one.
 type reviewer struct {
 	tokens authentication.TokenReviewInterface
 	access authorization.SubjectAccessReviewInterface
@@ -198,7 +198,7 @@ func newReviewer(config *rest.Config, client *http.Client) (*reviewer, error) {
 }
 
 // decide has the API server identify the token's user, and check whether that user may send the request.
-func (v *reviewer) decide(ctx context.Context, token string, asked question) (int, error) {
+func (v *reviewer) decide(ctx context.Context, token string, q question) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	review, err := v.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
@@ -215,7 +215,7 @@ func (v *reviewer) decide(ctx context.Context, token string, asked question) (in
 	}
 	access, err := v.access.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: asked.path, Verb: asked.verb},
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: q.path, Verb: q.verb},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("review the access of user %s: %w", user.Username, err)

@@ -250,8 +250,9 @@ func ProxyPath(namespace, export string) string {
 // defaultArchitecture is the architecture of an image of a VM that names none. KubeVirt's.
 const defaultArchitecture = "amd64"
 
-// ImageConfig returns the VM as the configuration of an OCI image, and its architecture. As in KubeVirt, the VM has no namespace, and the
-// names of claims instead of DataVolumes: whoever imports the image creates the claims from its layers.
+// ImageConfig returns the VM as the configuration of an OCI image, and its architecture. As in KubeVirt, the VM has no
+// namespace, and the names of claims instead of DataVolumes: a user who imports the image creates the claims from its
+// layers.
 func (c *Content) ImageConfig() (config []byte, architecture string, err error) {
 	vm := runtime.DeepCopyJSON(c.Manifests.VirtualMachine)
 	unstructured.RemoveNestedField(vm, "metadata", "namespace")

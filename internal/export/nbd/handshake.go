@@ -111,8 +111,9 @@ func (c *Client) limit() {
 
 func (c *Client) unlimit() { _ = c.conn.SetDeadline(time.Time{}) }
 
-// greet exchanges the greetings. The client does not wait for the server's: whoever forwards the connection connects to the server only when
-// it is used, because QEMU disconnects clients that do not finish the handshake within seconds.
+// greet exchanges the greetings. The client does not wait for the server's: the agent that forwards the connection
+// connects to the server only when it is used, because QEMU disconnects clients that do not finish the handshake within
+// seconds.
 func (c *Client) greet() error {
 	const flags = flagFixedNewstyle | flagNoZeroes
 	if err := c.write(binary.BigEndian.AppendUint32(nil, flags)); err != nil {
@@ -249,7 +250,7 @@ func (c *Client) enter(export string) error {
 		return nil
 	})
 	if err == nil && !hasSize {
-		err = errors.New("the server has not told the size of the export")
+		err = errors.New("the server has not sent the size of the export")
 	}
 	return err
 }

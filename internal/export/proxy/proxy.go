@@ -351,7 +351,8 @@ var returnedTypes = map[string]bool{
 	"multipart/byteranges": true, "application/x-tar": true,
 }
 
-// fileName matches the names under which a client may be told to save a response: no path, no hidden file, nothing that looks like an option.
+// fileName matches the names under which a response may make a client save it: no path, no hidden file, nothing that
+// looks like an option.
 var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 // protect sets the headers that keep a browser from running a response and from guessing its type.

@@ -173,7 +173,7 @@ const (
 	typeZero  = 2
 )
 
-// mapTime is how long a request for a list of blocks may ask QEMU for more of them.
+// mapTime is how long a request for a list of blocks may read more of them from QEMU.
 const mapTime = 20 * time.Second
 
 // block is a range of blocks with the same type.

@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/export/nbd"
 )
 
-// Limits of the number of blocks in a response. The default is KubeVirt's. A response with fewer blocks than requested tells where the next
-// request has to begin.
+// Limits of the number of blocks in a response. The default is KubeVirt's. A response with fewer blocks than requested
+// contains where the next request has to begin.
 const (
 	defaultPage = 512
 	maxPage     = 16 << 10

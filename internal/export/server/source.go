@@ -135,8 +135,8 @@ func (b *budget) take() bool {
 	return false
 }
 
-// coverage is which bytes of a disk were sent, or need not be because the client was told that they are zeros or have not changed. If the
-// ranges become too many, new ones are forgotten: then more seems to be missing, and never less.
+// coverage is which bytes of a disk were sent, or need not be because the list of blocks reported them as zeros or
+// unchanged. If the ranges become too many, new ones are forgotten: then more seems to be missing, and never less.
 type coverage struct {
 	// budget is shared by all volumes of the backup.
 	budget *budget

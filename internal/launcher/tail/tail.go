@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/imagesize"
 )
 
-// bufferSize is how much is copied at once. A Linux pipe holds four times as much.
+// bufferSize is how much is copied at once. A Linux pipe buffers four times as much.
 const bufferSize = 16 << 10
 
 // StartTimeout is how long Run waits for virt-launcher. If its container cannot be started, the Pod would otherwise never finish,
