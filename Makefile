@@ -106,7 +106,7 @@ lint: deps ## Run golangci-lint on all packages
 	hack/lint.sh . $(wirecompat) $(if $(without_client),,$(clientcompat)) $(chart) $(csi)
 
 .PHONY: verify
-verify: ## Check that generated files and go.mod are up to date, code is formatted, and every nolint is needed
+verify: ## Check that generated files and go.mod are up to date, code is formatted, every nolint is needed, and words are the glossary's
 	@hack/verify.sh
 
 .PHONY: vuln

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Fails if generated files are stale, go.mod is not tidy, code is not formatted, or a nolint names a linter that is not enabled, which
-# nolintlint does not report. It works on copies and does not change the tree.
+# Fails if generated files are stale, go.mod is not tidy, code is not formatted, a nolint names a linter that is not
+# enabled, which nolintlint does not report, or the product uses a word that the glossary refuses. It works on copies and
+# does not change the tree.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,6 +40,10 @@ idle=$(cd "$copy" && { grep -rnoP --include='*.go' '// ?nolint:\K[\w,]+' . || tr
 }')
 if [ -n "$idle" ]; then
 	printf 'verify: nolint for a linter that .golangci.yml does not enable:\n%s\n' "$idle" >&2
+	failed=1
+fi
+if ! unwanted=$(go run ./hack/words 2>&1); then
+	printf 'verify: words that docs/glossary.md does not want:\n%s\n' "$unwanted" >&2
 	failed=1
 fi
 while IFS= read -r -d '' file; do
