@@ -9,6 +9,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
 func bootOrder(order *uint) *libvirtxml.DomainDeviceBoot {
@@ -32,7 +33,7 @@ func configureBootOrder(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirt
 		switch disk := &domain.Devices.Disks[i]; {
 		case media[disk.Alias.Name]:
 			others = append(others, disk)
-		case disk.Device == "cdrom":
+		case disk.Device == diskbus.CDRom:
 			cdroms = append(cdroms, disk)
 		default:
 			disks = append(disks, disk)

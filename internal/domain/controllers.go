@@ -9,6 +9,13 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
+)
+
+// Types of controllers whose model depends on the guest, and that disks use.
+const (
+	usbController  = "usb"
+	scsiController = "scsi"
 )
 
 // configureControllers adds the controllers that need a certain model. libvirt adds the others.
@@ -18,13 +25,13 @@ func configureControllers(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvi
 	if usesUSB(devices) {
 		usb = "qemu-xhci"
 	}
-	addController(devices, "usb", usb)
+	addController(devices, usbController, usb)
 	if len(devices.Channels) > 0 {
 		addController(devices, "virtio-serial", virtioModel(vmi))
 	}
 	// Disks are hotplugged on the SCSI bus, so its controller must exist.
-	if usesBus(devices, v1.DiskBusSCSI) || !vmi.Spec.Domain.Devices.DisableHotplug {
-		addController(devices, "scsi", virtioModel(vmi))
+	if haveDisk(devices, scsiController) || !vmi.Spec.Domain.Devices.DisableHotplug {
+		addController(devices, scsiController, virtioModel(vmi))
 	}
 	return nil
 }
@@ -35,10 +42,14 @@ func addController(devices *libvirtxml.DomainDeviceList, kind, model string) {
 }
 
 func usesUSB(devices *libvirtxml.DomainDeviceList) bool {
-	return len(devices.RedirDevs) > 0 || usesBus(devices, v1.DiskBusUSB) ||
+	return len(devices.RedirDevs) > 0 || haveDisk(devices, usbController) ||
 		slices.ContainsFunc(devices.Inputs, func(i libvirtxml.DomainInput) bool { return i.Bus == string(v1.InputBusUSB) })
 }
 
-func usesBus(devices *libvirtxml.DomainDeviceList, bus v1.DiskBus) bool {
-	return slices.ContainsFunc(devices.Disks, func(d libvirtxml.DomainDisk) bool { return d.Target.Bus == string(bus) })
+// haveDisk reports whether a disk is on a controller of a type.
+func haveDisk(devices *libvirtxml.DomainDeviceList, controller string) bool {
+	return slices.ContainsFunc(devices.Disks, func(d libvirtxml.DomainDisk) bool { return busOf(&d).Controller == controller })
 }
+
+// busOf returns the row of a disk's bus.
+func busOf(disk *libvirtxml.DomainDisk) diskbus.Bus { return diskbus.Of(v1.DiskBus(disk.Target.Bus)) }

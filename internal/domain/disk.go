@@ -5,12 +5,12 @@ package domain
 
 import (
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 )
 
 // DiskAlias returns the alias of the disk with a name in spec.domain.devices.disks. libvirt's events have it.
-func DiskAlias(name string) string { return "ua-disk-" + name }
+func DiskAlias(name string) string { return diskAliasPrefix + name }
 
 // configureDisks adds the disks in the order of the spec, in which it also numbers their targets.
 func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
@@ -31,7 +31,7 @@ func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirt
 	for i := range vmi.Spec.Volumes {
 		volumes[vmi.Spec.Volumes[i].Name] = true
 	}
-	targets := diskTargets{}
+	targets := newDiskTargets()
 	for i := range vmi.Spec.Domain.Devices.Disks {
 		b := diskBuilder{
 			vmi:  vmi,
@@ -46,7 +46,7 @@ func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirt
 		case !unplugged && !b.prepared && volumes[b.spec.Name]:
 			return fmt.Errorf("%s: the volume %q is %w", b.path, b.spec.Name, ErrNotPrepared)
 		}
-		disk, err := b.build(&targets)
+		disk, err := b.build(targets)
 		if err != nil {
 			return err
 		}
@@ -80,11 +80,11 @@ func (b *diskBuilder) build(targets *diskTargets) (*libvirtxml.DomainDisk, error
 	if tray != nil {
 		disk.Target.Tray = tray.Tray
 	}
-	if disk.Device == "disk" && bus == v1.DiskBusVirtio {
+	if disk.Device == diskbus.Disk && diskbus.Of(bus).Virtio {
 		disk.Model = virtioModel(b.vmi)
 	}
 	if b.spec.Disk != nil && b.spec.Disk.PciAddress != "" {
-		if bus != v1.DiskBusVirtio {
+		if !diskbus.Of(bus).Virtio {
 			return nil, field.Invalid(b.path.Child("disk", "pciAddress"), b.spec.Disk.PciAddress,
 				"only a disk on the virtio bus has a PCI address: set disk.bus to virtio")
 		}
@@ -104,23 +104,22 @@ func (b *diskBuilder) device(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
 	case b.spec.LUN != nil:
 		return b.lun(disk)
 	case b.spec.CDRom != nil:
-		disk.Device = "cdrom"
+		disk.Device = diskbus.CDRom
 		// For libvirt a CD-ROM is always read-only, so cdrom.readonly has no effect.
 		disk.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
 		if b.spec.CDRom.Tray == v1.TrayStateOpen {
 			disk.Target = &libvirtxml.DomainDiskTarget{Tray: "open"}
 		}
-		return checkBus(b.path.Child("cdrom", "bus"), b.spec.CDRom.Bus, v1.DiskBusSATA, v1.DiskBusSATA, v1.DiskBusSCSI, v1.DiskBusUSB)
+		return b.bus(diskbus.CDRom, b.spec.CDRom.Bus)
 	default:
-		disk.Device = "disk"
+		disk.Device = diskbus.Disk
 		target := v1.DiskTarget{}
 		if b.spec.Disk != nil {
 			target = *b.spec.Disk
 		}
-		bus, err := checkBus(b.path.Child("disk", "bus"), target.Bus, v1.DiskBusSATA,
-			v1.DiskBusVirtio, v1.DiskBusSATA, v1.DiskBusSCSI, v1.DiskBusUSB)
+		bus, err := b.bus(diskbus.Disk, target.Bus)
 		if target.ReadOnly {
-			if bus == v1.DiskBusSATA {
+			if diskbus.Of(bus).NeverReadOnly {
 				return "", field.Invalid(b.path.Child("disk", "readonly"), true,
 					"a SATA disk cannot be read-only: set disk.bus to virtio, scsi or usb, or make it a cdrom")
 			}
@@ -131,7 +130,7 @@ func (b *diskBuilder) device(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
 }
 
 func (b *diskBuilder) lun(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
-	disk.Device = "lun"
+	disk.Device = diskbus.LUN
 	if b.spec.LUN.Reservation {
 		return "", field.Forbidden(b.path.Child("lun", "reservation"), "not implemented: leave it out")
 	}
@@ -142,22 +141,24 @@ func (b *diskBuilder) lun(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
 	if b.spec.LUN.ReadOnly {
 		disk.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
 	}
-	return checkBus(b.path.Child("lun", "bus"), b.spec.LUN.Bus, v1.DiskBusSCSI, v1.DiskBusSCSI)
+	return b.bus(diskbus.LUN, b.spec.LUN.Bus)
 }
 
-func checkBus(path *field.Path, bus, fallback v1.DiskBus, supported ...v1.DiskBus) (v1.DiskBus, error) {
-	if bus == "" {
-		return fallback, nil
+// bus returns the bus of a kind of disks, which may be the default.
+func (b *diskBuilder) bus(kind string, bus v1.DiskBus) (v1.DiskBus, error) {
+	switch {
+	case bus == "":
+		return diskbus.Default(kind, archAMD64), nil
+	case !diskbus.Of(bus).Connects(kind):
+		return "", field.NotSupported(b.path.Child(kind, "bus"), bus, diskbus.Names(kind))
+	default:
+		return bus, nil
 	}
-	if !slices.Contains(supported, bus) {
-		return "", field.NotSupported(path, bus, supported)
-	}
-	return bus, nil
 }
 
 // emptyDrive returns a CD-ROM drive without a medium. Every other disk needs a volume.
 func (b *diskBuilder) emptyDrive(disk *libvirtxml.DomainDisk) (*libvirtxml.DomainDisk, error) {
-	if disk.Device != "cdrom" {
+	if disk.Device != diskbus.CDRom {
 		return nil, field.NotFound(b.path.Child("name"), b.spec.Name)
 	}
 	disk.Driver = &libvirtxml.DomainDiskDriver{Name: "qemu"}

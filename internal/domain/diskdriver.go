@@ -8,6 +8,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
 // maxQueues is KubeVirt's limit for the queues of a multi-queue device.
@@ -30,7 +31,7 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 		// Without this, blocks that the guest discards stay allocated.
 		driver.Discard = "unmap"
 	}
-	if disk.Device == "disk" && bus == v1.DiskBusVirtio {
+	if disk.Device == diskbus.Disk && diskbus.Of(bus).Virtio {
 		b.plan.apply(b.spec.Name, driver)
 		if isTrue(b.vmi.Spec.Domain.Devices.BlockMultiQueue) {
 			t := topologyOf(&b.vmi.Spec.Domain)

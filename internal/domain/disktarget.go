@@ -7,37 +7,30 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
-
-// sataPorts is the number of ports of an AHCI controller.
-const sataPorts = 6
 
 // diskTargets allocates target names and drive addresses in order. A disk keeps them over restarts if the disks before it do
 // not change.
-type diskTargets struct{ vd, sd, sata, scsi uint }
+type diskTargets struct {
+	devs  map[string]uint // by prefix
+	units map[v1.DiskBus]uint
+}
+
+func newDiskTargets() *diskTargets {
+	return &diskTargets{devs: map[string]uint{}, units: map[v1.DiskBus]uint{}}
+}
 
 func (t *diskTargets) next(bus v1.DiskBus) (*libvirtxml.DomainDiskTarget, *libvirtxml.DomainAddress) {
-	target := &libvirtxml.DomainDiskTarget{Bus: string(bus)}
-	if bus == v1.DiskBusVirtio {
-		target.Dev = "vd" + letters(t.vd)
-		t.vd++
+	row := diskbus.Of(bus)
+	target := &libvirtxml.DomainDiskTarget{Bus: string(bus), Dev: row.Prefix + letters(t.devs[row.Prefix])}
+	t.devs[row.Prefix]++
+	if row.Units == 0 {
 		return target, nil
 	}
-	target.Dev = "sd" + letters(t.sd)
-	t.sd++
-	switch bus {
-	case v1.DiskBusSATA:
-		address := driveAddress(t.sata/sataPorts, t.sata%sataPorts)
-		t.sata++
-		return target, address
-	case v1.DiskBusSCSI:
-		// Without an address libvirt would add a second controller for later letters. One virtio-scsi controller is enough.
-		address := driveAddress(0, t.scsi)
-		t.scsi++
-		return target, address
-	default:
-		return target, nil
-	}
+	unit := t.units[bus]
+	t.units[bus]++
+	return target, driveAddress(unit/row.Units, unit%row.Units)
 }
 
 func driveAddress(controller, unit uint) *libvirtxml.DomainAddress {

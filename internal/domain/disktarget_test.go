@@ -5,9 +5,14 @@ package domain_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 func TestDiskTargets(t *testing.T) {
@@ -37,6 +42,68 @@ func TestDiskTargetsAfterZ(t *testing.T) {
 	for index, want := range map[int]string{0: "vda", 25: "vdz", 26: "vdaa", 701: "vdzz", 702: "vdaaa"} {
 		if got := disks[index].Target.Dev; got != want {
 			t.Errorf("disk %d is %s, want %s", index, got, want)
+		}
+	}
+}
+
+// Each kind of disks can be on the buses of the table and no other, and has what the table says of its bus.
+func TestDisksFollowTheTableOfBuses(t *testing.T) {
+	const path = "spec.domain.devices.disks[0]"
+	for _, name := range diskbus.Names("") {
+		bus := diskbus.Of(name)
+		for _, kind := range []string{diskbus.Disk, diskbus.LUN, diskbus.CDRom} {
+			disk := builder.MakeDisk("a", kind, name)
+			g := makeGuest().blockClaim(disk).devices(func(d *v1.Devices) { d.DisableHotplug = true })
+			if !bus.Connects(kind) {
+				g.expectRefused(t, path+"."+kind+".bus", string(diskbus.Names(kind)[0]))
+				continue
+			}
+			built := g.build(t)
+			got := built.Devices.Disks[0]
+			if got.Device != kind || got.Target.Bus != string(name) || got.Target.Dev != bus.Prefix+"a" {
+				t.Errorf("%s on %s is a %s with the target %+v", kind, name, got.Device, got.Target)
+			}
+			if (got.Model != "") != bus.Virtio || (got.Address != nil) != (bus.Units > 0) {
+				t.Errorf("%s on %s has the model %q and the address %+v", kind, name, got.Model, got.Address)
+			}
+			if model := controllersOf(built)[bus.Controller]; bus.Controller != "" && (model == "" || model == "none") {
+				t.Errorf("%s on %s needs a controller %s: add it to configureControllers", kind, name, bus.Controller)
+			}
+			plugged, err := domain.PluggedDisks(base().plug(disk, true).withoutFacts().vmi, domain.Facts{
+				Disks: map[string]domain.DiskFact{
+					"a": {Path: launcherpod.HotplugDisk("a", true), Block: true, Format: "raw", DirectIO: true},
+				},
+			})
+			if can := len(plugged) == 1; can != (bus.Plugs(kind) || kind == diskbus.CDRom) {
+				t.Errorf("%s on %s: can be plugged: %v (%v)", kind, name, can, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), pluggable()) {
+				t.Errorf("%s on %s: %v. Want it to name %s", kind, name, err, pluggable())
+			}
+		}
+	}
+}
+
+// pluggable names the buses on which disks can be plugged.
+func pluggable() string {
+	var names []string
+	for _, name := range diskbus.Names(diskbus.Disk) {
+		if diskbus.Of(name).Hotpluggable {
+			names = append(names, string(name))
+		}
+	}
+	return strings.Join(names, " or ")
+}
+
+func TestReadOnlyDisksFollowTheTableOfBuses(t *testing.T) {
+	for _, name := range diskbus.Names(diskbus.Disk) {
+		disk := diskOn("a", name)
+		disk.Disk.ReadOnly = true
+		g := makeGuest().emptyDisk(disk)
+		if diskbus.Of(name).NeverReadOnly {
+			g.expectRefused(t, "spec.domain.devices.disks[0].disk.readonly", "cdrom")
+		} else if g.build(t).Devices.Disks[0].ReadOnly == nil {
+			t.Errorf("the guest can write to a read-only disk on %s", name)
 		}
 	}
 }

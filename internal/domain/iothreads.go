@@ -11,6 +11,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
 // ioThreadsPerCPU limits the threads of the policy auto. Source: kubevirt/kubevirt pkg/virt-launcher/virtwrap/converter,
@@ -78,7 +79,7 @@ func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
 	for i := range disks {
 		disk := &disks[i]
-		onVirtio := disk.Disk != nil && disk.Disk.Bus == v1.DiskBusVirtio
+		onVirtio := disk.Disk != nil && diskbus.Of(disk.Disk.Bus).Virtio
 		switch {
 		case isTrue(disk.DedicatedIOThread) && !onVirtio:
 			return nil, nil, field.Invalid(devicesPath.Child("disks").Index(i).Child("dedicatedIOThread"), true,

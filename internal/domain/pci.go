@@ -60,7 +60,7 @@ func portsTaken(devices *libvirtxml.DomainDeviceList) uint {
 	var taken uint
 	conventional := len(devices.Watchdogs) > 0
 	for i := range devices.Disks {
-		if devices.Disks[i].Target.Bus == v1.VirtIO && devices.Disks[i].Address == nil {
+		if busOf(&devices.Disks[i]).Virtio && devices.Disks[i].Address == nil {
 			taken++
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -63,7 +64,7 @@ func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.Dom
 				continue
 			}
 		}
-		disk, err := b.build(&diskTargets{})
+		disk, err := b.build(newDiskTargets())
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -79,12 +80,11 @@ func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.Dom
 
 // checkPluggable returns an error if a disk cannot be plugged into a running guest.
 func checkPluggable(path *field.Path, disk *v1.Disk) error {
+	kind, bus := diskbus.OfDisk(disk)
 	switch {
-	case disk.CDRom != nil:
+	case kind == diskbus.CDRom:
 		return nil // The drive exists, and its medium changes.
-	case disk.LUN != nil && (disk.LUN.Bus == "" || disk.LUN.Bus == v1.DiskBusSCSI):
-		return nil
-	case disk.Disk != nil && (disk.Disk.Bus == v1.DiskBusSCSI || disk.Disk.Bus == v1.DiskBusVirtio):
+	case kind == diskbus.LUN && bus == "", diskbus.Of(bus).Plugs(kind):
 		return nil
 	}
 	return field.Invalid(path, disk.Name, "a disk can be plugged into a running guest on the bus virtio or scsi only: set its bus, or restart the VM")
@@ -108,9 +108,9 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 		wanted[name] = true
 		has := FindDisk(live, desired[i].Alias.Name)
 		switch {
-		case has == nil && desired[i].Device != cdrom && IsPlugged(&desired[i]):
+		case has == nil && desired[i].Device != diskbus.CDRom && IsPlugged(&desired[i]):
 			attach = append(attach, Operation{Action: Attach, Name: name, Disk: room.place(desired[i])})
-		case has != nil && has.Device == cdrom && desired[i].Device == cdrom && isPluggedOrEmpty(has) && isPluggedOrEmpty(&desired[i]) &&
+		case has != nil && has.Device == diskbus.CDRom && desired[i].Device == diskbus.CDRom && isPluggedOrEmpty(has) && isPluggedOrEmpty(&desired[i]) &&
 			sourceOf(has) != sourceOf(&desired[i]) && (HasMedium(&desired[i]) || !kept[name]):
 			change = append(change, Operation{Action: Change, Name: name, Disk: withMedium(*has, &desired[i])})
 		}
@@ -120,7 +120,7 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 		name, isVolume := diskName(disk)
 		switch {
 		case !isVolume || wanted[name] || kept[name] || !IsPlugged(disk):
-		case disk.Device == cdrom:
+		case disk.Device == diskbus.CDRom:
 			// The drive stays until the next start.
 			change = append(change, Operation{Action: Change, Name: name, Disk: withMedium(*disk, &libvirtxml.DomainDisk{})})
 		default:
@@ -148,12 +148,8 @@ func HasMedium(disk *libvirtxml.DomainDisk) bool {
 	return source != nil && (sourceOf(disk) != "" || source.File == nil && source.Block == nil)
 }
 
-const (
-	// cdrom is the kind of a CD-ROM drive.
-	cdrom = "cdrom"
-	// diskAliasPrefix is the prefix of DiskAlias.
-	diskAliasPrefix = "ua-disk-"
-)
+// diskAliasPrefix is the prefix of DiskAlias.
+const diskAliasPrefix = "ua-disk-"
 
 // diskName returns the name of a disk in its VMI, and whether it is one of a VMI.
 func diskName(disk *libvirtxml.DomainDisk) (string, bool) {
@@ -204,16 +200,22 @@ func withMedium(drive libvirtxml.DomainDisk, from *libvirtxml.DomainDisk) libvir
 	return drive
 }
 
+// unit is the place of a disk on the first controller of its bus.
+type unit struct {
+	bus    string
+	number uint
+}
+
 // free is what is free in a running domain.
 type free struct {
 	targets map[string]bool
-	units   map[uint]bool
+	units   map[unit]bool
 	threads uint
 	orders  map[uint]bool
 }
 
 func roomIn(live *libvirtxml.Domain) *free {
-	room := &free{targets: map[string]bool{}, units: map[uint]bool{}, threads: live.IOThreads, orders: map[uint]bool{}}
+	room := &free{targets: map[string]bool{}, units: map[unit]bool{}, threads: live.IOThreads, orders: map[uint]bool{}}
 	for i := range live.Devices.Disks {
 		disk := &live.Devices.Disks[i]
 		if disk.Boot != nil {
@@ -223,8 +225,8 @@ func roomIn(live *libvirtxml.Domain) *free {
 			continue
 		}
 		room.targets[disk.Target.Dev] = true
-		if a := disk.Address; disk.Target.Bus == string(v1.DiskBusSCSI) && a != nil && a.Drive != nil && a.Drive.Unit != nil {
-			room.units[*a.Drive.Unit] = true
+		if a := disk.Address; a != nil && a.Drive != nil && a.Drive.Unit != nil {
+			room.units[unit{disk.Target.Bus, *a.Drive.Unit}] = true
 		}
 	}
 	for i := range live.Devices.Interfaces {
@@ -235,27 +237,24 @@ func roomIn(live *libvirtxml.Domain) *free {
 	return room
 }
 
-// place gives a disk a target, on the SCSI bus a unit of the first controller, only I/O threads that exist, and a boot order only if that
+// place gives a disk a target, a unit of the first controller if its bus has units, only I/O threads that exist, and a boot order only if that
 // is free: it is for the next start.
 func (f *free) place(disk libvirtxml.DomainDisk) libvirtxml.DomainDisk {
 	target := *disk.Target
 	disk.Target = &target
-	prefix := "sd"
-	if target.Bus == string(v1.DiskBusVirtio) {
-		prefix = "vd"
-	}
+	bus := busOf(&disk)
 	for index := uint(0); target.Dev == ""; index++ {
-		if dev := prefix + letters(index); !f.targets[dev] {
+		if dev := bus.Prefix + letters(index); !f.targets[dev] {
 			target.Dev, f.targets[dev] = dev, true
 		}
 	}
-	if target.Bus == string(v1.DiskBusSCSI) {
-		unit := uint(0)
-		for f.units[unit] {
-			unit++
+	if bus.Units > 0 {
+		at := unit{bus: target.Bus}
+		for f.units[at] {
+			at.number++
 		}
-		f.units[unit] = true
-		disk.Address = driveAddress(0, unit)
+		f.units[at] = true
+		disk.Address = driveAddress(0, at.number)
 	}
 	if disk.Boot != nil && f.orders[disk.Boot.Order] {
 		disk.Boot = nil

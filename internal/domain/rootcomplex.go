@@ -79,7 +79,7 @@ func pciAddresses(devices *libvirtxml.DomainDeviceList) []**libvirtxml.DomainAdd
 		}
 	}
 	for i := range devices.Disks {
-		if devices.Disks[i].Target.Bus == v1.VirtIO {
+		if busOf(&devices.Disks[i]).Virtio {
 			out = append(out, &devices.Disks[i].Address)
 		}
 	}

@@ -10,11 +10,9 @@ import (
 	"slices"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
-
-// DefaultBus is the bus of a plugged disk for which none is given. KubeVirt's default, of virtctl. Each guest has its controller.
-const DefaultBus = v1.DiskBusSCSI
 
 // SetDefaults sets the kind and the bus of the disk of a hotpluggable volume.
 func SetDefaults(disk *v1.Disk) {
@@ -22,30 +20,29 @@ func SetDefaults(disk *v1.Disk) {
 		disk.Disk = &v1.DiskTarget{}
 	}
 	if disk.Disk != nil && disk.Disk.Bus == "" {
-		disk.Disk.Bus = DefaultBus
+		disk.Disk.Bus = diskbus.Plugged
 	}
 	if disk.LUN != nil && disk.LUN.Bus == "" {
-		disk.LUN.Bus = DefaultBus
+		disk.LUN.Bus = diskbus.Plugged
 	}
 }
 
 // Problem returns why a disk cannot be plugged into a running guest, or "". KubeVirt's messages. Source: kubevirt/kubevirt
 // pkg/storage/admitters.
 func Problem(disk *v1.Disk) string {
-	var bus v1.DiskBus
+	kind, bus := diskbus.OfDisk(disk)
+	row := diskbus.Of(bus)
 	switch {
-	case disk.Disk != nil:
-		if bus = disk.Disk.Bus; bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio {
-			return fmt.Sprintf("Hotplug configuration for disk [%s] requires bus to be 'scsi' or 'virtio'. [%s] is not permitted.", disk.Name, bus)
-		}
-	case disk.LUN != nil:
-		if bus = disk.LUN.Bus; bus != v1.DiskBusSCSI {
-			return fmt.Sprintf("Hotplug configuration for LUN [%s] requires bus to be 'scsi'. [%s] is not permitted.", disk.Name, bus)
-		}
-	default:
+	case kind == diskbus.CDRom || kind == "":
 		return fmt.Sprintf("Hotplug configuration for [%s] requires diskDevice of type 'disk' or 'lun' to be used.", disk.Name)
+	case row.Plugs(kind):
+	case kind == diskbus.LUN:
+		return fmt.Sprintf("Hotplug configuration for LUN [%s] requires bus to be 'scsi'. [%s] is not permitted.", disk.Name, bus)
+	default:
+		return fmt.Sprintf("Hotplug configuration for disk [%s] requires bus to be 'scsi' or 'virtio'. [%s] is not permitted.",
+			disk.Name, bus)
 	}
-	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != v1.DiskBusVirtio {
+	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && !row.Virtio {
 		return fmt.Sprintf("Hotplug configuration for [%s] requires virtio bus for IOThreads.", disk.Name)
 	}
 	return ""

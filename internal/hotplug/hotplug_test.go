@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -211,5 +212,21 @@ func TestFollow(t *testing.T) {
 				t.Errorf("a second call changes it to %s", describe(&again.Spec))
 			}
 		})
+	}
+}
+
+// Disks and LUNs can be plugged on the buses of the table, which KubeVirt's messages name.
+func TestProblemFollowsTheTableOfBuses(t *testing.T) {
+	for _, name := range diskbus.Names("") {
+		for _, kind := range []string{diskbus.Disk, diskbus.LUN, diskbus.CDRom} {
+			disk := builder.MakeDisk("a", kind, name)
+			if problem := hotplug.Problem(&disk); (problem == "") != diskbus.Of(name).Plugs(kind) {
+				t.Errorf("%s on %s: %q", kind, name, problem)
+			}
+			none := builder.MakeDisk("a", kind, "")
+			if problem := hotplug.Problem(&none); diskbus.Of(name).Plugs(kind) && !strings.Contains(problem, "'"+string(name)+"'") {
+				t.Errorf("%q does not name the bus %s, on which a %s can be plugged", problem, name, kind)
+			}
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
 // preferenceRows are the fields of a preference, in KubeVirt's order. Each applies only to a field that the VM does not set.
@@ -129,7 +130,7 @@ var diskPreferences = []row{
 	}),
 	// Only the virtio bus has I/O threads.
 	eachDisk("preferredDiskDedicatedIoThread", func(p *v1beta1.DevicePreferences, disk *v1.Disk) {
-		if dedicated := p.PreferredDiskDedicatedIoThread; dedicated != nil && disk.Disk != nil && disk.Disk.Bus == v1.DiskBusVirtio {
+		if dedicated := p.PreferredDiskDedicatedIoThread; dedicated != nil && disk.Disk != nil && diskbus.Of(disk.Disk.Bus).Virtio {
 			fill(&disk.DedicatedIOThread, ptr.To(*dedicated))
 		}
 	}),

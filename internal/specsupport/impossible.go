@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 )
 
@@ -27,10 +28,6 @@ const (
 	// multicast is the bit of a MAC address's first byte that marks a group of stations.
 	multicast = 1
 )
-
-// maxSerial are QEMU's limits for the serial numbers of disks by bus. Of a USB disk, it is also the ID of the SCSI disk in it. On other
-// buses, a longer one is cut. Source: qemu hw/scsi/scsi-disk.c.
-var maxSerial = map[v1.DiskBus]int{v1.DiskBusSCSI: 36, v1.DiskBusUSB: 20}
 
 // uuidPattern matches the UUIDs that libvirt accepts (virUUIDParse).
 var uuidPattern = regexp.MustCompile(`^ *(?:[0-9a-fA-F]{2}[- ]*){16}$`)
@@ -94,18 +91,12 @@ func (s *impossibilities) volume(at *field.Path, volume *v1.Volume) {
 }
 
 func (s *impossibilities) disk(at *field.Path, disk *v1.Disk) {
-	var bus v1.DiskBus
-	switch {
-	case disk.Disk != nil:
-		bus = disk.Disk.Bus
-	case disk.CDRom != nil:
-		bus = disk.CDRom.Bus
-	case disk.LUN != nil:
-		if bus = disk.LUN.Bus; bus != v1.DiskBusSCSI && bus != "" {
-			s.invalid(at.Child("lun", "bus"), bus, "a LUN and persistent reservations take commands of SCSI: use scsi")
-		}
+	kind, bus := diskbus.OfDisk(disk)
+	row := diskbus.Of(bus)
+	if kind == diskbus.LUN && bus != "" && !row.Connects(kind) {
+		s.invalid(at.Child("lun", "bus"), bus, "a LUN and persistent reservations take commands of SCSI: use scsi")
 	}
-	if most, limited := maxSerial[bus]; limited && len(disk.Serial) > most {
+	if most := row.MaxSerial; most > 0 && len(disk.Serial) > most {
 		s.invalid(at.Child("serial"), disk.Serial, "has %d characters and may have %d on the bus %s", len(disk.Serial), most, bus)
 	}
 }

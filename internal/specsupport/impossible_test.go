@@ -5,6 +5,7 @@ package specsupport
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 type option = func(*v1.VirtualMachineInstanceSpec)
@@ -143,5 +146,25 @@ func TestImpossibleInVMI(t *testing.T) {
 				t.Errorf("got %v, want %v", fields, tc.fields)
 			}
 		})
+	}
+}
+
+func TestDisksFollowTheTableOfBuses(t *testing.T) {
+	for _, name := range diskbus.Names("") {
+		bus := diskbus.Of(name)
+		for serial, fails := range map[int]bool{bus.MaxSerial: false, bus.MaxSerial + 1: bus.MaxSerial > 0} {
+			long := builder.MakeDisk("a", diskbus.Disk, name)
+			long.Serial = strings.Repeat("1", serial)
+			spec := &v1.VirtualMachineInstanceSpec{}
+			spec.Domain.Devices.Disks = []v1.Disk{long}
+			if errs := ImpossibleInVMI(field.NewPath("spec"), spec); (len(errs) > 0) != fails {
+				t.Errorf("%s with a serial number of %d characters: %v", name, serial, errs)
+			}
+		}
+		spec := &v1.VirtualMachineInstanceSpec{}
+		spec.Domain.Devices.Disks = []v1.Disk{builder.MakeDisk("a", diskbus.LUN, name)}
+		if errs := ImpossibleInVMI(field.NewPath("spec"), spec); (len(errs) == 0) != bus.Connects(diskbus.LUN) {
+			t.Errorf("a LUN on %s: %v", name, errs)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/virtctl"
 	"github.com/vireo-project/vireo/test/builder"
 	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
@@ -73,6 +74,27 @@ func TestVolumesThatAreWrong(t *testing.T) {
 		s := virtctltest.NewServer(t)
 		if got := s.Run(virtctl.Execute, strings.Fields(command)...); got.Code == 0 || !strings.Contains(got.ErrOut, want) {
 			t.Errorf("%s: %+v", command, got)
+		}
+	}
+}
+
+// The flag --bus takes the buses on which disks can be plugged, and its help and errors name them.
+func TestBusesOfVolumes(t *testing.T) {
+	help := virtctltest.NewServer(t).Run(virtctl.Execute, "addvolume", "--help").Out
+	for _, name := range diskbus.Names("") {
+		for _, kind := range []string{diskbus.Disk, diskbus.LUN} {
+			s := virtctltest.NewServer(t)
+			s.Add(builder.MakePVC("data").Namespace("tenant").Obj())
+			s.Record(http.MethodPut, vmPath+"addvolume", http.StatusAccepted, "")
+			got := s.Run(virtctl.Execute, "addvolume", "demo", "--volume-name=data", "--disk-type="+kind, "--bus="+string(name))
+			if (got.Code == 0) != diskbus.Of(name).Plugs(kind) {
+				t.Errorf("%s on %s: %+v", kind, name, got)
+			}
+		}
+		wrong := virtctltest.NewServer(t).Run(virtctl.Execute, "addvolume", "demo", "--volume-name=data", "--bus=fdc").ErrOut
+		if _, use, _ := strings.Cut(wrong, ": use"); diskbus.Of(name).Plugs(diskbus.Disk) &&
+			!(strings.Contains(use, string(name)) && strings.Contains(help, string(name))) {
+			t.Errorf("the help or %q does not name the bus %s", wrong, name)
 		}
 	}
 }

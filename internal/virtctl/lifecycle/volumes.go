@@ -16,14 +16,15 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
 // Values of the flag --disk-type.
 const (
-	typeDisk = "disk"
-	typeLUN  = "lun"
+	typeDisk = diskbus.Disk
+	typeLUN  = diskbus.LUN
 )
 
 // plugged has the flags of addvolume.
@@ -74,7 +75,7 @@ virtctl addvolume myvm --volume-name=data --disk-type=lun`),
 	flags.StringVar(&p.serial, "serial", "", "Serial number of the disk. Default: the name of the volume, of which at most 36 characters fit on a SCSI disk.")
 	flags.StringVar(&p.cache, "cache", "", "Cache mode of the disk: none, writethrough or writeback.")
 	flags.StringVar(&p.kind, "disk-type", typeDisk, "Type of the disk: disk or lun.")
-	flags.StringVar(&p.bus, "bus", string(v1.DiskBusSCSI), "Bus of the disk: scsi or virtio. That of a lun is scsi.")
+	flags.StringVar(&p.bus, "bus", string(diskbus.Plugged), "Bus of the disk: scsi or virtio. That of a lun is scsi.")
 	p.dry.addTo(cmd)
 	persist(cmd)
 	_ = cmd.MarkFlagRequired("volume-name")
@@ -119,23 +120,21 @@ func (p *plugged) check() error {
 	if p.kind != typeDisk && p.kind != typeLUN {
 		return fmt.Errorf("--disk-type=%s is not supported: use disk or lun", p.kind)
 	}
-	switch bus := v1.DiskBus(p.bus); {
-	case bus != v1.DiskBusSCSI && bus != v1.DiskBusVirtio:
+	switch bus := diskbus.Of(v1.DiskBus(p.bus)); {
+	case !bus.Plugs(typeDisk):
 		return fmt.Errorf("--bus=%s is not supported: use scsi or virtio", p.bus)
-	case bus != v1.DiskBusSCSI && p.kind == typeLUN:
+	case !bus.Plugs(p.kind):
 		return fmt.Errorf("--bus=%s is not supported with --disk-type=lun: use scsi", p.bus)
 	default:
 		return nil
 	}
 }
 
-// maxSerial is QEMU's limit for the serial number of a SCSI disk. KubeVirt's virtctl exceeds it, and then the disk is never plugged.
-const maxSerial = 36
-
 func (p *plugged) disk() *v1.Disk {
 	disk := &v1.Disk{Name: p.volume, Serial: p.serial, Cache: v1.DriverCache(p.cache)}
 	if disk.Serial == "" {
-		disk.Serial = p.volume[:min(len(p.volume), maxSerial)]
+		// KubeVirt's virtctl exceeds QEMU's limit for SCSI disks, and then the disk is never plugged.
+		disk.Serial = p.volume[:min(len(p.volume), diskbus.Of(v1.DiskBusSCSI).MaxSerial)]
 	}
 	if p.kind == typeLUN {
 		disk.LUN = &v1.LunTarget{Bus: v1.DiskBus(p.bus)}

@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/quantity"
@@ -44,30 +45,25 @@ func defaultDisks(spec *v1.VirtualMachineInstanceSpec, plugs bool) {
 			}
 		}
 	}
-	bus, cdromBus := v1.DiskBusSATA, v1.DiskBusSATA
-	if spec.Architecture != clusterconfig.ArchAMD64 {
-		// The machines virt and s390-ccw-virtio have no SATA controller, and a CD-ROM cannot be on the virtio bus.
-		bus, cdromBus = v1.DiskBusVirtio, v1.DiskBusSCSI
-	}
 	for i := range disks {
-		defaultDisk(&disks[i], bus, cdromBus)
+		defaultDisk(&disks[i], spec.Architecture)
 	}
 }
 
-func defaultDisk(disk *v1.Disk, bus, cdromBus v1.DiskBus) {
+func defaultDisk(disk *v1.Disk, architecture string) {
 	if disk.Disk == nil && disk.LUN == nil && disk.CDRom == nil {
 		disk.Disk = &v1.DiskTarget{}
 	}
 	if disk.Disk != nil && disk.Disk.Bus == "" {
-		disk.Disk.Bus = bus
+		disk.Disk.Bus = diskbus.Default(diskbus.Disk, architecture)
 	}
 	if disk.LUN != nil && disk.LUN.Bus == "" {
 		// KubeVirt uses the default bus of disks, which libvirt rejects: a LUN needs a SCSI bus.
-		disk.LUN.Bus = v1.DiskBusSCSI
+		disk.LUN.Bus = diskbus.Default(diskbus.LUN, architecture)
 	}
 	if cdrom := disk.CDRom; cdrom != nil {
 		if cdrom.Bus == "" {
-			cdrom.Bus = cdromBus
+			cdrom.Bus = diskbus.Default(diskbus.CDRom, architecture)
 		}
 		if cdrom.ReadOnly == nil {
 			cdrom.ReadOnly = ptr.To(true)

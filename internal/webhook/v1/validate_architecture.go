@@ -8,6 +8,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/internal/resize"
 )
 
@@ -64,8 +65,8 @@ func (c *check) arm64() {
 		}
 	}
 	for i := range c.spec.Domain.Devices.Disks {
-		kind, bus := target(&c.spec.Domain.Devices.Disks[i])
-		if bus == v1.DiskBusSATA || bus == v1.DiskBusUSB {
+		kind, bus := diskbus.OfDisk(&c.spec.Domain.Devices.Disks[i])
+		if row := diskbus.Of(bus); row.Name != "" && !row.IsOn(clusterconfig.ArchARM64) {
 			c.invalid(c.devices("disks").Index(i).Child(kind, "bus"), bus,
 				"Arm64 not support this disk bus type, please use virtio or scsi")
 		}

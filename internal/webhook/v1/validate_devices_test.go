@@ -10,9 +10,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/diskbus"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 func hardDisk(name string, bus v1.DiskBus) v1.Disk {
@@ -79,6 +83,62 @@ func TestDiskRules(t *testing.T) {
 			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{}, MatchVolume: &v1.FeatureState{}}
 		}), want: []string{disk + ".blockSize: together with a custom value"}},
 	})
+}
+
+// Admission accepts what the table of buses has, and its messages name every bus of which they say that it would do.
+func TestBusRules(t *testing.T) {
+	const path = "spec.domain.devices.disks[0]"
+	var cases []ruleCase
+	add := func(name string, fails bool, fault string, disk v1.Disk, options ...specOption) {
+		tc := ruleCase{name: name, spec: newSpec(append(options, withDisk(disk, claim("c")))...)}
+		if fails {
+			tc.want = []string{path + fault}
+		}
+		cases = append(cases, tc)
+	}
+	for _, name := range diskbus.Names("") {
+		bus := diskbus.Of(name)
+		for _, kind := range []string{diskbus.Disk, diskbus.CDRom} {
+			if kind == diskbus.Disk || bus.Connects(kind) {
+				add(kind+" "+string(name), !bus.Connects(kind), "."+kind+".bus: ", builder.MakeDisk("a", kind, name))
+			}
+		}
+		threads, small, readOnly, pci := hardDisk("a", name), hardDisk("a", name), hardDisk("a", name), hardDisk("a", name)
+		threads.DedicatedIOThread = ptr.To(true)
+		small.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 4096, Physical: 4096}}
+		readOnly.Disk.ReadOnly = true
+		pci.Disk.PciAddress = "0000:81:01.0"
+		add("threads "+string(name), !bus.Virtio, ".dedicatedIOThread: not supported for disks on a "+string(name), threads)
+		add("blocks "+string(name), bus.SmallBlocks, ".blockSize.custom.logical: for SATA devices", small)
+		add("read-only "+string(name), bus.NeverReadOnly, ".disk.bus: do not support read-only", readOnly)
+		add("pci "+string(name), !bus.Virtio, ".disk.pciAddress: only possible with bus type virtio", pci)
+	}
+	all := make([]string, 0, len(diskbus.Names("")))
+	for _, name := range diskbus.Names("") {
+		all = append(all, string(name))
+	}
+	add("floppy", true, ".disk.bus: must be one of: ["+strings.Join(all, " ")+"]", hardDisk("a", "fdc"))
+	runRules(t, cases)
+	for _, name := range diskbus.Names(diskbus.CDRom) {
+		runRules(t, []ruleCase{{
+			name: "message for a CD-ROM", spec: newSpec(withDisk(builder.MakeDisk("a", diskbus.CDRom, v1.DiskBusVirtio), claim("c"))),
+			want: []string{path + ".cdrom.bus: " + string(name)},
+		}})
+	}
+}
+
+// A guest's architecture has the buses of the table. Only for arm64 admission rejects the others, as in KubeVirt.
+func TestBusesOfArchitectures(t *testing.T) {
+	config := clusterconfig.Default()
+	for _, name := range diskbus.Names("") {
+		spec := newSpec(withDisk(hardDisk("a", name), containerDisk()))
+		spec.Architecture = clusterconfig.ArchARM64
+		faults := validateInstance(field.NewPath("spec"), spec, config)
+		rejected := slices.ContainsFunc(faults, func(e *field.Error) bool { return e.Field == "spec.domain.devices.disks[0].disk.bus" })
+		if rejected == diskbus.Of(name).IsOn(clusterconfig.ArchARM64) {
+			t.Errorf("%s on arm64: rejected: %v (%v)", name, rejected, faults)
+		}
+	}
 }
 
 func claim(name string) *v1.VolumeSource {

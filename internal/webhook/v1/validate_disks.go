@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
 // Block sizes that QEMU emulates, in bytes.
@@ -23,7 +24,6 @@ const (
 const maxDiskSerial = 256
 
 var (
-	diskBuses     = []v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSCSI, v1.DiskBusSATA, v1.DiskBusUSB}
 	diskCaches    = []v1.DriverCache{"", v1.CacheNone, v1.CacheWriteThrough, v1.CacheWriteBack}
 	diskIOModes   = []v1.DriverIO{"", v1.IONative, v1.IOThreads}
 	errorPolicies = []v1.DiskErrorPolicy{
@@ -103,20 +103,6 @@ func (c *check) metricsDisk(at *field.Path, disk *v1.Disk) {
 	}
 }
 
-// target returns the device type and the bus of a disk; "" for a disk without a device type, which becomes a hard disk.
-func target(disk *v1.Disk) (kind string, bus v1.DiskBus) {
-	switch {
-	case disk.Disk != nil:
-		return "disk", disk.Disk.Bus
-	case disk.LUN != nil:
-		return "lun", disk.LUN.Bus
-	case disk.CDRom != nil:
-		return "cdrom", disk.CDRom.Bus
-	default:
-		return "", ""
-	}
-}
-
 func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
 	targets := 0
 	for _, set := range []bool{disk.Disk != nil, disk.LUN != nil, disk.CDRom != nil} {
@@ -127,7 +113,7 @@ func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
 	if targets > 1 {
 		c.invalid(at, disk.Name, "%s can only have a single target type defined", at)
 	}
-	kind, bus := target(disk)
+	kind, bus := diskbus.OfDisk(disk)
 	if bus != "" {
 		c.diskBus(at, disk, kind, bus)
 	}
@@ -135,7 +121,7 @@ func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
 		return
 	}
 	pci := at.Child("disk", "pciAddress")
-	if disk.Disk.Bus != v1.DiskBusVirtio {
+	if !diskbus.Of(bus).Virtio {
 		c.invalid(pci, disk.Disk.PciAddress, "disk %s - setting a PCI address is only possible with bus type virtio.", disk.Name)
 	}
 	if !pciAddress.MatchString(disk.Disk.PciAddress) {
@@ -144,18 +130,18 @@ func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
 }
 
 func (c *check) diskBus(at *field.Path, disk *v1.Disk, kind string, bus v1.DiskBus) {
-	p := at.Child(kind, "bus")
+	p, row := at.Child(kind, "bus"), diskbus.Of(bus)
 	switch {
 	case bus == "ide":
 		c.invalid(p, bus, "IDE bus is not supported. Use sata.")
-	case !slices.Contains(diskBuses, bus):
-		c.invalid(p, bus, "%s is set with an unrecognized bus %s, must be one of: %v", at, bus, diskBuses)
-	case kind == "cdrom" && bus == v1.DiskBusVirtio:
+	case row.Name == "":
+		c.invalid(p, bus, "%s is set with an unrecognized bus %s, must be one of: %v", at, bus, diskbus.Names(""))
+	case kind == diskbus.CDRom && !row.Connects(kind):
 		c.invalid(p, bus, "Bus type %s is invalid for CD-ROM device. Use sata, scsi or usb.", bus)
-	case disk.Disk != nil && disk.Disk.ReadOnly && bus == v1.DiskBusSATA:
+	case disk.Disk != nil && disk.Disk.ReadOnly && row.NeverReadOnly:
 		c.invalid(p, bus, "%s hard-disks do not support read-only. Use virtio or scsi, or make it a cdrom.", bus)
 	}
-	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != v1.DiskBusVirtio {
+	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && !row.Virtio {
 		c.invalid(at.Child("dedicatedIOThread"), true, "IOThreads are not supported for disks on a %s bus", bus)
 	}
 }
@@ -199,12 +185,12 @@ func (c *check) blockSize(p *field.Path, disk *v1.Disk) {
 		return
 	}
 	p = p.Child("custom")
-	_, bus := target(disk)
+	_, bus := diskbus.OfDisk(disk)
 	switch {
 	case custom.Logical > custom.Physical:
 		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be the same or less than the physical size of %d",
 			custom.Logical, custom.Physical)
-	case bus == v1.DiskBusSATA && custom.Logical != minBlockSize:
+	case diskbus.Of(bus).SmallBlocks && custom.Logical != minBlockSize:
 		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be %d for SATA devices", custom.Logical, minBlockSize)
 	case custom.DiscardGranularity != nil && custom.Logical != 0 && *custom.DiscardGranularity%custom.Logical != 0:
 		c.invalid(p.Child("discardGranularity"), *custom.DiscardGranularity,

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package diskbus_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"testing"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/diskbus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var (
+	kinds         = []string{diskbus.Disk, diskbus.LUN, diskbus.CDRom}
+	architectures = []string{clusterconfig.ArchAMD64, clusterconfig.ArchARM64, clusterconfig.ArchS390X}
+)
+
+// Each bus of the API is a row, and no row is a bus that the API does not have.
+func TestTableHasTheBusesOfTheAPI(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../../api/v1/disk_types.go", nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var constants []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "DiskBus" {
+			constants = append(constants, spec.Names[0].Name)
+		}
+		return false
+	})
+	// The constants' values, in the order of the file.
+	values := []v1.DiskBus{v1.DiskBusSCSI, v1.DiskBusSATA, v1.DiskBusVirtio, v1.DiskBusUSB}
+	if len(constants) != len(values) {
+		t.Fatalf("api/v1/disk_types.go has the constants %v of type DiskBus: add the new ones to the values of this test, "+
+			"and follow \"a new disk bus\" in docs/architecture.md", constants)
+	}
+	names := diskbus.Names("")
+	for i, value := range values {
+		if !slices.Contains(names, value) {
+			t.Errorf("%s (%s) has no row in the table of internal/diskbus: follow \"a new disk bus\" in docs/architecture.md",
+				constants[i], value)
+		}
+	}
+	if len(names) != len(values) {
+		t.Errorf("the table has %v, and the API %v: add a constant to api/v1/disk_types.go, or remove the row", names, values)
+	}
+}
+
+func TestRowsAreComplete(t *testing.T) {
+	for _, name := range diskbus.Names("") {
+		bus := diskbus.Of(name)
+		if bus.Name != name || bus.Prefix == "" || len(bus.Kinds) == 0 {
+			t.Errorf("%s: a row needs a prefix, and kinds of disks: %+v", name, bus)
+		}
+		for _, architecture := range bus.Architectures {
+			if !slices.Contains(architectures, architecture) {
+				t.Errorf("%s: unknown architecture %s", name, architecture)
+			}
+		}
+	}
+	if bus := diskbus.Of("ide"); bus.Name != "" || bus.Connects(diskbus.Disk) || bus.Plugs(diskbus.Disk) || bus.Virtio {
+		t.Errorf("an unknown bus is %+v", bus)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	want := map[string]map[string]v1.DiskBus{
+		"amd64": {"disk": "sata", "lun": "scsi", "cdrom": "sata"},
+		"arm64": {"disk": "virtio", "lun": "scsi", "cdrom": "scsi"},
+		"s390x": {"disk": "virtio", "lun": "scsi", "cdrom": "scsi"},
+		"":      {"disk": "virtio", "lun": "scsi", "cdrom": "scsi"},
+	}
+	for architecture, buses := range want {
+		for kind, bus := range buses {
+			if got := diskbus.Default(kind, architecture); got != bus {
+				t.Errorf("a %s on %q is on %q, want %q", kind, architecture, got, bus)
+			}
+		}
+	}
+}
+
+func TestPluggedIsOfAllKindsThatCanBePlugged(t *testing.T) {
+	if bus := diskbus.Of(diskbus.Plugged); !bus.Plugs(diskbus.Disk) || !bus.Plugs(diskbus.LUN) || len(bus.Architectures) > 0 {
+		t.Errorf("the default of plugged disks is %+v", bus)
+	}
+}
+
+func TestOfDisk(t *testing.T) {
+	for _, want := range append([]string{""}, kinds...) {
+		disk := builder.MakeDisk("a", want, v1.DiskBusSCSI)
+		if kind, bus := diskbus.OfDisk(&disk); kind != want || (bus == v1.DiskBusSCSI) != (want != "") {
+			t.Errorf("%q: got %q on %q", want, kind, bus)
+		}
+	}
+}
