@@ -4,9 +4,7 @@
 package diskbus_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
+	"maps"
 	"slices"
 	"testing"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/constants"
 )
 
 var (
@@ -23,36 +22,18 @@ var (
 
 // Each bus of the API is a row, and no row is a bus that the API does not have.
 func TestTableHasTheBusesOfTheAPI(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../api/v1/disk_types.go", nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var constants []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.ValueSpec)
-		if !ok {
-			return true
-		}
-		if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "DiskBus" {
-			constants = append(constants, spec.Names[0].Name)
-		}
-		return false
-	})
-	// The constants' values, in the order of the file.
-	values := []v1.DiskBus{v1.DiskBusSCSI, v1.DiskBusSATA, v1.DiskBusVirtio, v1.DiskBusUSB}
-	if len(constants) != len(values) {
-		t.Fatalf("api/v1/disk_types.go has the constants %v of type DiskBus: add the new ones to the values of this test, "+
-			"and follow \"a new disk bus\" in docs/architecture.md", constants)
-	}
 	names := diskbus.Names("")
-	for i, value := range values {
-		if !slices.Contains(names, value) {
+	api := constants.OfType(t, "../../api/v1", "DiskBus")
+	for constant, bus := range api {
+		if !slices.Contains(names, v1.DiskBus(bus)) {
 			t.Errorf("%s (%s) has no row in the table of internal/diskbus: follow \"a new disk bus\" in docs/architecture.md",
-				constants[i], value)
+				constant, bus)
 		}
 	}
-	if len(names) != len(values) {
-		t.Errorf("the table has %v, and the API %v: add a constant to api/v1/disk_types.go, or remove the row", names, values)
+	for _, name := range names {
+		if !slices.Contains(slices.Collect(maps.Values(api)), string(name)) {
+			t.Errorf("the bus %s of internal/diskbus has no constant in api/v1/disk_types.go", name)
+		}
 	}
 }
 
@@ -90,7 +71,8 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestPluggedIsOfAllKindsThatCanBePlugged(t *testing.T) {
-	if bus := diskbus.Of(diskbus.Plugged); !bus.Plugs(diskbus.Disk) || !bus.Plugs(diskbus.LUN) || len(bus.Architectures) > 0 {
+	bus := diskbus.Of(diskbus.Plugged)
+	if !bus.Plugs(diskbus.Disk) || !bus.Plugs(diskbus.LUN) || len(bus.Architectures) > 0 {
 		t.Errorf("the default of plugged disks is %+v", bus)
 	}
 }

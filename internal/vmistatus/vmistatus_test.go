@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/constants"
 )
 
 func TestEveryStatusFieldHasAnOwner(t *testing.T) {
@@ -55,18 +56,10 @@ func TestEveryStatusFieldHasAnOwner(t *testing.T) {
 }
 
 func TestEveryConditionTypeHasAnOwner(t *testing.T) {
-	for _, kind := range []v1.VirtualMachineInstanceConditionType{
-		v1.VirtualMachineInstanceProvisioning, v1.VirtualMachineInstanceReady, v1.VirtualMachineInstanceSynchronized,
-		v1.VirtualMachineInstancePaused, v1.VirtualMachineInstanceAgentConnected,
-		v1.VirtualMachineInstanceAccessCredentialsSynchronized, v1.VirtualMachineInstanceUnsupportedAgent,
-		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange,
-		v1.VirtualMachineInstanceVolumesChange, v1.VirtualMachineInstanceDataVolumesReady,
-		v1.VirtualMachineInstanceIsStorageLiveMigratable, v1.VirtualMachineInstanceDecentralizedLiveMigrationFailure,
-		v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceEvictionRequested,
-		v1.VirtualMachineInstanceMachineTypeReplaced, v1.VirtualMachineInstanceSoftwareEmulation, v1.VirtualMachineInstancePodScheduled,
-	} {
-		if _, ok := conditionOwners[kind]; !ok {
-			t.Errorf("condition %s has no writer: add it to conditionOwners", kind)
+	for name, condition := range constants.OfType(t, "../../api/v1", "VirtualMachineInstanceConditionType") {
+		if _, ok := conditionOwners[v1.VirtualMachineInstanceConditionType(condition)]; !ok {
+			t.Errorf("the condition %s (%s) has no writer: add it to conditionOwners in internal/vmistatus/ownership.go, "+
+				"and follow \"a new condition of a VMI\" in docs/architecture.md", condition, name)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestEveryVerbIsDocumented(t *testing.T) {
 	}
 	for _, v := range (&API{}).Verbs(nil) {
 		if !strings.Contains(string(text), "`"+v.RBACName()+"`") {
-			t.Errorf("%s is not in docs/spec/subresources.md", v.RBACName())
+			t.Errorf("%s is not in docs/spec/subresources.md: follow \"a new verb\" in docs/architecture.md", v.RBACName())
 		}
 	}
 }
