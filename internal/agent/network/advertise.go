@@ -5,32 +5,22 @@ package network
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/mdlayher/ndp"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Numbers of ICMPv6 router discovery (RFC 4861, 4.1, 4.2 and 4.6).
 const (
-	routerSolicitation  = 133
-	routerAdvertisement = 134
-
-	optionSourceAddress = 1
-	optionPrefix        = 3
-	optionMTU           = 5
-
-	// flagsManaged means that addresses and all other configuration come from DHCPv6.
-	flagsManaged = 0x80 | 0x40
-	prefixOnLink = 0x80
-	hopLimit     = 64
+	// routerSolicitation is a type of ICMPv6 messages (RFC 4861, 4.1).
+	routerSolicitation = 133
+	hopLimit           = 64
 	// advertiseInterval is the interval of unsolicited advertisements. A guest keeps the gateway for routerLifetime (at most 9000 s)
 	// without any, so that it does not notice a restart of the agent.
 	advertiseInterval = 5 * time.Minute
@@ -57,7 +47,11 @@ func Advertise(ctx context.Context, router Router, network netip.Prefix) error {
 	stop := context.AfterFunc(ctx, func() { _ = router.Conn.Close() })
 	defer stop()
 	defer func() { _ = router.Conn.Close() }()
-	return serveSolicitations(ctx, router.Conn, routerMessage(router, network))
+	message, err := routerMessage(router, network)
+	if err != nil {
+		return fmt.Errorf("make the advertisement of the guest's gateway: %w", err)
+	}
+	return serveSolicitations(ctx, router.Conn, message)
 }
 
 // serveSolicitations advertises now, after each solicitation, and periodically.
@@ -111,23 +105,18 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// routerMessage returns the advertisement of a bridge as the gateway of a network.
-func routerMessage(bridge Router, network netip.Prefix) []byte {
-	message := []byte{routerAdvertisement, 0, 0, 0, hopLimit, flagsManaged}
-	message = binary.BigEndian.AppendUint16(message, uint16(routerLifetime/time.Second))
-	message = append(message, make([]byte, 8)...) // reachable and retransmission time: unspecified
-
-	message = append(message, optionSourceAddress, 1)
-	message = append(message, bridge.MAC...)
-
-	message = append(message, optionMTU, 1, 0, 0)
-	message = binary.BigEndian.AppendUint32(message, uint32(bridge.MTU))
-
-	message = append(message, optionPrefix, 4, byte(network.Bits()), prefixOnLink)
-	message = binary.BigEndian.AppendUint32(message, math.MaxUint32)
-	message = binary.BigEndian.AppendUint32(message, math.MaxUint32)
-	message = append(message, make([]byte, 4)...)
-	return append(message, network.Masked().Addr().AsSlice()...)
+// routerMessage returns the advertisement of a bridge as the gateway of a network. Addresses and all other configuration come from DHCPv6.
+func routerMessage(bridge Router, network netip.Prefix) ([]byte, error) {
+	return ndp.MarshalMessage(&ndp.RouterAdvertisement{
+		CurrentHopLimit: hopLimit, ManagedConfiguration: true, OtherConfiguration: true, RouterLifetime: routerLifetime,
+		Options: []ndp.Option{
+			&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: bridge.MAC}, ndp.NewMTU(uint32(bridge.MTU)),
+			&ndp.PrefixInformation{
+				PrefixLength: uint8(network.Bits()), Prefix: network.Masked().Addr(), OnLink: true,
+				ValidLifetime: ndp.Infinity, PreferredLifetime: ndp.Infinity,
+			},
+		},
+	})
 }
 
 const (

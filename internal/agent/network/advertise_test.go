@@ -5,7 +5,10 @@ package network
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
+	"net"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -136,6 +139,17 @@ func TestAdvertisersWithNothingToAdvertise(t *testing.T) {
 	stop()
 	if len(pauses) != 0 {
 		t.Errorf("%d retries", len(pauses))
+	}
+}
+
+// The flags mean that addresses and all other configuration come from DHCPv6.
+func TestRouterMessage(t *testing.T) {
+	bridge := Router{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 1400}
+	got, err := routerMessage(bridge, netip.MustParsePrefix("fd10:0:2::5/120"))
+	const want = "86000000" + "40c02328" + "0000000000000000" + "0101020000000001" + "0501000000000578" +
+		"03047880ffffffffffffffff00000000" + "fd100000000200000000000000000000"
+	if err != nil || hex.EncodeToString(got) != want {
+		t.Errorf("got %x, %v, want %s", got, err, want)
 	}
 }
 

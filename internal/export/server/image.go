@@ -7,7 +7,6 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +19,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	specs "github.com/opencontainers/image-spec/specs-go"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/vireo-project/vireo/internal/export/content"
@@ -41,16 +43,10 @@ const (
 	imageUnavailable = "the export is not available as an OCI image: it has no manifest of a VM, or the feature gate OCIExport is off"
 )
 
-// Names of the OCI image specification.
+// What the OCI image specification names, and its library does not.
 const (
-	layoutFile    = "oci-layout"
-	layoutContent = `{"imageLayoutVersion":"1.0.0"}`
-	indexFile     = "index.json"
-	blobDirectory = "blobs/sha256/"
-	manifestType  = "application/vnd.oci.image.manifest.v1+json"
-	indexType     = "application/vnd.oci.image.index.v1+json"
-	titleLabel    = "org.opencontainers.image.title"
-	createdLabel  = "org.opencontainers.image.created"
+	layoutContent = `{"imageLayoutVersion":"` + oci.ImageLayoutVersion + `"}`
+	blobDirectory = oci.ImageBlobsDir + "/sha256/"
 	schemaVersion = 2
 )
 
@@ -59,36 +55,6 @@ const (
 	firstRetry = 15 * time.Second
 	lastRetry  = 10 * time.Minute
 )
-
-// descriptor describes a blob of an image.
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int64             `json:"size"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-	Platform    *platform         `json:"platform,omitempty"`
-}
-
-type platform struct {
-	Architecture string `json:"architecture"`
-	OS           string `json:"os"`
-}
-
-type imageManifest struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	ArtifactType  string       `json:"artifactType"`
-	Config        descriptor   `json:"config"`
-	Layers        []descriptor `json:"layers"`
-}
-
-type imageIndex struct {
-	SchemaVersion int               `json:"schemaVersion"`
-	MediaType     string            `json:"mediaType"`
-	ArtifactType  string            `json:"artifactType"`
-	Manifests     []descriptor      `json:"manifests"`
-	Annotations   map[string]string `json:"annotations,omitempty"`
-}
 
 // image serves a VM and its disks as the layout of an OCI image in a tar archive. A blob's name is its digest and precedes it in the
 // archive, so each disk is compressed once for its digest, and again for each download.
@@ -104,7 +70,7 @@ type image struct {
 
 // digests are the layers of an image, or why there are none.
 type digests struct {
-	layers []descriptor
+	layers []oci.Descriptor
 	err    error
 }
 
@@ -124,7 +90,7 @@ func (s *Server) Prepare(ctx context.Context) {
 
 func (i *image) prepare(ctx context.Context, log logr.Logger) {
 	begin := time.Now()
-	layers := make([]descriptor, 0, len(i.disks))
+	layers := make([]oci.Descriptor, 0, len(i.disks))
 	for n, delay := 0, i.retry; n < len(i.disks); {
 		start := time.Now()
 		log := log.WithValues("volume", i.names[n], "disk", n+1, "disks", len(i.disks))
@@ -154,16 +120,16 @@ func (i *image) prepare(ctx context.Context, log logr.Logger) {
 }
 
 // layer computes the digest of a disk.
-func (i *image) layer(ctx context.Context, n int) (descriptor, error) {
+func (i *image) layer(ctx context.Context, n int) (oci.Descriptor, error) {
 	out := newSummed(io.Discard)
 	size, err := compress(ctx, out, i.disks[n])
 	if err != nil {
-		return descriptor{}, err
+		return oci.Descriptor{}, err
 	}
-	return descriptor{
+	return oci.Descriptor{
 		MediaType: diskType, Digest: out.digest(), Size: out.size,
 		Annotations: map[string]string{
-			diskNameLabel: i.names[n], diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(), titleLabel: i.names[n] + ".raw.zst",
+			diskNameLabel: i.names[n], diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(), oci.AnnotationTitle: i.names[n] + ".raw.zst",
 		},
 	}, nil
 }
@@ -229,45 +195,43 @@ type blob struct {
 }
 
 // blobs returns all files of the archive except the disks.
-func (i *image) blobs(exported *content.Content, layers []descriptor) ([]blob, error) {
+func (i *image) blobs(exported *content.Content, layers []oci.Descriptor) ([]blob, error) {
 	config, architecture, err := exported.ImageConfig()
 	if err != nil {
 		return nil, err
 	}
-	manifest := imageManifest{
-		SchemaVersion: schemaVersion, MediaType: manifestType, ArtifactType: vmArtifact, Config: describe(vmConfigType, config), Layers: layers,
+	manifest := oci.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: schemaVersion}, MediaType: oci.MediaTypeImageManifest,
+		ArtifactType: vmArtifact, Config: describe(vmConfigType, config), Layers: layers,
 	}
 	rawManifest, err := json.Marshal(manifest)
 	if err != nil {
 		return nil, fmt.Errorf("write the manifest of the image: %w", err)
 	}
-	described := describe(manifestType, rawManifest)
-	described.Platform = &platform{architecture, imageSystem}
-	rawIndex, err := json.Marshal(imageIndex{
-		SchemaVersion: schemaVersion, MediaType: indexType, ArtifactType: vmArtifact, Manifests: []descriptor{described},
-		Annotations: map[string]string{createdLabel: i.created.Format(time.RFC3339)},
+	described := describe(oci.MediaTypeImageManifest, rawManifest)
+	described.Platform = &oci.Platform{Architecture: architecture, OS: imageSystem}
+	rawIndex, err := json.Marshal(oci.Index{
+		Versioned: specs.Versioned{SchemaVersion: schemaVersion}, MediaType: oci.MediaTypeImageIndex, ArtifactType: vmArtifact, Manifests: []oci.Descriptor{described},
+		Annotations: map[string]string{oci.AnnotationCreated: i.created.Format(time.RFC3339)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write the index of the image: %w", err)
 	}
 	return []blob{
-		{layoutFile, []byte(layoutContent)}, {indexFile, rawIndex}, {blobName(described.Digest), rawManifest}, {blobName(manifest.Config.Digest), config},
+		{oci.ImageLayoutFile, []byte(layoutContent)}, {oci.ImageIndexFile, rawIndex},
+		{blobName(described.Digest), rawManifest}, {blobName(manifest.Config.Digest), config},
 	}, nil
 }
 
-func describe(mediaType string, data []byte) descriptor {
-	sum := sha256.Sum256(data)
-	return descriptor{MediaType: mediaType, Digest: digestPrefix + hex.EncodeToString(sum[:]), Size: int64(len(data))}
+func describe(mediaType string, data []byte) oci.Descriptor {
+	return oci.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
 }
 
-// digestPrefix is the algorithm of a digest.
-const digestPrefix = "sha256:"
-
-func blobName(digest string) string { return blobDirectory + digest[len(digestPrefix):] }
+func blobName(d digest.Digest) string { return blobDirectory + d.Encoded() }
 
 // size returns the size of the archive. In GNU's format, a file of any size has one block as header. Files are padded to whole blocks, and
 // two blocks are the end.
-func size(blobs []blob, layers []descriptor) int64 {
+func size(blobs []blob, layers []oci.Descriptor) int64 {
 	const block = 512
 	total := int64(2 * block)
 	add := func(size int64) { total += block + (size+block-1)/block*block }
@@ -283,7 +247,7 @@ func size(blobs []blob, layers []descriptor) int64 {
 }
 
 // repeats reports whether a layer before this one has the same content, such as that of another empty disk. The archive has it once.
-func repeats(layers []descriptor, n int) bool {
+func repeats(layers []oci.Descriptor, n int) bool {
 	for _, before := range layers[:n] {
 		if before.Digest == layers[n].Digest {
 			return true
@@ -292,7 +256,7 @@ func repeats(layers []descriptor, n int) bool {
 	return false
 }
 
-func (i *image) write(ctx context.Context, to io.Writer, blobs []blob, layers []descriptor) error {
+func (i *image) write(ctx context.Context, to io.Writer, blobs []blob, layers []oci.Descriptor) error {
 	out := tar.NewWriter(to)
 	header := func(name string, size int64) error {
 		return out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, Format: tar.FormatGNU})
@@ -374,4 +338,4 @@ func (s *summed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *summed) digest() string { return digestPrefix + hex.EncodeToString(s.sum.Sum(nil)) }
+func (s *summed) digest() digest.Digest { return digest.NewDigest(digest.SHA256, s.sum) }

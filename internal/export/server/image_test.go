@@ -23,6 +23,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/klauspost/compress/zstd"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/vireo-project/vireo/internal/export/content"
 )
@@ -78,11 +79,11 @@ func unpack(t *testing.T, archive []byte) map[string][]byte {
 }
 
 // read returns the blob of a descriptor, after it has compared it with that.
-func read(t *testing.T, files map[string][]byte, d descriptor) []byte {
+func read(t *testing.T, files map[string][]byte, d oci.Descriptor) []byte {
 	t.Helper()
-	data := files["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")]
+	data := files["blobs/sha256/"+d.Digest.Encoded()]
 	sum := sha256.Sum256(data)
-	if int64(len(data)) != d.Size || d.Digest != "sha256:"+hex.EncodeToString(sum[:]) {
+	if int64(len(data)) != d.Size || d.Digest.String() != "sha256:"+hex.EncodeToString(sum[:]) {
 		t.Fatalf("the blob of %+v has %d bytes", d, len(data))
 	}
 	return data
@@ -141,13 +142,13 @@ func TestImage(t *testing.T) {
 	if string(files["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` || len(files) != 5 {
 		t.Errorf("got %d files, oci-layout is %s", len(files), files["oci-layout"])
 	}
-	var index imageIndex
+	var index oci.Index
 	decode(t, files["index.json"], &index)
 	if index.ArtifactType != "application/vnd.kubevirt.virtualmachine.v1" || len(index.Manifests) != 1 || index.Annotations["org.opencontainers.image.created"] == "" ||
-		*index.Manifests[0].Platform != (platform{"arm64", "linux"}) {
+		index.Manifests[0].Platform.Architecture != "arm64" || index.Manifests[0].Platform.OS != "linux" {
 		t.Fatalf("the index is %+v", index)
 	}
-	var manifest imageManifest
+	var manifest oci.Manifest
 	decode(t, read(t, files, index.Manifests[0]), &manifest)
 	if manifest.Config.MediaType != "application/vnd.kubevirt.virtualmachine.config.v1+json" || len(manifest.Layers) != 1 {
 		t.Fatalf("the manifest is %+v", manifest)
