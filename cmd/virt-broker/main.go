@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-broker is the privileged half of the node agent. It does for virt-handler what needs privileges on the node, a few verbs,
-// and has neither a token nor a network. Two other programs of its Pod have the privileges for networks and devices.
+// Command virt-broker is the privileged half of the node agent. It does for virt-handler what needs privileges on the
+// node, a few verbs, and has neither a token nor a network. Two other programs of its Pod have the privileges for
+// networks and devices.
 package main
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-exportserver serves the volumes of a VirtualMachineExport for download. It runs in the namespace of the export, without
-// privileges and without access to the API server.
+// Command virt-exportserver serves the volumes of a VirtualMachineExport for download. It runs in the namespace of the
+// export, without privileges and without access to the API server.
 package main
 
 import (
@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// maxConnections limits the open connections, since every Pod of the cluster can connect, and by way of virt-exportproxy anyone. More than
-	// the server's downloads, whose connections are not closed for new ones.
+	// maxConnections limits the open connections, since every Pod of the cluster can connect, and by way of
+	// virt-exportproxy anyone. More than the server's downloads, whose connections are not closed for new ones.
 	maxConnections = 256
 	// keepAlive is the interval of TCP keep-alive probes, which detect dead clients.
 	keepAlive = 15 * time.Second
@@ -53,8 +53,10 @@ type options struct {
 func (o *options) bind(flags *flag.FlagSet) {
 	flags.StringVar(&o.address, "listen", "", "IP address to serve on; the default are all of them")
 	flags.IntVar(&o.port, "port", content.Port, "HTTPS port")
-	flags.IntVar(&o.agentPort, "agent-port", content.AgentPort, "port for the agent of the guest's node, if a backup is exported")
-	flags.StringVar(&o.report, "termination-message", corev1.TerminationMessagePathDefault, "file for what was read of a backup")
+	flags.IntVar(&o.agentPort, "agent-port", content.AgentPort,
+		"port for the agent of the guest's node, if a backup is exported")
+	flags.StringVar(&o.report, "termination-message", corev1.TerminationMessagePathDefault,
+		"file for what was read of a backup")
 	flags.StringVar(&o.certificate, "certificate-dir", content.CertificateDirectory, "directory with tls.crt and tls.key")
 	flags.StringVar(&o.token, "token-dir", content.TokenDirectory, "directory with the token")
 	flags.StringVar(&o.content, "content-dir", content.ContentDirectory, "directory with the description of the export")
@@ -65,7 +67,8 @@ func (o *options) bind(flags *flag.FlagSet) {
 func logger(verbosity int) (logr.Logger, error) {
 	config := zap.NewProductionConfig()
 	config.Sampling, config.DisableStacktrace = nil, true
-	config.Level = zap.NewAtomicLevelAt(zapcore.Level(-min(max(verbosity, 0), maxVerbosity))) // logr's V(n) is zap's level -n
+	// logr's V(n) is zap's level -n
+	config.Level = zap.NewAtomicLevelAt(zapcore.Level(-min(max(verbosity, 0), maxVerbosity)))
 	made, err := config.Build()
 	if err != nil {
 		return logr.Logger{}, err
@@ -81,7 +84,8 @@ func run(ctx context.Context, o options) error {
 	if err := memorylimit.Apply(memorylimit.PureGo); err != nil {
 		return err
 	}
-	exporter, err := server.New(server.Options{Content: server.ContentFrom(o.content), Token: server.TokenFrom(o.token), Log: log})
+	exporter, err := server.New(server.Options{Content: server.ContentFrom(o.content), Token: server.TokenFrom(o.token),
+		Log: log})
 	if err != nil {
 		return err
 	}
@@ -109,8 +113,8 @@ func httpServer(exporter *server.Server, certificate *server.Certificate) *http.
 	return http1
 }
 
-// pull serves a backup, and at the end writes what clients have read of it, for virt-controller. Downloads that go on at the end still need
-// the connections of the agent.
+// pull serves a backup, and at the end writes what clients have read of it, for virt-controller. Downloads that go on
+// at the end still need the connections of the agent.
 func (o options) pull(ctx context.Context, exporter *server.Server, certificate *server.Certificate) error {
 	forAgent, err := o.listen(ctx, o.agentPort)
 	if err != nil {
@@ -146,7 +150,8 @@ func serve(ctx context.Context, http1 *http.Server, listener net.Listener) error
 		}
 		done <- err
 	}()
-	if err := http1.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := http1.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err,
+		http.ErrServerClosed) {
 		return err
 	}
 	return <-done

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-freezer freezes and thaws the guest's file systems from inside its Pod. Backup tools run it because of annotations
-// that virt-controller adds to launcher Pods. Its flags are KubeVirt's.
+// Command virt-freezer freezes and thaws the guest's file systems from inside its Pod. Backup tools run it because of
+// annotations that virt-controller adds to launcher Pods. Its flags are KubeVirt's.
 package main
 
 import (
@@ -42,7 +42,8 @@ func parse(arguments []string, out io.Writer) (options, error) {
 	flags.BoolVar(&o.unfreeze, "unfreeze", false, "thaw the guest's file systems")
 	flags.StringVar(&o.name, "name", "", "name of the VirtualMachineInstance")
 	flags.StringVar(&o.namespace, "namespace", "", "namespace of the VirtualMachineInstance")
-	flags.IntVar(&o.unfreezeTimeout, "unfreezeTimeoutSeconds", defaultUnfreeze, "seconds after which frozen file systems are thawed automatically; 0 means never")
+	flags.IntVar(&o.unfreezeTimeout, "unfreezeTimeoutSeconds", defaultUnfreeze,
+		"seconds after which frozen file systems are thawed automatically; 0 means never")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err
 	}

@@ -92,13 +92,16 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.Name, "name", "", "name of the VirtualMachineInstance")
 	flags.StringVar(&o.Namespace, "namespace", "", "namespace of the VirtualMachineInstance")
 	flags.StringVar(&o.UID, "uid", "", "UID of the VirtualMachineInstance")
-	flags.StringVar(&o.Subdomain, "subdomain", "", "subdomain of the VirtualMachineInstance, for the DNS search list that the guest gets by DHCP")
-	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds within which the guest must shut down before it is destroyed; with 0 it is destroyed at once")
+	flags.StringVar(&o.Subdomain, "subdomain", "",
+		"subdomain of the VirtualMachineInstance, for the DNS search list that the guest gets by DHCP")
+	flags.IntVar(&a.grace, "grace-period-seconds", 30,
+		"seconds within which the guest must shut down before it is destroyed; with 0 it is destroyed at once")
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))
 	flags.StringVar(&o.LibvirtLogFilters, "libvirt-log-filters", "",
 		"libvirtd's log filters, for example \"1:qemu 3:rpc\"; invalid ones are ignored. By default only warnings and errors are logged")
-	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log", "file to which the outcome is written, as one line of JSON")
+	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log",
+		"file to which the outcome is written, as one line of JSON")
 	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds all libvirt events and all messages of libvirtd")
 }
 
@@ -134,7 +137,8 @@ func capabilitiesCommand() *cobra.Command {
 			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "directory to which capabilities.xml and domcapabilities.xml are written")
+	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller",
+		"directory to which capabilities.xml and domcapabilities.xml are written")
 	return cmd
 }
 
@@ -143,7 +147,8 @@ func bindVolumesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: launcherpod.BindVolumesCommand, Short: "Exit: the Pod's volumes are bound", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "The volumes of this Pod are bound. They are filled now, and then the VM starts.")
+			_, err := fmt.Fprintln(cmd.OutOrStdout(),
+				"The volumes of this Pod are bound. They are filled now, and then the VM starts.")
 			return err
 		},
 	}
@@ -154,7 +159,8 @@ func probeCommand(code *int) *cobra.Command {
 	var probe launcher.Probe
 	var seconds int
 	cmd := &cobra.Command{
-		Use: "probe [flags] [-- command [argument...]]", Short: "Run a command in the guest, or ping the guest agent, and exit with its code",
+		Use:          "probe [flags] [-- command [argument...]]",
+		Short:        "Run a command in the guest, or ping the guest agent, and exit with its code",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			probe.Command, probe.Timeout = args, time.Duration(seconds)*time.Second
@@ -173,7 +179,8 @@ func awaitGuestCommand() *cobra.Command {
 	var await launcher.Await
 	var seconds int
 	cmd := &cobra.Command{
-		Use: launcherpod.AwaitGuestCommand, Short: "Wait until the guest of a migration runs in this Pod", Args: cobra.NoArgs, SilenceUsage: true,
+		Use: launcherpod.AwaitGuestCommand, Short: "Wait until the guest of a migration runs in this Pod",
+		Args: cobra.NoArgs, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			await.Timeout = time.Duration(seconds) * time.Second
 			return await.Run(cmd.Context())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-network-broker is the part of virt-broker's Pod that connects guests to the networks of their Pods, for virt-handler. It has
-// the privileges for networks, and changes no file.
+// Command virt-network-broker is the part of virt-broker's Pod that connects guests to the networks of their Pods, for
+// virt-handler. It has the privileges for networks, and changes no file.
 package main
 
 import (

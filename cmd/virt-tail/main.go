@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-tail is the container guest-console-log of a VM's Pod, which prints the guest's serial console. With --hold it is the
-// container of an attachment Pod, which creates a disk image on an empty claim, and then waits until it is stopped: the smallest program
-// of the image keeps the Pod's volumes on the node.
+// Command virt-tail is the container guest-console-log of a VM's Pod, which prints the guest's serial console. With
+// --hold it is the container of an attachment Pod, which creates a disk image on an empty claim, and then waits until
+// it is stopped: the smallest program of the image keeps the Pod's volumes on the node.
 package main
 
 import (
@@ -39,7 +39,8 @@ func main() {
 		<-stop
 		return
 	}
-	// A container runtime that restarts closes the log for a moment. Without a handler, a write would then terminate PID 1.
+	// A container runtime that restarts closes the log for a moment. Without a handler, a write would then terminate
+	// PID 1.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if err := tail.Run(os.Args[1], os.Stdout, stop, time.After(tail.StartTimeout)); err != nil {
 		_, _ = os.Stderr.WriteString("virt-tail: " + err.Error() + "\n")

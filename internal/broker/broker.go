@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package broker is virt-broker: the verbs of package brokerapi about the sockets, files, volumes and processes of launcher Pods. Packages
-// network and device have those of the two other programs of its Pod, and package server serves them to virt-handler, and to no other user.
-// The programs have every privilege on the node that the agent needs, so they trust virt-handler with nothing:
+// Package broker is virt-broker: the verbs of package brokerapi about the sockets, files, volumes and processes of
+// launcher Pods. Packages network and device have those of the two other programs of its Pod, and package server serves
+// them to virt-handler, and to no other user. The programs have every privilege on the node that the agent needs, so
+// they trust virt-handler with nothing:
 //
-//   - A request names a Pod by its UID. Package pods derives from the kubelet's directories and the kernel whether it is a launcher.
-//   - What a verb does affects that Pod only. Names and numbers in a request are checked against what a launcher Pod has.
-//   - Descriptors that are passed are of sockets, of regular files for reading, and of processes to watch. None leads to another file.
-//   - Every verb is idempotent: it completes what was interrupted. Requests are limited in size, time and number, for each Pod and in all.
+//   - A request names a Pod by its UID. Package pods derives from the kubelet's directories and the kernel whether it
+//     is a launcher.
+//   - What a verb does affects that Pod only. Names and numbers in a request are checked against what a launcher Pod
+//     has.
+//   - Descriptors that are passed are of sockets, of regular files for reading, and of processes to watch. None leads
+//     to another file.
+//   - Every verb is idempotent: it completes what was interrupted. Requests are limited in size, time and number, for
+//     each Pod and in all.
 //
-// To read it: verbs.go of brokerapi; package server; how a Pod's libvirtd is found, in pods.go and peer.go of pods; how its files are
-// reached, in podprocess.go and files.go of podprocess; then the verbs; and devicerule, for the device files of hotplugged volumes.
+// To read it: verbs.go of brokerapi; package server; how a Pod's libvirtd is found, in pods.go and peer.go of pods; how
+// its files are reached, in podprocess.go and files.go of podprocess; then the verbs; and devicerule, for the device
+// files of hotplugged volumes.
 package broker
 
 import (
@@ -38,8 +44,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// largeInAll is how many requests whose response is large are in flight. One takes less than 10 MiB. They are short, as the files of these
-// volumes are in memory.
+// largeInAll is how many requests whose response is large are in flight. One takes less than 10 MiB. They are short, as
+// the files of these volumes are in memory.
 const largeInAll = 8
 
 // Options are the settings of a Broker.
@@ -61,8 +67,8 @@ type Options struct {
 // Broker does what its verbs want.
 type Broker struct {
 	Options
-	// quick are requests that do not depend on a Pod's storage, volumes those with a large response, and hotplug those that change a Pod's
-	// hotplugged volumes.
+	// quick are requests that do not depend on a Pod's storage, volumes those with a large response, and hotplug those
+	// that change a Pod's hotplugged volumes.
 	quick, volumes, storage, hotplug *server.Limiter
 	// rules is held while device rules are read and changed, which is short.
 	rules sync.Mutex
@@ -82,8 +88,8 @@ func New(o Options) *Broker {
 		open:    func(path string) (*os.File, error) { return os.OpenFile(filepath.Clean(path), unix.O_NONBLOCK, 0) },
 		volumes: server.NewLimiter(2, 256, "too many volumes are being read: retry").InAll(largeInAll),
 		quick:   server.NewLimiter(8, 256, "too many requests about this Pod are in flight: retry"),
-		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is gone, each
-		// reconciliation would block another one.
+		// The kernel does not interrupt accesses to storage, and each blocks a thread: with a claim on a server that is
+		// gone, each reconciliation would block another one.
 		storage: server.NewLimiter(4, 0, "the storage of the launcher Pod does not respond"),
 		hotplug: server.NewLimiter(1, 128, "volumes of the launcher Pod are being changed: retry"),
 	}
@@ -132,8 +138,8 @@ func (b *Broker) syncState(pod string, _ server.None) (server.Task, error) {
 	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) { return server.Output{}, syncState(root) }), nil
 }
 
-// syncState returns when all files of the claim are on its disk, each directory after what is in it. It opens nothing but the claim,
-// whatever links the Pod has created.
+// syncState returns when all files of the claim are on its disk, each directory after what is in it. It opens nothing
+// but the claim, whatever links the Pod has created.
 func syncState(root *podprocess.Root) error {
 	names := []string{"."}
 	for i := 0; i < len(names); i++ {
@@ -163,8 +169,8 @@ func syncState(root *podprocess.Root) error {
 	return nil
 }
 
-// ofState calls a function with a file or a directory of the claim. It does nothing with one that is not to be written: swtpm replaces its
-// files, and the launcher may have created others than files and directories.
+// ofState calls a function with a file or a directory of the claim. It does nothing with one that is not to be written:
+// swtpm replaces its files, and the launcher may have created others than files and directories.
 func ofState(root *podprocess.Root, name string, do func(*os.File) error) error {
 	file, err := root.OpenWithin(layout.StateDir, name, unix.S_IFDIR, unix.S_IFREG)
 	if name != "." && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, podprocess.ErrKind) || errors.Is(err, unix.ELOOP)) {
@@ -193,8 +199,8 @@ func (b *Broker) inspect(pod string, a brokerapi.InspectArguments) (server.Task,
 	}), nil
 }
 
-// describe describes a file without opening it, unless it is a regular one and withDirectIO is set: opening a device can have side
-// effects.
+// describe describes a file without opening it, unless it is a regular one and withDirectIO is set: opening a device
+// can have side effects.
 func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {

@@ -90,7 +90,8 @@ func (b *Broker) setOwnDevices() error {
 	return err
 }
 
-// attached returns the namespaces of the attachment Pods of the node by their devices. The Pod with the UID in except does not count.
+// attached returns the namespaces of the attachment Pods of the node by their devices. The Pod with the UID in except
+// does not count.
 func (b *Broker) attached(except string) (map[devicerule.Device][]string, error) {
 	namespaces := map[devicerule.Device][]string{}
 	return namespaces, b.attachments(func(namespace, pod string) {
@@ -104,8 +105,8 @@ func (b *Broker) attached(except string) (map[devicerule.Device][]string, error)
 	})
 }
 
-// permitted returns those of the devices that a launcher Pod may open: the broker has them open, and attachment Pods of its namespace have
-// them. It relies on nothing that a launcher can change.
+// permitted returns those of the devices that a launcher Pod may open: the broker has them open, and attachment Pods of
+// its namespace have them. It relies on nothing that a launcher can change.
 func (b *Broker) permitted(pod string, devices []devicerule.Device, attached map[devicerule.Device][]string) ([]devicerule.Device, error) {
 	if len(devices) == 0 {
 		return nil, nil
@@ -120,7 +121,8 @@ func (b *Broker) permitted(pod string, devices []devicerule.Device, attached map
 	}), err
 }
 
-// setDevices removes the rules for devices that no attachment Pod but except has in the launcher Pod's namespace, and adds one unless it is nil.
+// setDevices removes the rules for devices that no attachment Pod but except has in the launcher Pod's namespace, and
+// adds one unless it is nil.
 func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Device) error {
 	b.rules.Lock()
 	defer b.rules.Unlock()
@@ -141,8 +143,8 @@ func (b *Broker) setDevices(h *hotplugDir, except string, added *devicerule.Devi
 	})
 }
 
-// Start opens the devices of all attachment Pods of the node, and removes the rules for other devices that an earlier process has left. It
-// has to return before a request is served.
+// Start opens the devices of all attachment Pods of the node, and removes the rules for other devices that an earlier
+// process has left. It has to return before a request is served.
 func (b *Broker) Start() {
 	if err := b.Pods.WatchDevices(b.removed); err != nil {
 		b.Log.Error(err, "Detached block devices are released later")
@@ -186,8 +188,8 @@ func (b *Broker) logSweep(err error) {
 	}
 }
 
-// sweepDevices removes rules, and closes devices once no rule for them is left. It waits for nothing that a Pod can delay: neither for its
-// libvirtd, its files, nor other requests about it.
+// sweepDevices removes rules, and closes devices once no rule for them is left. It waits for nothing that a Pod can
+// delay: neither for its libvirtd, its files, nor other requests about it.
 func (b *Broker) sweepDevices() error {
 	launchers, err := fs.Glob(os.DirFS(b.Pods.Dir()), "*/"+pods.EmptyDirs+layout.HotplugDisksVolume)
 	if err != nil {

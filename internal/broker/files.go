@@ -27,8 +27,9 @@ import (
 // guestDevices are the devices that QEMU opens in the Pod.
 var guestDevices = []string{"/dev/kvm", "/dev/net/tun", "/dev/vhost-net", "/dev/vhost-vsock", layout.PostCopyDevice}
 
-// ownDevices makes QEMU's user the owner of the devices in the Pod's /dev. The runtime creates them with the owner that they
-// have on the node, where vhost-net and sometimes kvm belong to root. It never changes the owner of the node's own device files.
+// ownDevices makes QEMU's user the owner of the devices in the Pod's /dev. The runtime creates them with the owner that
+// they have on the node, where vhost-net and sometimes kvm belong to root. It never changes the owner of the node's own
+// device files.
 func (b *Broker) ownDevices(pod string, _ server.None) (server.Task, error) {
 	return b.inRoot(b.quick, pod, func(root *podprocess.Root) (server.Output, error) {
 		var errs []error
@@ -56,8 +57,8 @@ func ownDeviceAt(root *podprocess.Root, path, onNode string) error {
 	return ownDevice(f, onNode)
 }
 
-// ownDevice makes QEMU's user the owner of a device file of the Pod. It returns an error if the file is the node's own, and does nothing
-// if it is another device than the node's. The kubelet allocates a device only if the node has it.
+// ownDevice makes QEMU's user the owner of a device file of the Pod. It returns an error if the file is the node's own,
+// and does nothing if it is another device than the node's. The kubelet allocates a device only if the node has it.
 func ownDevice(f *os.File, onNode string) error {
 	var node, stat unix.Stat_t
 	err := unix.Stat(onNode, &node)
@@ -78,12 +79,13 @@ func ownDevice(f *os.File, onNode string) error {
 	return unix.Fchownat(int(f.Fd()), "", layout.QEMUUser, layout.QEMUUser, unix.AT_EMPTY_PATH)
 }
 
-// mountsBefore is how long before a Pod's own directory the kubelet may create a directory of the node for the Pod, because it
-// starts both at the same time. Source: kubernetes pkg/kubelet/kubelet.go (makePodDataDirs) and pkg/kubelet/volumemanager.
+// mountsBefore is how long before a Pod's own directory the kubelet may create a directory of the node for the Pod,
+// because it starts both at the same time. Source: kubernetes pkg/kubelet/kubelet.go (makePodDataDirs) and
+// pkg/kubelet/volumemanager.
 const mountsBefore = 10 * time.Second
 
-// giveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this Pod. It
-// does nothing with an older directory.
+// giveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this
+// Pod. It does nothing with an older directory.
 func (b *Broker) giveHostDir(pod string, a brokerapi.GiveHostDirArguments) (server.Task, error) {
 	if !isIn(layout.DisksDir, a.Directory) {
 		return server.Task{}, brokerapi.Refused("%.256q is not where a directory of the node is mounted", a.Directory)
@@ -146,17 +148,18 @@ func (b *Broker) openSocket(pod string, a brokerapi.OpenSocketArguments) (server
 // maxDepth bounds the nesting of directories, which the path of a downward API field determines.
 const maxDepth = 8
 
-// filesKinds are the kubelet's names of the kinds of volumes with files, and of the directories with a Pod's volumes of that kind.
-// Sources: kubernetes pkg/volume/{configmap,secret,downwardapi,projected}.
+// filesKinds are the kubelet's names of the kinds of volumes with files, and of the directories with a Pod's volumes of
+// that kind. Sources: kubernetes pkg/volume/{configmap,secret,downwardapi,projected}.
 var filesKinds = []string{"kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~projected"}
 
-// readVolume reads files that the kubelet has written to a volume of the Pod. Of the volumes of a launcher Pod, only those that
-// virt-controller adds for the guest's files can be read, and no token of the Pod's service account.
+// readVolume reads files that the kubelet has written to a volume of the Pod. Of the volumes of a launcher Pod, only
+// those that virt-controller adds for the guest's files can be read, and no token of the Pod's service account.
 func (b *Broker) readVolume(pod string, a brokerapi.ReadVolumeArguments) (server.Task, error) {
 	if !slices.Contains(filesKinds, a.Kind) || !layout.HasGuestFiles(a.Volume) {
 		return server.Task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
 	}
-	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found. That may hang, while few volumes are read at a time.
+	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found. That may hang, while few
+	// volumes are read at a time.
 	return b.ofLibvirtd(b.quick, pod, func(ctx context.Context, _ *os.File) (server.Output, error) {
 		return server.Task{Limit: b.volumes, Run: func(context.Context) (server.Output, error) {
 			files, err := readFiles(filepath.Join(b.Pods.Dir(), pod, "volumes", a.Kind, a.Volume))
@@ -172,9 +175,9 @@ func tooMuch(format string, arguments ...any) error {
 	return &brokerapi.Error{Code: brokerapi.CodeTooMuch, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// currentVersion is the symlink to the directory with a volume's current files. The kubelet creates a new directory for each
-// change, so that an open directory has the files of one version.
-// Source: kubernetes pkg/volume/util/atomic_writer.go
+// currentVersion is the symlink to the directory with a volume's current files. The kubelet creates a new directory for
+// each change, so that an open directory has the files of one version. Source: kubernetes
+// pkg/volume/util/atomic_writer.go
 const currentVersion = "..data"
 
 // readFiles returns all files of a volume, of one version. An os.Root follows no link out of its directory.
@@ -209,7 +212,8 @@ func readFiles(volume string) (map[string][]byte, error) {
 	})
 }
 
-// few is a file system that reads no directory with more than MaxFiles entries: a ConfigMap has room for a hundred thousand empty files.
+// few is a file system that reads no directory with more than MaxFiles entries: a ConfigMap has room for a hundred
+// thousand empty files.
 type few struct{ fs.FS }
 
 // ReadDir reads a directory.

@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of it, is mounted in its
-// directory for hotplugged disks, for a block device there is a device file that it may open.
+// attachVolume gives a launcher Pod the claim of an attachment Pod: the image of a claim with a file system, or all of
+// it, is mounted in its directory for hotplugged disks, for a block device there is a device file that it may open.
 func (b *Broker) attachVolume(pod string, a brokerapi.VolumeArguments) (server.Task, error) {
 	t := b.inHotplugDir(pod, func(h *hotplugDir) (server.Output, error) {
 		if err := b.expectAttachment(pod, a); err != nil {
@@ -56,9 +56,10 @@ func (b *Broker) attachVolume(pod string, a brokerapi.VolumeArguments) (server.T
 	return t, errors.Join(checkVolume(a), pods.CheckUID(a.Attachment))
 }
 
-// awaitContainer returns when the container of an attachment Pod is started: the container runtime makes the file of its log then, in a
-// directory that the kubelet makes. The kubelet has made the claim available to the Pod before.
-// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildContainerLogsDirectory); containerd opens the file when it starts a container.
+// awaitContainer returns when the container of an attachment Pod is started: the container runtime makes the file of
+// its log then, in a directory that the kubelet makes. The kubelet has made the claim available to the Pod before.
+// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildContainerLogsDirectory); containerd opens the file when
+// it starts a container.
 func (b *Broker) awaitContainer(ctx context.Context, pod string, a brokerapi.VolumeArguments) error {
 	namespace, _, err := pods.Name(b.PodLogsDir, pod)
 	if err != nil {
@@ -113,8 +114,8 @@ func (b *Broker) inHotplugDir(pod string, do func(*hotplugDir) (server.Output, e
 	})
 }
 
-// expectAttachment returns an error unless a Pod is in the namespace of a launcher Pod, and has the name of the attachment Pod of that and
-// of the volume. Who may create Pods of that name may also use the namespace's claims.
+// expectAttachment returns an error unless a Pod is in the namespace of a launcher Pod, and has the name of the
+// attachment Pod of that and of the volume. Who may create Pods of that name may also use the namespace's claims.
 func (b *Broker) expectAttachment(pod string, a brokerapi.VolumeArguments) error {
 	namespace, _, err := pods.Name(b.PodLogsDir, pod)
 	if err != nil {
@@ -137,7 +138,8 @@ type hotplugDir struct {
 	dir     *os.File
 }
 
-// openHotplug opens the directory of a launcher Pod with its hotplugged volumes, as its libvirtd has it. It is the kubelet's emptyDir.
+// openHotplug opens the directory of a launcher Pod with its hotplugged volumes, as its libvirtd has it. It is the
+// kubelet's emptyDir.
 func (b *Broker) openHotplug(pod string, libvirtd *os.File) (*os.File, error) {
 	root, err := podprocess.OpenRoot(libvirtd)
 	if err != nil {
@@ -159,13 +161,14 @@ func (b *Broker) openHotplug(pod string, libvirtd *os.File) (*os.File, error) {
 	return dir, nil
 }
 
-// openEntry opens an entry of the directory as a reference, and what is mounted on it unless resolve has RESOLVE_NO_XDEV.
+// openEntry opens an entry of the directory as a reference, and what is mounted on it unless resolve has
+// RESOLVE_NO_XDEV.
 func (h *hotplugDir) openEntry(name string, flags int, resolve uint64) (*os.File, error) {
 	return podprocess.OpenAt(h.dir, name, flags|unix.O_NOFOLLOW, podprocess.Beneath|resolve)
 }
 
-// mount mounts a file or a directory on an entry of the directory, only in the Pod. Both are descriptors, so whatever the Pod does with the
-// names in its directory meanwhile, the mount is that file, and is somewhere in the Pod.
+// mount mounts a file or a directory on an entry of the directory, only in the Pod. Both are descriptors, so whatever
+// the Pod does with the names in its directory meanwhile, the mount is that file, and is somewhere in the Pod.
 func (h *hotplugDir) mount(name string, image *os.File, directory bool) error {
 	switch mounted, err := h.mounted(name); {
 	case err != nil:
@@ -234,8 +237,9 @@ func (h *hotplugDir) mounted(name string) (*os.File, error) {
 	return nil, err
 }
 
-// unmount removes the mount on an entry of the directory, and the entry. QEMU keeps a file that it has opened. What was written to a
-// directory is on the disk of the claim by then: no other component can know when files that QEMU has closed are.
+// unmount removes the mount on an entry of the directory, and the entry. QEMU keeps a file that it has opened. What was
+// written to a directory is on the disk of the claim by then: no other component can know when files that QEMU has
+// closed are.
 func (h *hotplugDir) unmount(name string, directory bool) error {
 	for {
 		mounted, err := h.mounted(name)

@@ -19,9 +19,9 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// cpus returns the CPUs that the kernel lets the Pod's libvirtd run on, in ascending order. This is the Pod's cpuset with any
-// version of cgroups: the kubelet sets it before the container starts, and the process cannot extend it. It returns none
-// if the list cannot be read.
+// cpus returns the CPUs that the kernel lets the Pod's libvirtd run on, in ascending order. This is the Pod's cpuset
+// with any version of cgroups: the kubelet sets it before the container starts, and the process cannot extend it. It
+// returns none if the list cannot be read.
 func (b *Broker) cpus(pod string, _ server.None) (server.Task, error) {
 	return b.ofLibvirtd(b.quick, pod, func(_ context.Context, libvirtd *os.File) (server.Output, error) {
 		result := brokerapi.CPUsResult{}
@@ -61,10 +61,11 @@ func (b *Broker) setRealtime(pod string, a brokerapi.SetRealtimeArguments) (serv
 	}), nil
 }
 
-// prioritize sets the scheduling policy SCHED_FIFO for vCPUs of the Pod's guest. QEMU has no permission to do so itself.
-// exclusive are the CPUs that the kubelet has assigned to the guest's container exclusively. Any process in the Pod's process
-// namespace can take QEMU's names, so that prioritize only changes threads that the kernel confines to these CPUs, where they
-// can disturb their own Pod only. Other containers of the Pod, ephemeral ones included, may not run there.
+// prioritize sets the scheduling policy SCHED_FIFO for vCPUs of the Pod's guest. QEMU has no permission to do so
+// itself. exclusive are the CPUs that the kubelet has assigned to the guest's container exclusively. Any process in the
+// Pod's process namespace can take QEMU's names, so that prioritize only changes threads that the kernel confines to
+// these CPUs, where they can disturb their own Pod only. Other containers of the Pod, ephemeral ones included, may not
+// run there.
 func prioritize(libvirtd *os.File, vcpus []uint, exclusive cpuset.CPUSet) error {
 	if exclusive.IsEmpty() {
 		return errors.New("the launcher Pod has no exclusive CPUs of the kubelet, and on shared ones no vCPU gets a realtime priority")
@@ -125,7 +126,8 @@ func setVCPU(thread *os.File, name string, vcpu uint) error {
 	if err != nil {
 		return fmt.Errorf("set the realtime priority of vCPU %d (virt-broker needs SYS_NICE, and the node's cgroup time for realtime threads): %w", vcpu, err)
 	}
-	// If the thread has exited meanwhile, the kernel may have reused the tid, and the call changed another thread of the node.
+	// If the thread has exited meanwhile, the kernel may have reused the tid, and the call changed another thread of
+	// the node.
 	if podprocess.Comm(thread, ".") == "" {
 		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", vcpu), unsetRealtime(tid))
 	}

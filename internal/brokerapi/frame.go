@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeaderBytes is the size of the header of a message. A message is its length as four bytes, the most significant first, and as many bytes of JSON.
+// HeaderBytes is the size of the header of a message. A message is its length as four bytes, the most significant
+// first, and as many bytes of JSON.
 const HeaderBytes = 4
 
 // ErrLength means that a message has a length that is not allowed.
@@ -44,8 +45,8 @@ func WriteRequest(to io.Writer, r *Request) error {
 	return err
 }
 
-// ReadRequest receives a request. It calls admit with the length that a client announces before it reads that, and allocates memory for
-// what was received only.
+// ReadRequest receives a request. It calls admit with the length that a client announces before it reads that, and
+// allocates memory for what was received only.
 func ReadRequest(from io.Reader, admit func(length uint32) error) (*Request, error) {
 	text, err := readFrame(from, MaxRequest, admit)
 	if err != nil {
@@ -97,7 +98,8 @@ func Decode(text []byte, into any) error {
 	return nil
 }
 
-// WriteResponse sends a response, with a descriptor unless file is nil. It does not change whether the file blocks, as (*os.File).Fd would.
+// WriteResponse sends a response, with a descriptor unless file is nil. It does not change whether the file blocks, as
+// (*os.File).Fd would.
 func WriteResponse(to *net.UnixConn, r *Response, file *os.File) error {
 	data, err := frame(r, MaxResponse)
 	if err != nil {
@@ -150,7 +152,8 @@ const (
 	CodeNodesNetwork Code = "nodes-network"
 )
 
-// ErrUnreachable means that a program of virt-broker's Pod does not respond. It is an ordinary case: its Pod may be restarted at any time.
+// ErrUnreachable means that a program of virt-broker's Pod does not respond. It is an ordinary case: its Pod may be
+// restarted at any time.
 var ErrUnreachable = errors.New("a program of virt-broker's Pod on this node is not reachable: check the Pod, of the DaemonSet virt-broker")
 
 // Error is why a request failed.
@@ -164,7 +167,8 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Is reports whether the error has the meaning of another error, such as one of the standard library, so that errors.Is works across processes.
+// Is reports whether the error has the meaning of another error, such as one of the standard library, so that errors.Is
+// works across processes.
 func (e *Error) Is(target error) bool {
 	switch e.Code {
 	case CodeNotFound:

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package brokerapi is the protocol between virt-handler and the programs of virt-broker's Pod, the two halves of the node agent. virt-handler
-// has a token for the API server and handles what guests, launchers and other nodes send, and has no privileges on the node. The programs
-// have the privileges, each those that its verbs need, and neither a token nor a network. Of this module, both halves are built from this
-// package, networkapi, launcherpod/layout and component/memorylimit only.
+// Package brokerapi is the protocol between virt-handler and the programs of virt-broker's Pod, the two halves of the
+// node agent. virt-handler has a token for the API server and handles what guests, launchers and other nodes send, and
+// has no privileges on the node. The programs have the privileges, each those that its verbs need, and neither a token
+// nor a network. Of this module, both halves are built from this package, networkapi, launcherpod/layout and
+// component/memorylimit only.
 //
-// Each program serves one unix socket, in a directory that both Pods mount. A client opens a connection for each request: it sends one
-// Request and receives one Response, or several with a verb that watches. A connection that ends before the response cancels the request.
-// A Response may come with a descriptor, which stays valid when the program ends. The programs receive no descriptors.
+// Each program serves one unix socket, in a directory that both Pods mount. A client opens a connection for each
+// request: it sends one Request and receives one Response, or several with a verb that watches. A connection that ends
+// before the response cancels the request. A Response may come with a descriptor, which stays valid when the program
+// ends. The programs receive no descriptors.
 //
-// A request about a Pod names it by its UID and nothing else. The program finds everything else itself: see package broker.
+// A request about a Pod names it by its UID and nothing else. The program finds everything else itself: see package
+// broker.
 //
 // # Deployment
 //
-// The programs are /usr/bin/virt-broker, virt-network-broker and virt-device-plugin, each in a container of that name. All have these flags:
+// The programs are /usr/bin/virt-broker, virt-network-broker and virt-device-plugin, each in a container of that name.
+// All have these flags:
 //
 //	--kubelet-root   root directory of the kubelet on the node, /var/lib/kubelet
 //
@@ -28,15 +32,15 @@
 //	--max-devices        maximum number of VMIs on the node, 1000
 //	--device-plugin-dir  directory of the kubelet's sockets for device plugins, /var/lib/kubelet/device-plugins
 //
-// virt-broker and virt-network-broker need the node's process namespace (hostPID). SECURITY.md lists the directories of the node that each
-// mounts, at the same paths. Those of Pods and of published devices have the propagation HostToContainer. The directory of its own
-// socket is writable for each program, and virt-broker mounts that of virt-device-plugin too, read-only; virt-handler mounts the one above
-// them, read-only.
+// virt-broker and virt-network-broker need the node's process namespace (hostPID). SECURITY.md lists the directories of
+// the node that each mounts, at the same paths. Those of Pods and of published devices have the propagation
+// HostToContainer. The directory of its own socket is writable for each program, and virt-broker mounts that of
+// virt-device-plugin too, read-only; virt-handler mounts the one above them, read-only.
 //
 // The command "check" exits with 0 if the program responds. It is for probes, because the programs have no network.
 //
-// virt-handler finds the sockets by its flag --kubelet-root, and must run as user and group ClientUID. It mounts no other directory of the
-// node.
+// virt-handler finds the sockets by its flag --kubelet-root, and must run as user and group ClientUID. It mounts no
+// other directory of the node.
 package brokerapi
 
 import (
@@ -46,10 +50,11 @@ import (
 )
 
 const (
-	// ClientUID is the user and the group that virt-handler runs as. It is the only user whose requests the programs accept, except
-	// those of Verb.OfPrograms from their own.
+	// ClientUID is the user and the group that virt-handler runs as. It is the only user whose requests the programs
+	// accept, except those of Verb.OfPrograms from their own.
 	ClientUID = 65527
-	// socketDir is the directory of the sockets below the kubelet's root directory. The kubelet keeps data of plugins there.
+	// socketDir is the directory of the sockets below the kubelet's root directory. The kubelet keeps data of plugins
+	// there.
 	socketDir = "plugins/kubevirt.io.broker"
 	// socketName is the name of a program's socket in its own directory.
 	socketName = "sock"
@@ -74,8 +79,8 @@ const (
 // Programs are all programs.
 var Programs = []Program{Broker, NetworkBroker, DevicePlugin}
 
-// Socket returns the path of the program's socket in the directory of the sockets. It is in a directory of its own, so that no program can
-// replace the socket of another.
+// Socket returns the path of the program's socket in the directory of the sockets. It is in a directory of its own, so
+// that no program can replace the socket of another.
 func (p Program) Socket(dir string) string { return filepath.Join(dir, string(p), socketName) }
 
 // servers are the programs that serve verbs. virt-broker serves the others, except those of all programs.
@@ -104,13 +109,15 @@ const (
 	Ping Verb = "ping"
 	// WatchProgram responds now and no more, so that the connection ends with the program (node).
 	WatchProgram Verb = "watch-program"
-	// OpenSocket connects to one of a Pod's sockets, and checks that a process of the Pod serves it. It returns the connection.
+	// OpenSocket connects to one of a Pod's sockets, and checks that a process of the Pod serves it. It returns the
+	// connection.
 	OpenSocket Verb = "open-socket"
 	// WatchGuest returns a pidfd of the Pod's QEMU, which becomes readable when the process has exited.
 	WatchGuest Verb = "watch-guest"
 	// ReadVolume returns files that the kubelet has written to a volume of the Pod.
 	ReadVolume Verb = "read-volume"
-	// OpenFile opens a regular file of an image or of the persistent state in the Pod, or an overlay, for reading, and returns its descriptor.
+	// OpenFile opens a regular file of an image or of the persistent state in the Pod, or an overlay, for reading, and
+	// returns its descriptor.
 	OpenFile Verb = "open-file"
 	// SyncState returns when the Pod's persistent state is on the disk of its claim.
 	SyncState Verb = "sync-state"
@@ -138,7 +145,8 @@ const (
 	WatchDevices Verb = "watch-devices"
 	// CPUPolicy reports whether the kubelet assigns exclusive CPUs (node).
 	CPUPolicy Verb = "cpu-policy"
-	// ExclusiveCPUs returns the CPUs that the kubelet has assigned to the Pod's guest exclusively. virt-broker requests it.
+	// ExclusiveCPUs returns the CPUs that the kubelet has assigned to the Pod's guest exclusively. virt-broker requests
+	// it.
 	ExclusiveCPUs Verb = "exclusive-cpus"
 )
 
@@ -152,14 +160,14 @@ func (v Verb) OfPrograms() bool { return v == Ping || v == ExclusiveCPUs }
 
 // The limits of the protocol.
 const (
-	// MaxRequest is the limit for a request in bytes: a change of a network with thousands of forwarded ports is the longest. Few are longer
-	// than SmallRequest.
+	// MaxRequest is the limit for a request in bytes: a change of a network with thousands of forwarded ports is the
+	// longest. Few are longer than SmallRequest.
 	MaxRequest   = 256 << 10
 	SmallRequest = 4 << 10
 	// MaxResponse is the limit for a response in bytes: the files of a volume, of which MaxFileBytes are sent as base64.
 	MaxResponse = 4 << 20
-	// MaxFiles and MaxFileBytes are the limits for the files of a volume. A ConfigMap or a Secret cannot be larger; downward API fields
-	// that repeat long annotations could.
+	// MaxFiles and MaxFileBytes are the limits for the files of a volume. A ConfigMap or a Secret cannot be larger;
+	// downward API fields that repeat long annotations could.
 	MaxFiles     = 1000
 	MaxFileBytes = 2 << 20
 	// RequestTimeout is how long a client may take to send its request, and to receive a response.
@@ -168,8 +176,8 @@ const (
 	VerbTimeout = 30 * time.Second
 )
 
-// Request is what a client sends. A broker rejects a request with a verb or an argument that it does not know, so that nothing a newer
-// client requests is ignored.
+// Request is what a client sends. A broker rejects a request with a verb or an argument that it does not know, so that
+// nothing a newer client requests is ignored.
 type Request struct {
 	// Verb is what to do.
 	Verb Verb `json:"verb"`
@@ -195,7 +203,8 @@ type OpenSocketArguments struct {
 	Wait bool `json:"wait,omitempty"`
 }
 
-// ReadVolumeArguments are the arguments of ReadVolume. Only volumes that virt-controller adds for files of a guest can be read.
+// ReadVolumeArguments are the arguments of ReadVolume. Only volumes that virt-controller adds for files of a guest can
+// be read.
 type ReadVolumeArguments struct {
 	// Kind is the kubelet's name of the kind of volume.
 	Kind string `json:"kind"`
@@ -266,7 +275,8 @@ type VolumeArguments struct {
 	Block bool `json:"block,omitempty"`
 	// Directory means to mount all of the claim's file system and not its image. DetachVolume finds either.
 	Directory bool `json:"directory,omitempty"`
-	// Wait means that AttachVolume waits until the container of the attachment Pod is started, until the client closes its connection.
+	// Wait means that AttachVolume waits until the container of the attachment Pod is started, until the client closes
+	// its connection.
 	Wait bool `json:"wait,omitempty"`
 }
 

@@ -81,14 +81,16 @@ func (g *guest) setState(state libvirtwire.State, reason int32) {
 	}
 }
 
-// notDefined processes that the domain is not defined. If it was started, it ended and was undefined while there was no connection.
+// notDefined processes that the domain is not defined. If it was started, it ended and was undefined while there was no
+// connection.
 func (g *guest) notDefined() {
 	if g.started {
 		g.ended, g.end = true, libvirtwire.StoppedFailed
 	}
 }
 
-// outcome returns how the guest ended, and the launcher's exit code. qemu is the exit status of QEMU's process, if it is known.
+// outcome returns how the guest ended, and the launcher's exit code. qemu is the exit status of QEMU's process, if it
+// is known.
 func (g *guest) outcome(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 	outcome, code := g.describeEnd(qemu)
 	outcome.Stopped = g.stopRequested
@@ -100,7 +102,8 @@ func (g *guest) describeEnd(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 	case !g.started:
 		return success(launcherpod.OutcomeNotStarted, "the Pod was stopped before its guest was started")
 	case g.panicked:
-		return failure(launcherpod.OutcomePanicked, "the guest's kernel panicked; see the log of the Pod's container guest-console-log")
+		return failure(launcherpod.OutcomePanicked,
+			"the guest's kernel panicked; see the log of the Pod's container guest-console-log")
 	case g.destroyed:
 		return success(launcherpod.OutcomeDestroyed, "the guest did not shut down within its grace period and was destroyed")
 	case g.end == libvirtwire.StoppedMigrated:
@@ -138,7 +141,8 @@ func failure(reason, message string) (launcherpod.Outcome, int) {
 func libvirtFailed(status *unix.WaitStatus) (launcherpod.Outcome, int) {
 	if status == nil {
 		return failure(launcherpod.OutcomeLibvirtFailed,
-			fmt.Sprintf("libvirtd did not respond within %s; its messages in the Pod's log may contain the reason", readyTimeout))
+			fmt.Sprintf("libvirtd did not respond within %s; its messages in the Pod's log may contain the reason",
+				readyTimeout))
 	}
 	return failure(launcherpod.OutcomeLibvirtFailed, "libvirtd exited, and the guest with it: "+reaper.Describe(*status))
 }
@@ -195,7 +199,8 @@ func (a Await) runWith(ctx context.Context, libvirtd domainWatcher) error {
 	}
 }
 
-// isHere reports whether the Pod has the guest. While a migration transfers it, its QEMU runs here and libvirt reports it as paused.
+// isHere reports whether the Pod has the guest. While a migration transfers it, its QEMU runs here and libvirt reports
+// it as paused.
 func (a Await) isHere(ctx context.Context, libvirtd domainWatcher) (bool, error) {
 	domain, err := libvirtd.Lookup(ctx, a.Domain)
 	var state libvirtwire.State
@@ -215,7 +220,8 @@ func (a Await) isHere(ctx context.Context, libvirtd domainWatcher) (bool, error)
 		return true, nil
 	case libvirtwire.StatePaused:
 		switch libvirtwire.PausedReason(reason) {
-		case libvirtwire.PausedMigration, libvirtwire.PausedStartingUp, libvirtwire.PausedPostcopy, libvirtwire.PausedShuttingDown:
+		case libvirtwire.PausedMigration, libvirtwire.PausedStartingUp, libvirtwire.PausedPostcopy,
+			libvirtwire.PausedShuttingDown:
 			return false, nil
 		default:
 			// A user has paused it, or it has stopped by itself.
@@ -226,9 +232,9 @@ func (a Await) isHere(ctx context.Context, libvirtd domainWatcher) (bool, error)
 	}
 }
 
-// prepareState creates the directories for the VM's persistent state, and installs the configuration of swtpm_setup, which
-// libvirt runs for a new TPM. It contains the location of the authority that signs the TPM's certificates; without it swtpm_setup
-// creates another one.
+// prepareState creates the directories for the VM's persistent state, and installs the configuration of swtpm_setup,
+// which libvirt runs for a new TPM. It contains the location of the authority that signs the TPM's certificates;
+// without it swtpm_setup creates another one.
 func prepareState(claim, authority string) error {
 	if err := copyFile(swtpmConfig, filepath.Join(xdgConfig, filepath.Base(swtpmConfig))); err != nil {
 		return fmt.Errorf("configure the TPM's setup: %w", err)
@@ -239,8 +245,8 @@ func prepareState(claim, authority string) error {
 	return nil
 }
 
-// makeStateDirs creates the directories in the claim, if the Pod has one: libvirt only creates the innermost ones. The claim has the
-// authority too, so that a new TPM is signed by the same one.
+// makeStateDirs creates the directories in the claim, if the Pod has one: libvirt only creates the innermost ones. The
+// claim has the authority too, so that a new TPM is signed by the same one.
 func makeStateDirs(claim, authority string) error {
 	_, err := os.Stat(claim)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -257,12 +263,12 @@ func makeStateDirs(claim, authority string) error {
 	return os.Symlink(filepath.Join(claim, launcherpod.AuthorityState), authority)
 }
 
-// sharedDirs matches the directories of which libvirt's configuration says that another Pod can have the same files, so that a guest
-// may migrate. A TPM that is migrated uses the state that is there, and libvirt creates none.
+// sharedDirs matches the directories of which libvirt's configuration says that another Pod can have the same files, so
+// that a guest may migrate. A TPM that is migrated uses the state that is there, and libvirt creates none.
 var sharedDirs = regexp.MustCompile(`(?m)^shared_filesystems = \[ (.*) \]$`)
 
-// configureQEMU installs libvirt's configuration of QEMU for a Pod: without the directories that the Pod does not have, and without those
-// that are its own. libvirt 11.3 ignores all directories after one that does not exist.
+// configureQEMU installs libvirt's configuration of QEMU for a Pod: without the directories that the Pod does not have,
+// and without those that are its own. libvirt 11.3 ignores all directories after one that does not exist.
 func configureQEMU(from, to string, own ...string) error {
 	content, err := os.ReadFile(from) //nolint:gosec // constant paths
 	if err != nil {

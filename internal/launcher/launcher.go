@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package launcher is PID 1 of a VM's Pod. It starts libvirtd, watches the one domain that the node agent defines there, serves
-// DHCP to the guest, copies the guest's console to the container that logs it, shuts the guest down on SIGTERM, and exits with
-// the guest's outcome. It is no client of the API server.
+// Package launcher is PID 1 of a VM's Pod. It starts libvirtd, watches the one domain that the node agent defines
+// there, serves DHCP to the guest, copies the guest's console to the container that logs it, shuts the guest down on
+// SIGTERM, and exits with the guest's outcome. It is no client of the API server.
 package launcher
 
 import (
@@ -40,7 +40,8 @@ const (
 	stopTimeout = time.Second
 )
 
-// Run runs the VM's Pod until the guest has ended, and returns the exit code. It writes the outcome to the termination log.
+// Run runs the VM's Pod until the guest has ended, and returns the exit code. It writes the outcome to the termination
+// log.
 func Run(ctx context.Context, options Options) int {
 	log := logr.FromContextOrDiscard(ctx)
 	outcome, code := run(ctx, options)
@@ -60,8 +61,8 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	defer signal.Stop(stop)
-	// A container runtime that restarts closes the log for a moment. By default a write would then terminate PID 1, and with it the
-	// guest. With a handler, the write just fails.
+	// A container runtime that restarts closes the log for a moment. By default a write would then terminate PID 1, and
+	// with it the guest. With a handler, the write just fails.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 
 	// The snapshot is taken before libvirtd's socket exists: the agent changes the network once it finds the socket.
@@ -93,8 +94,8 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	return outcome, code
 }
 
-// keepState prepares the persistent state for the guest, if the Pod has a claim with it, and writes its changes to the disk from then on.
-// A failure does not prevent the start: virt-handler reports state that the guest cannot use.
+// keepState prepares the persistent state for the guest, if the Pod has a claim with it, and writes its changes to the
+// disk from then on. A failure does not prevent the start: virt-handler reports state that the guest cannot use.
 func keepState(ctx context.Context, options Options) {
 	const claim = launcherpod.StateDir
 	log := logr.FromContextOrDiscard(ctx)
@@ -123,7 +124,8 @@ func keepState(ctx context.Context, options Options) {
 	go keeper.Run(ctx, claim)
 }
 
-// logConsole copies the guest's console to the container that logs it, if the Pod has one. finish flushes the last lines.
+// logConsole copies the guest's console to the container that logs it, if the Pod has one. finish flushes the last
+// lines.
 func logConsole(ctx context.Context) (finish func(), err error) {
 	if _, err := os.Stat(launcherpod.ConsoleLogDir); errors.Is(err, fs.ErrNotExist) {
 		return func() {}, nil
@@ -210,22 +212,24 @@ func writeOutcome(file string, outcome launcherpod.Outcome) error {
 	return nil
 }
 
-// NewLogHandler returns a handler that logs JSON lines in the format of the other components. logr's verbosity n is slog's level -n.
+// NewLogHandler returns a handler that logs JSON lines in the format of the other components. logr's verbosity n is
+// slog's level -n.
 func NewLogHandler(w io.Writer, level slog.Level) slog.Handler {
-	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) > 0 {
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) > 0 {
+				return a
+			}
+			switch a.Key {
+			case slog.TimeKey:
+				return slog.String("ts", a.Value.Time().UTC().Format(time.RFC3339Nano))
+			case slog.LevelKey:
+				return slog.String("level", levelName(a.Value))
+			case "err":
+				a.Key = "error"
+			}
 			return a
-		}
-		switch a.Key {
-		case slog.TimeKey:
-			return slog.String("ts", a.Value.Time().UTC().Format(time.RFC3339Nano))
-		case slog.LevelKey:
-			return slog.String("level", levelName(a.Value))
-		case "err":
-			a.Key = "error"
-		}
-		return a
-	}})
+		}})
 }
 
 func levelName(value slog.Value) string {
@@ -287,9 +291,10 @@ const (
 	resolvConf     = "/etc/resolv.conf"
 )
 
-// SetNoNewPrivs ensures that this process and its children never gain privileges, whatever programs they run. A launcher's
-// container has this setting from its manifest. The container that reads the node's capabilities is privileged, so that it can
-// open /dev/kvm, and its manifest must not have the setting. Call it first: it executes the program again.
+// SetNoNewPrivs ensures that this process and its children never gain privileges, whatever programs they run. A
+// launcher's container has this setting from its manifest. The container that reads the node's capabilities is
+// privileged, so that it can open /dev/kvm, and its manifest must not have the setting. Call it first: it executes the
+// program again.
 func SetNoNewPrivs() error {
 	given, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	if err != nil {

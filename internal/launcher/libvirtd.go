@@ -28,25 +28,27 @@ import (
 )
 
 const (
-	// readyTimeout is how long libvirtd may take to start. It takes 0.1 s, or 1 s if it probes QEMU, and longer on a node on
-	// which many VMs start.
+	// readyTimeout is how long libvirtd may take to start. It takes 0.1 s, or 1 s if it probes QEMU, and longer on a
+	// node on which many VMs start.
 	readyTimeout = 3 * time.Minute
 	// dialInterval is the interval of attempts to connect while the socket exists and libvirtd does not listen yet: a few
 	// milliseconds after which there is no event.
 	dialInterval = 10 * time.Millisecond
 )
 
-// prepare creates the directories that libvirtd and QEMU write to, with those that only a guest needs (guestDirs), and installs libvirt's
-// configuration.
+// prepare creates the directories that libvirtd and QEMU write to, with those that only a guest needs (guestDirs), and
+// installs libvirt's configuration.
 func prepare(log logr.Logger, guestDirs ...string) error {
 	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
-	dirs := []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, filepath.Dir(qemuConf)}
+	dirs := []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir,
+		filepath.Dir(qemuConf)}
 	for _, dir := range append(dirs, guestDirs...) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("create libvirt's directories: %w", err)
 		}
 	}
-	if err := os.Symlink(launcherpod.LibvirtSocket, launcherpod.VirtqemudSocket); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Symlink(launcherpod.LibvirtSocket, launcherpod.VirtqemudSocket); err != nil &&
+		!errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the link to libvirtd's socket: %w", err)
 	}
 	var own []string
@@ -114,7 +116,8 @@ func startLibvirtd(log logr.Logger, children *reaper.Reaper, filters string) (*d
 func connect(ctx context.Context, socket string) (*libvirtwire.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	// If the kernel gives the user of all launchers of the node no further watch, the attempts to connect wait for the socket.
+	// If the kernel gives the user of all launchers of the node no further watch, the attempts to connect wait for the
+	// socket.
 	if err := waitForFile(ctx, socket); err != nil && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENOSPC) {
 		return nil, err
 	}
@@ -171,8 +174,8 @@ func qemuPID(domain string) int {
 	return pid
 }
 
-// harmlessLine is a line of libvirtd's log that is expected and harmless, identified by its begin and end: a guest may influence
-// the text in between.
+// harmlessLine is a line of libvirtd's log that is expected and harmless, identified by its begin and end: a guest may
+// influence the text in between.
 type harmlessLine struct {
 	level, begin, end string
 	// why is the reason why it is harmless.
@@ -213,11 +216,12 @@ func isHarmless(line []byte) bool {
 	return false
 }
 
-// logFilter matches one of libvirtd's log filters: the lowest priority, and a part of or a pattern for the name of a source.
+// logFilter matches one of libvirtd's log filters: the lowest priority, and a part of or a pattern for the name of a
+// source.
 var logFilter = regexp.MustCompile(`^[1-4]:[^:\s]+$`)
 
-// logEnvironment returns the environment with which libvirtd logs what passes the filters. It has precedence over libvirtd's
-// configuration. libvirtd does not start with malformed filters.
+// logEnvironment returns the environment with which libvirtd logs what passes the filters. It has precedence over
+// libvirtd's configuration. libvirtd does not start with malformed filters.
 func logEnvironment(filters string) ([]string, error) {
 	fields := strings.Fields(filters)
 	for _, filter := range fields {
@@ -234,8 +238,8 @@ func logEnvironment(filters string) ([]string, error) {
 // maxLine is the longest line that is checked. A longer one is copied in parts.
 const maxLine = 4096
 
-// relayLog copies libvirtd's log until its end. It continues to read if it cannot write, because the container runtime restarts:
-// libvirtd must not block or terminate.
+// relayLog copies libvirtd's log until its end. It continues to read if it cannot write, because the container runtime
+// restarts: libvirtd must not block or terminate.
 func relayLog(w io.Writer, r io.Reader, verbose bool) {
 	reader := bufio.NewReaderSize(r, maxLine)
 	whole := true // The next part is the start of a line.
@@ -255,8 +259,8 @@ func relayLog(w io.Writer, r io.Reader, verbose bool) {
 const machineType = "q35"
 
 // WriteCapabilities starts libvirtd as for a VM and writes its capabilities on this node to capabilities.xml and
-// domcapabilities.xml in a directory. It is run by an init container of the node agent with the launcher image, since they depend
-// on libvirt and QEMU of that image.
+// domcapabilities.xml in a directory. It is run by an init container of the node agent with the launcher image, since
+// they depend on libvirt and QEMU of that image.
 func WriteCapabilities(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -24,8 +24,8 @@ const (
 	maxProbeOutput = 10 << 10
 	// probeInterval is the interval at which the status of a command is read.
 	probeInterval = 100 * time.Millisecond
-	// stateTimeout bounds reading the domain's state after the guest's timeout. The kubelet's timeout for a probe is one second
-	// longer than the guest's (podspec's agentDelay).
+	// stateTimeout bounds reading the domain's state after the guest's timeout. The kubelet's timeout for a probe is
+	// one second longer than the guest's (podspec's agentDelay).
 	stateTimeout = 500 * time.Millisecond
 )
 
@@ -48,7 +48,8 @@ type agentClient interface {
 	Metadata(ctx context.Context, domain libvirtwire.Domain, namespace string) (string, error)
 }
 
-// Run connects to the Pod's libvirtd and runs the probe. It returns the command's exit code, and an error if there is none.
+// Run connects to the Pod's libvirtd and runs the probe. It returns the command's exit code, and an error if there is
+// none.
 func (p Probe) Run(ctx context.Context, out io.Writer) (int, error) {
 	if p.Domain == "" || p.Timeout <= 0 {
 		return probeFailed, errors.New("a probe needs --domain, and a --timeout-seconds of 1 or more")
@@ -78,7 +79,8 @@ func (p Probe) runWith(ctx context.Context, guest agentClient, out io.Writer) (i
 		PID int64 `json:"pid"`
 	}
 	// Arguments of guest-exec and guest-exec-status. Source: qemu qga/qapi-schema.json.
-	if err := call("guest-exec", map[string]any{"path": p.Command[0], "arg": p.Command[1:], "capture-output": true}, &started); err != nil {
+	if err := call("guest-exec", map[string]any{"path": p.Command[0], "arg": p.Command[1:], "capture-output": true},
+		&started); err != nil {
 		return probeFailed, fmt.Errorf("run %s in the guest: %w", p.Command[0], err)
 	}
 	for {
@@ -97,9 +99,9 @@ func (p Probe) runWith(ctx context.Context, guest agentClient, out io.Writer) (i
 	}
 }
 
-// ping pings the guest agent, unless an annotation of the VMI disables that. The probe succeeds if the guest cannot respond
-// because it is paused or being migrated: otherwise the kubelet would kill it if the probe is a livenessProbe. The state is read
-// before and after the ping, because it may change meanwhile.
+// ping pings the guest agent, unless an annotation of the VMI disables that. The probe succeeds if the guest cannot
+// respond because it is paused or being migrated: otherwise the kubelet would kill it if the probe is a livenessProbe.
+// The state is read before and after the ping, because it may change meanwhile.
 func (p Probe) ping(ctx context.Context, guest agentClient, domain libvirtwire.Domain, out io.Writer) (int, error) {
 	// Without the metadata libvirt returns an error. On any error, the agent is pinged.
 	if note, err := guest.Metadata(ctx, domain, launcherpod.ProbesURI); err == nil && note != "" {
@@ -121,7 +123,8 @@ func (p Probe) ping(ctx context.Context, guest agentClient, domain libvirtwire.D
 	return probeFailed, fmt.Errorf("the guest agent does not respond: %w", err)
 }
 
-// skipReason returns why the guest cannot be expected to respond, "" if it can. It returns "" if the domain's state cannot be read.
+// skipReason returns why the guest cannot be expected to respond, "" if it can. It returns "" if the domain's state
+// cannot be read.
 func skipReason(ctx context.Context, guest agentClient, domain libvirtwire.Domain) string {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
@@ -143,8 +146,8 @@ func skipReason(ctx context.Context, guest agentClient, domain libvirtwire.Domai
 	return ""
 }
 
-// wantedPauses are the reasons for an intended pause. The probe fails for a guest that was paused by an I/O error, that has stopped by
-// itself, or that libvirt could not resume, also if a later libvirt has another reason for it.
+// wantedPauses are the reasons for an intended pause. The probe fails for a guest that was paused by an I/O error, that
+// has stopped by itself, or that libvirt could not resume, also if a later libvirt has another reason for it.
 var wantedPauses = map[libvirtwire.PausedReason]string{
 	libvirtwire.PausedUser:           "paused",
 	libvirtwire.PausedMigration:      "being migrated",
@@ -158,7 +161,9 @@ var wantedPauses = map[libvirtwire.PausedReason]string{
 }
 
 // agentCommand sends a command to the guest agent and decodes the result.
-func (p Probe) agentCommand(ctx context.Context, guest agentClient, domain libvirtwire.Domain, execute string, arguments, result any) error {
+func (p Probe) agentCommand(
+	ctx context.Context, guest agentClient, domain libvirtwire.Domain, execute string, arguments, result any,
+) error {
 	command := map[string]any{"execute": execute}
 	if arguments != nil {
 		command["arguments"] = arguments

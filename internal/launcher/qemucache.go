@@ -23,10 +23,10 @@ const (
 	capabilitiesXML = "/usr/share/vireo/libvirt/capabilities.xml"
 )
 
-// FillQEMUCache fills libvirt's cache of QEMU's capabilities, so that libvirtd need not start QEMU to probe them: it writes those of
-// the image below the directory in which libvirtd has its caches (XDG_CACHE_HOME). libvirt uses
-// them only if the ctimes of the binaries match, which are not known when the image is built, and they are wrong where KVM is
-// usable.
+// FillQEMUCache fills libvirt's cache of QEMU's capabilities, so that libvirtd need not start QEMU to probe them: it
+// writes those of the image below the directory in which libvirtd has its caches (XDG_CACHE_HOME). libvirt uses them
+// only if the ctimes of the binaries match, which are not known when the image is built, and they are wrong where KVM
+// is usable.
 func FillQEMUCache(cacheHome string) error {
 	if _, err := os.Stat("/dev/kvm"); err == nil {
 		return errors.New("/dev/kvm is there")
@@ -39,7 +39,8 @@ func FillQEMUCache(cacheHome string) error {
 	if err != nil {
 		return err
 	}
-	selfTime, err := newestCtime(libvirtdBinary, libvirtModules+"/connection-driver/*.so", libvirtModules+"/storage-backend/*.so")
+	selfTime, err := newestCtime(libvirtdBinary, libvirtModules+"/connection-driver/*.so",
+		libvirtModules+"/storage-backend/*.so")
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,8 @@ const (
 	destroyTimeout = 5 * time.Second
 	// callTimeout bounds a call to libvirtd.
 	callTimeout = 4 * time.Second
-	// stopRequestDelay is how much later than the guest's end a request to stop may come: the agent destroys a deleted VM without
-	// a grace period when the kubelet starts to stop its Pod.
+	// stopRequestDelay is how much later than the guest's end a request to stop may come: the agent destroys a deleted
+	// VM without a grace period when the kubelet starts to stop its Pod.
 	stopRequestDelay = time.Second
 )
 
@@ -257,8 +257,8 @@ func (s *supervisor) destroy(ctx context.Context) {
 	s.inBackground(ctx, "Cannot destroy the domain", (*libvirtwire.Client).Destroy)
 }
 
-// inBackground calls libvirtd in another goroutine: a call to a guest agent may take seconds, and must not delay the end of the
-// grace period.
+// inBackground calls libvirtd in another goroutine: a call to a guest agent may take seconds, and must not delay the
+// end of the grace period.
 func (s *supervisor) inBackground(
 	ctx context.Context, failed string, call func(*libvirtwire.Client, context.Context, libvirtwire.Domain) error,
 ) {
@@ -280,7 +280,8 @@ func (s *supervisor) inBackground(
 	}()
 }
 
-// waitAfterEnd waits until the agent can have read the reason of the end, and the reaper QEMU's status. It returns the outcome.
+// waitAfterEnd waits until the agent can have read the reason of the end, and the reaper QEMU's status. It returns the
+// outcome.
 func (s *supervisor) waitAfterEnd(ctx context.Context) (launcherpod.Outcome, int) {
 	delay := exitDelay
 	if s.guest.end == libvirtwire.StoppedDestroyed && !s.guest.stopRequested {
@@ -306,8 +307,8 @@ func (s *supervisor) waitAfterEnd(ctx context.Context) (launcherpod.Outcome, int
 	}
 }
 
-// libvirtdUnreachable kills the guest. If libvirtd has exited, its connections are closed a moment before it is reaped: then its
-// exit status is the better reason.
+// libvirtdUnreachable kills the guest. If libvirtd has exited, its connections are closed a moment before it is reaped:
+// then its exit status is the better reason.
 func (s *supervisor) libvirtdUnreachable(log logr.Logger) (launcherpod.Outcome, int) {
 	select {
 	case <-s.libvirtd.Done():

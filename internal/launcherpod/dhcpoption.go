@@ -27,8 +27,8 @@ const (
 const (
 	// MaxOptionValue is the cap of an option's value in bytes (RFC 2132, 2: its length is one byte).
 	MaxOptionValue = 255
-	// MaxOptionValues is the cap in bytes of all added options of an interface, each with two bytes for its header. With the
-	// options that every guest gets, a reply still fits into a packet of a network whose MTU is 1280.
+	// MaxOptionValues is the cap in bytes of all added options of an interface, each with two bytes for its header.
+	// With the options that every guest gets, a reply still fits into a packet of a network whose MTU is 1280.
 	MaxOptionValues = 512
 )
 

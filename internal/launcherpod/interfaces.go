@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// The names of the interfaces in a VM's Pod are KubeVirt's (pkg/network/namescheme), because CNI configurations and tools rely on them: the
-// agent plans the interfaces, virt-broker creates them, the launcher recognizes them and the Pod's annotations refer to them.
+// The names of the interfaces in a VM's Pod are KubeVirt's (pkg/network/namescheme), because CNI configurations and
+// tools rely on them: the agent plans the interfaces, virt-broker creates them, the launcher recognizes them and the
+// Pod's annotations refer to them.
 
 // MigrationInterface is the Pod's interface on the network for migrations: MigrationInterfaceName of the API.
 const MigrationInterface = "migration0"
@@ -18,7 +19,8 @@ const MigrationInterface = "migration0"
 const (
 	// hashedPrefix is the prefix of the name of a secondary Pod interface.
 	hashedPrefix = "pod"
-	// hashedDigits is how many digits of the network's hash follow. A name has at most 15 bytes; "k6t-" and "-nic" need four.
+	// hashedDigits is how many digits of the network's hash follow. A name has at most 15 bytes; "k6t-" and "-nic" need
+	// four.
 	hashedDigits      = 11
 	tapPrefix         = "tap"
 	placeholderSuffix = "-pod"
@@ -42,7 +44,8 @@ func Bridge(podInterface string) string { return BridgePrefix + stem(podInterfac
 // Displaced returns the new name of a Pod interface whose address the guest has.
 func Displaced(podInterface string) string { return stem(podInterface) + DisplacedSuffix }
 
-// Placeholder returns the name of the interface with the Pod's addresses before it is renamed to the Pod interface's name.
+// Placeholder returns the name of the interface with the Pod's addresses before it is renamed to the Pod interface's
+// name.
 func Placeholder(podInterface string) string { return stem(podInterface) + placeholderSuffix }
 
 // Tap returns the name of the guest's tap: tap0 for eth0.
@@ -50,8 +53,8 @@ func Tap(podInterface string) string {
 	return tapPrefix + strings.TrimPrefix(stem(podInterface), "eth")
 }
 
-// InterfaceOfBridge returns the name of the Pod interface that belongs to a bridge. known reports whether the Pod has an interface with a
-// name.
+// InterfaceOfBridge returns the name of the Pod interface that belongs to a bridge. known reports whether the Pod has
+// an interface with a name.
 func InterfaceOfBridge(bridge string, known func(string) bool) (string, bool) {
 	name, ok := strings.CutPrefix(bridge, BridgePrefix)
 	if !ok || name == "" {

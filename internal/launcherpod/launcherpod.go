@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package launcherpod names what a launcher Pod contains: volumes, mount paths, sockets and identities. The controller renders the
-// Pod with these names, the domain refers to them, and the agent and the launcher find files and sockets by them. The package
-// has no dependencies, so that virt-launcher stays small. Package layout has what virt-broker needs of it.
+// Package launcherpod names what a launcher Pod contains: volumes, mount paths, sockets and identities. The controller
+// renders the Pod with these names, the domain refers to them, and the agent and the launcher find files and sockets by
+// them. The package has no dependencies, so that virt-launcher stays small. Package layout has what virt-broker needs
+// of it.
 package launcherpod
 
 import (
@@ -39,16 +40,16 @@ const AwaitGuestCommand = "await-guest"
 // BindVolumesCommand is the subcommand of a Pod whose only purpose is that its volumes are bound.
 const BindVolumesCommand = "bind-volumes"
 
-// TranslationCacheMiB is the size of QEMU's cache of translated code when it emulates the CPU. QEMU's default is a quarter
-// of the guest's memory, up to 1 GiB, which counts as the launcher Pod's memory without being part of its request. QEMU
-// empties a full cache: a Debian boots in 219 s with 32 MiB, 176 s with 40, 130 s with 64 and 124 s with 96, and a small
-// kernel with BusyBox in the same time with all of them. With this size a launcher Pod with 1 vCPU and 1 GiB, including the
-// console's log, has an overhead of at most 128 MiB; KVM needs no such cache.
-// Source: qemu accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
+// TranslationCacheMiB is the size of QEMU's cache of translated code when it emulates the CPU. QEMU's default is a
+// quarter of the guest's memory, up to 1 GiB, which counts as the launcher Pod's memory without being part of its
+// request. QEMU empties a full cache: a Debian boots in 219 s with 32 MiB, 176 s with 40, 130 s with 64 and 124 s with
+// 96, and a small kernel with BusyBox in the same time with all of them. With this size a launcher Pod with 1 vCPU and
+// 1 GiB, including the console's log, has an overhead of at most 128 MiB; KVM needs no such cache. Source: qemu
+// accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
 const TranslationCacheMiB = 36
 
-// PostCopyDevice grants QEMU the right to handle faults of its own memory, which post-copy needs: the Pod's seccomp profile
-// does not allow the system call for it.
+// PostCopyDevice grants QEMU the right to handle faults of its own memory, which post-copy needs: the Pod's seccomp
+// profile does not allow the system call for it.
 const PostCopyDevice = layout.PostCopyDevice
 
 // QEMUUser is the UID and GID of all processes in the launcher Pod, as in KubeVirt.
@@ -79,8 +80,8 @@ const (
 	RuntimeDir = "/var/run/libvirt"
 	// EphemeralDisksDir is where EphemeralDisksVolume is mounted, and the target of the storage pool.
 	EphemeralDisksDir = "/var/run/kubevirt-ephemeral-disks"
-	// TrackedDisksDir has the overlays of disks whose changed blocks are tracked. libvirt treats it as shared between Pods, because the
-	// target of a migration has overlays of its own there, and the data is in the claims.
+	// TrackedDisksDir has the overlays of disks whose changed blocks are tracked. libvirt treats it as shared between
+	// Pods, because the target of a migration has overlays of its own there, and the data is in the claims.
 	TrackedDisksDir = layout.TrackedDisksDir
 	// ConsoleLogDir is where ConsoleLogVolume is mounted, if the guest's console is logged.
 	ConsoleLogDir = "/var/run/kubevirt-private/console-log"
@@ -104,8 +105,8 @@ const (
 	DiskImage = layout.DiskImage
 )
 
-// SharedStateEnv is set to StateDir if it is on a claim that other Pods use at the same time. KubeVirt's name for the list
-// of such directories. Source: kubevirt/kubevirt pkg/virt-controller/services, template.go.
+// SharedStateEnv is set to StateDir if it is on a claim that other Pods use at the same time. KubeVirt's name for the
+// list of such directories. Source: kubevirt/kubevirt pkg/virt-controller/services, template.go.
 const SharedStateEnv = "SHARED_FILESYSTEM_PATHS"
 
 // FirmwareUUIDEnv is set to the UUID of the guest's firmware, after which the directory with the TPM's state is named.
@@ -132,10 +133,11 @@ const (
 	// TPMAuthorityDir contains the authority that signs the certificates of the guest's TPM. With StateVolume it is a link
 	// to AuthorityState.
 	TPMAuthorityDir = RuntimeDir + "/swtpm-localca"
-	// ConsoleLockDir contains libvirt's lock of a console that is open. The image's /var/lock, which libvirt uses, is a link to it.
+	// ConsoleLockDir contains libvirt's lock of a console that is open. The image's /var/lock, which libvirt uses, is a
+	// link to it.
 	ConsoleLockDir = RuntimeDir + "/lock"
-	// MigrationTLSDir contains the certificates of a migration while it runs. libvirt's configuration of QEMU names it, and libvirtd
-	// does not start without it.
+	// MigrationTLSDir contains the certificates of a migration while it runs. libvirt's configuration of QEMU names it,
+	// and libvirtd does not start without it.
 	MigrationTLSDir = RuntimeDir + "/migration-tls"
 	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
 	ConsoleFIFO = RuntimeDir + "/console.fifo"
@@ -186,7 +188,8 @@ func NVRAMStateFile(vmi string) string { return path.Join(StateDir, NVRAMState, 
 // TPMStateDir is the directory in the Pod with the state of a persistent TPM, by the UUID of the guest's firmware.
 func TPMStateDir(uuid string) string { return path.Join(StateDir, TPMState, uuid, "tpm2") }
 
-// TPMStateFile is the file in TPMStateDir with the permanent state of a TPM 2.0. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
+// TPMStateFile is the file in TPMStateDir with the permanent state of a TPM 2.0. Source: swtpm
+// src/swtpm/swtpm_nvstore_dir.c.
 const TPMStateFile = "tpm2-00.permall"
 
 // UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
@@ -198,12 +201,12 @@ func NetworkDataVolume(volume string) string { return suffixed(volume, layout.Ne
 // FilesVolume is the Pod volume with the files of a disk of the guest.
 func FilesVolume(volume string) string { return suffixed(volume, layout.FilesSuffix) }
 
-// VolumeFilesDir is where FilesVolume is mounted in the Pod. QEMU reads ACPI tables there. Of other files the guest gets a
-// copy; they are mounted because the kubelet sets up no volume that no container mounts.
+// VolumeFilesDir is where FilesVolume is mounted in the Pod. QEMU reads ACPI tables there. Of other files the guest
+// gets a copy; they are mounted because the kubelet sets up no volume that no container mounts.
 func VolumeFilesDir(volume string) string { return path.Join(FilesDir, volume) }
 
-// CredentialsVolume is the Pod volume of a Secret of access credentials. The name of a Secret may be longer than that of a
-// volume, and contain dots.
+// CredentialsVolume is the Pod volume of a Secret of access credentials. The name of a Secret may be longer than that
+// of a volume, and contain dots.
 func CredentialsVolume(secret string) string {
 	name := strings.ReplaceAll(secret, ".", "-")
 	if name != secret || len(name) > layout.MaxVolumeName-len(layout.CredentialsSuffix) {
@@ -218,7 +221,8 @@ func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
 // USBPorts is how many USB devices clients can attach to a guest at the same time.
 const USBPorts = layout.USBPorts
 
-// BackupSocketName is the name in SocketsVolume of the socket at which QEMU serves the disks of a backup, by the backup's UID.
+// BackupSocketName is the name in SocketsVolume of the socket at which QEMU serves the disks of a backup, by the
+// backup's UID.
 func BackupSocketName(id string) string { return layout.BackupSocketName(id) }
 
 // USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0.
@@ -249,8 +253,8 @@ const (
 	LogGuestRuns = "The guest runs"
 )
 
-// Before a guest is frozen, that is recorded in the metadata of its running domain: it has to be thawed in time even if the process
-// that froze it does not run any more.
+// Before a guest is frozen, that is recorded in the metadata of its running domain: it has to be thawed in time even if
+// the process that froze it does not run any more.
 const (
 	// FreezeURI is the XML namespace of the record, FreezePrefix its prefix, FreezeTag its element.
 	FreezeURI    = "https://github.com/vireo-project/vireo/freeze"
@@ -269,20 +273,21 @@ func FreezeNote(thaw time.Time) string {
 	return "<" + FreezeTag + " thaw='" + thaw.UTC().Format(time.RFC3339) + "'/>"
 }
 
-// An attachment Pod has the claim of one hotplugged volume, so that the kubelet attaches it to the node of the launcher Pod.
+// An attachment Pod has the claim of one hotplugged volume, so that the kubelet attaches it to the node of the launcher
+// Pod.
 const (
 	// AttachmentLabelValue is the value of the label kubevirt.io on an attachment Pod. KubeVirt's.
 	AttachmentLabelValue = "hotplug-disk"
-	// AttachmentUserAnnotation is on an attachment Pod and contains the UID of the VMI that it is for. KubeVirt has no label for it: the
-	// label kubevirt.io/created-by is for launcher Pods, which others find by it.
+	// AttachmentUserAnnotation is on an attachment Pod and contains the UID of the VMI that it is for. KubeVirt has no
+	// label for it: the label kubevirt.io/created-by is for launcher Pods, which others find by it.
 	AttachmentUserAnnotation = "kubevirt.io/hotplug-vmi-uid"
 	// AttachmentContainer is the only container of an attachment Pod. KubeVirt's name.
 	AttachmentContainer = layout.AttachmentContainer
 	// AttachmentPrefix is the prefix of the names of attachment Pods. KubeVirt's.
 	AttachmentPrefix = "hp-volume-"
-	// HoldArgument makes TailBinary wait until it is stopped. If the path of a disk image follows, with the size of the disk, the bytes
-	// to keep free on the file system, and by how many percent the image may be smaller, it creates the image first unless there is one.
-	// KubeVirt's attachment Pods serve a socket.
+	// HoldArgument makes TailBinary wait until it is stopped. If the path of a disk image follows, with the size of the
+	// disk, the bytes to keep free on the file system, and by how many percent the image may be smaller, it creates the
+	// image first unless there is one. KubeVirt's attachment Pods serve a socket.
 	HoldArgument = "--hold"
 	// AttachmentDevicesDir has a directory per volume with the device of a claim with volumeMode Block. KubeVirt's path.
 	AttachmentDevicesDir = "/path"
@@ -293,11 +298,12 @@ func AttachmentDevice(volume, claimUID string) string {
 	return path.Join(AttachmentDevicesDir, volume, claimUID)
 }
 
-// AttachmentDir is the directory in the attachment Pod where a claim with a file system is mounted. KubeVirt's path, unless the image
-// has a directory of that name.
+// AttachmentDir is the directory in the attachment Pod where a claim with a file system is mounted. KubeVirt's path,
+// unless the image has a directory of that name.
 func AttachmentDir(volume string) string {
 	switch volume {
-	case "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "path", "proc", "root", "run", "sbin", "srv", "sys",
+	case "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "path", "proc", "root",
+		"run", "sbin", "srv", "sys",
 		"tmp", "usr", "var":
 		return path.Join(AttachmentDevicesDir, volume)
 	}
@@ -311,8 +317,9 @@ const (
 	HotplugDisksDir = layout.HotplugDisksDir
 )
 
-// AttachmentPod returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that a stale cache
-// cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can check for which launcher one was made.
+// AttachmentPod returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that
+// a stale cache cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can check for which
+// launcher one was made.
 func AttachmentPod(launcher, volume string) string { return layout.AttachmentPod(launcher, volume) }
 
 // HotplugDisk is the path of a hotplugged volume in the launcher Pod.
@@ -327,8 +334,8 @@ const (
 	instanceHashLength = 8
 )
 
-// InstanceID is the value of the label vmi.kubevirt.io/id of the Pod of a VMI: the name of the VMI, or the start of a long
-// name and a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
+// InstanceID is the value of the label vmi.kubevirt.io/id of the Pod of a VMI: the name of the VMI, or the start of a
+// long name and a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
 func InstanceID(name string) string {
 	if len(name) <= maxInstanceID {
 		return name
@@ -337,9 +344,9 @@ func InstanceID(name string) string {
 	return name[:maxInstanceID-instanceHashLength-1] + "-" + hex.EncodeToString(sum[:])[:instanceHashLength]
 }
 
-// Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code reports whether the guest
-// succeeded (0) or failed; the outcome says why. A hostile guest may control the launcher: readers cap the size, and use the
-// outcome for this VMI only.
+// Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code reports whether
+// the guest succeeded (0) or failed; the outcome says why. A hostile guest may control the launcher: readers cap the
+// size, and use the outcome for this VMI only.
 type Outcome struct {
 	// Reason is one of the Outcome constants.
 	Reason string `json:"reason"`
@@ -371,8 +378,8 @@ const (
 	OutcomeInternal = "LauncherFailed"
 )
 
-// While an annotation of the VMI pauses probes by guestAgentPing, that is recorded in the metadata of its running domain: the kubelet
-// runs the probe as a process in the Pod, which can query libvirtd only.
+// While an annotation of the VMI pauses probes by guestAgentPing, that is recorded in the metadata of its running
+// domain: the kubelet runs the probe as a process in the Pod, which can query libvirtd only.
 const (
 	// ProbesURI is the XML namespace of the record, ProbesPrefix its prefix, ProbesTag its element.
 	ProbesURI    = "https://github.com/vireo-project/vireo/probes"

@@ -94,12 +94,15 @@ func Command(c *cli.CLI) *cobra.Command {
 	}
 	add(root, groupLifecycle,
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
-		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c),
+		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c),
+		lifecycle.EvacuateCancel(c),
 		lifecycle.AddVolume(c), lifecycle.RemoveVolume(c))
-	add(root, groupConnect, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
+	add(root, groupConnect, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c),
+		expose.Command(c), usbredir.Command(c))
 	add(root, groupInspect, explain.Command(c), inspect.OSInfo(c), inspect.UserList(c), inspect.FilesystemList(c),
 		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
-	add(root, groupCreate, create.Command(c), imageupload.Command(c), vmexport.Command(c), memorydump.Command(c), guestfs.Command(c), credentials.Command(c))
+	add(root, groupCreate, create.Command(c), imageupload.Command(c), vmexport.Command(c), memorydump.Command(c),
+		guestfs.Command(c), credentials.Command(c))
 	add(root, groupOther, adm.Command(c), versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -137,7 +140,8 @@ func optionsCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// usageTemplate is cobra's template with the examples before the flags, as in kubectl, and without the flags that all commands have.
+// usageTemplate is cobra's template with the examples before the flags, as in kubectl, and without the flags that all
+// commands have.
 const usageTemplate = `Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if and .HasAvailableSubCommands .HasParent}}
   {{.CommandPath}} [command]{{end}}{{if .HasExample}}

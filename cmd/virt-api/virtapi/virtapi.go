@@ -107,9 +107,9 @@ type streamServer interface {
 	CutStreams()
 }
 
-// run starts the server when ready is closed, and the runnables at once. The runnables are stopped after the server, which needs
-// certificates until its last request has finished. If a runnable fails, the server is stopped, and its streams do not delay that: it
-// has no certificates or no configuration any more.
+// run starts the server when ready is closed, and the runnables at once. The runnables are stopped after the server,
+// which needs certificates until its last request has finished. If a runnable fails, the server is stopped, and its
+// streams do not delay that: it has no certificates or no configuration any more.
 func run(ctx context.Context, s streamServer, ready <-chan struct{}, runnables ...manager.Runnable) error {
 	runnablesCtx, stopRunnables := context.WithCancel(context.WithoutCancel(ctx))
 	group, runnablesCtx := errgroup.WithContext(runnablesCtx)
@@ -147,7 +147,9 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 // followConfig loads the cluster's configuration into the store, and returns the runnables that update it.
-func followConfig(ctx context.Context, config *rest.Config, reader client.Client, store *clusterconfig.Store, o *Options) ([]manager.Runnable, error) {
+func followConfig(
+	ctx context.Context, config *rest.Config, reader client.Client, store *clusterconfig.Store, o *Options,
+) ([]manager.Runnable, error) {
 	if err := store.Load(ctx, reader, o.Namespace); err != nil {
 		return nil, err
 	}
@@ -212,12 +214,17 @@ type Options struct {
 func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Address, "listen", "0.0.0.0", "IP address on which virt-api serves")
 	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the API")
-	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port on which virt-handler serves requests for subresources")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort,
+		"port on which virt-handler serves requests for subresources")
 	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
-		"namespace of the KubeVirt object and of the virt-handler Pods; the default is the environment variable "+namespaceEnv)
-	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the CA certificates, one file for each role")
-	fs.StringVar(&o.GuestfsImage, "guestfs-image", "", "image of libguestfs-tools, which virtctl guestfs runs; empty if there is none")
-	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false, "serve the metrics only to clients that may get the URL /metrics")
+		"namespace of the KubeVirt object and of the virt-handler Pods; the default is the environment variable "+
+			namespaceEnv)
+	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust,
+		"directory with the CA certificates, one file for each role")
+	fs.StringVar(&o.GuestfsImage, "guestfs-image", "",
+		"image of libguestfs-tools, which virtctl guestfs runs; empty if there is none")
+	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false,
+		"serve the metrics only to clients that may get the URL /metrics")
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+
 		"spec.configuration.developerConfiguration.logVerbosity.virtAPI of the KubeVirt object can raise it")
 }
@@ -247,7 +254,8 @@ type connection struct {
 	now       func() time.Time
 }
 
-// to returns the configuration of one connection to a component. The node selects the agent, and is ignored for other components.
+// to returns the configuration of one connection to a component. The node selects the agent, and is ignored for other
+// components.
 func (c connection) to(component, node string) (config *tls.Config, err error) {
 	switch component {
 	case profile.API:

@@ -44,8 +44,8 @@ const (
 	namespaceEnv = "POD_NAMESPACE"
 	// defaultTrust is where the Deployment mounts the ConfigMap of CA certificates.
 	defaultTrust = "/etc/virt-exportproxy/trust"
-	// maxConnections limits the open connections, since anyone can connect. More than the proxy's downloads, whose connections are not closed
-	// for new ones.
+	// maxConnections limits the open connections, since anyone can connect. More than the proxy's downloads, whose
+	// connections are not closed for new ones.
 	maxConnections = 1024
 	// keepAlive is the interval of TCP keep-alive probes, which detect dead clients.
 	keepAlive = 15 * time.Second
@@ -69,8 +69,8 @@ type Options struct {
 	// Verbosity is the log verbosity.
 	Verbosity int
 
-	// Listener replaces Address and Port in tests, Clock the time by which certificates are verified and renewed, and Dial the connections
-	// to exporters.
+	// Listener replaces Address and Port in tests, Clock the time by which certificates are verified and renewed, and
+	// Dial the connections to exporters.
 	Listener net.Listener
 	Clock    clock.WithTicker
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
@@ -82,8 +82,10 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Port, "port", content.Port, "HTTPS port")
 	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
 		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv)
-	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the CA certificates, one file for each role")
-	fs.IntVar(&o.MetricsPort, "metrics-port", 0, "HTTPS port of the metrics, which is not for clients from outside; 0 serves none")
+	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust,
+		"directory with the CA certificates, one file for each role")
+	fs.IntVar(&o.MetricsPort, "metrics-port", 0,
+		"HTTPS port of the metrics, which is not for clients from outside; 0 serves none")
 	fs.IntVar(&o.Verbosity, "v", 0, "log verbosity")
 }
 
@@ -131,15 +133,18 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	trust := certificate.Trust(o.TrustDirectory)
-	serving := certificate.NewSource(config, certificate.ExportProxyServing, certificate.ExportProxySubject(o.Namespace), trust)
+	serving := certificate.NewSource(config, certificate.ExportProxyServing,
+		certificate.ExportProxySubject(o.Namespace), trust)
 	serving.Lifetimes = store.Certificates
 	if o.Clock != nil {
 		serving.Clock = o.Clock
 	}
-	server := newServer(proxy.New(proxy.Options{Exports: objects, Dial: o.Dial, Log: l.Logger, TLS: o.toExporters(trust)}), serving, objects)
+	server := newServer(proxy.New(proxy.Options{Exports: objects, Dial: o.Dial, Log: l.Logger,
+		TLS: o.toExporters(trust)}), serving, objects)
 	store.RestrictTLS(server.TLSConfig)
 	run := []func(context.Context) error{
-		objects.Start, store.Follow(objects, o.Namespace).Start, serving.Start, func(ctx context.Context) error { return serve(ctx, server, o) },
+		objects.Start, store.Follow(objects, o.Namespace).Start, serving.Start,
+		func(ctx context.Context) error { return serve(ctx, server, o) },
 	}
 	if o.MetricsPort != 0 {
 		observed, err := newMetricsServer(config, serving, store, o)
@@ -167,9 +172,11 @@ func (o *Options) toExporters(trust certificate.Trust) func(serverName string) (
 	}
 }
 
-// newMetricsServer returns the server of the metrics and of the health check. The port of the proxy is for clients from outside, who must
-// not see them.
-func newMetricsServer(config *rest.Config, serving certificate.Provider, store *clusterconfig.Store, o *Options) (*manager.Server, error) {
+// newMetricsServer returns the server of the metrics and of the health check. The port of the proxy is for clients from
+// outside, who must not see them.
+func newMetricsServer(
+	config *rest.Config, serving certificate.Provider, store *clusterconfig.Store, o *Options,
+) (*manager.Server, error) {
 	api, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client: %w", err)
@@ -202,7 +209,8 @@ func onlyPhase(o any) (any, error) {
 		return o, nil
 	}
 	kept := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{
-		Namespace: of.Namespace, Name: of.Name, UID: of.UID, ResourceVersion: of.ResourceVersion, DeletionTimestamp: of.DeletionTimestamp,
+		Namespace: of.Namespace, Name: of.Name, UID: of.UID, ResourceVersion: of.ResourceVersion,
+		DeletionTimestamp: of.DeletionTimestamp,
 	}}
 	if of.Status != nil {
 		kept.Status = &exportv1.VirtualMachineExportStatus{Phase: of.Status.Phase}
@@ -213,7 +221,8 @@ func onlyPhase(o any) (any, error) {
 // newServer returns the server of a proxy. Handshakes fail while there is no certificate.
 func newServer(p *proxy.Proxy, serving certificate.Provider, objects cache.Cache) *http.Server {
 	server := p.HTTP()
-	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: certificateOf(serving)}
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: certificateOf(serving)}
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != healthPath {
 			p.ServeHTTP(w, r)
@@ -261,7 +270,8 @@ func serve(ctx context.Context, server *http.Server, o *Options) error {
 		}
 		done <- err
 	}()
-	if err := server.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err,
+		http.ErrServerClosed) {
 		return err
 	}
 	return <-done

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agentclient is virt-api's client of the node agents. It finds the agent of a VMI's node, verifies by the agent's
-// certificate that it belongs to that node, and sends requests to it. An agent is trusted only with its own node: response bodies
-// are bounded, and of an error response only the code, the reason and one line of text reach the caller.
+// Package agentclient is virt-api's client of the node agents. It finds the agent of a VMI's node, verifies by the
+// agent's certificate that it belongs to that node, and sends requests to it. An agent is trusted only with its own
+// node: response bodies are bounded, and of an error response only the code, the reason and one line of text reach the
+// caller.
 package agentclient
 
 import (
@@ -48,8 +49,8 @@ const (
 	replaceInterval = time.Second
 	// dialTimeout bounds the opening of a stream. The agent connects to the guest before it responds.
 	dialTimeout = 25 * time.Second
-	// requestTimeout bounds a request that does not stream. It is shorter than the server's own timeout, so that the caller gets
-	// the error of this package.
+	// requestTimeout bounds a request that does not stream. It is shorter than the server's own timeout, so that the
+	// caller gets the error of this package.
 	requestTimeout = 25 * time.Second
 	// maxResponse bounds a JSON response. The agents' own limits of what guests report are far lower.
 	maxResponse = 1 << 20
@@ -67,8 +68,8 @@ type Options struct {
 	Port int
 	// ReplaceTimeout bounds the wait for an agent that is being replaced. Default: 15 seconds.
 	ReplaceTimeout time.Duration
-	// TLS returns the configuration of a connection to the agent of a node: its ServerName is agentapi.ServerName(node), and both
-	// sides authenticate.
+	// TLS returns the configuration of a connection to the agent of a node: its ServerName is
+	// agentapi.ServerName(node), and both sides authenticate.
 	TLS func(node string) (*tls.Config, error)
 }
 
@@ -125,8 +126,9 @@ func New(o Options) *Client {
 
 type nodeKey struct{}
 
-// connect dials the agent of the request's node and verifies its certificate. The host in the request's URL is the name in that
-// certificate, not an address. An agent that is being replaced is waited for: nothing of the request has been sent yet.
+// connect dials the agent of the request's node and verifies its certificate. The host in the request's URL is the name
+// in that certificate, not an address. An agent that is being replaced is waited for: nothing of the request has been
+// sent yet.
 func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, error) {
 	node, _ := ctx.Value(nodeKey{}).(string)
 	var conn net.Conn
@@ -140,8 +142,8 @@ func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, erro
 	return conn, err
 }
 
-// isReplaced reports whether an attempt to connect has failed because the agent is being replaced: there is none, it does not listen, or
-// its address could not be reached and is not that of the node's agent any more.
+// isReplaced reports whether an attempt to connect has failed because the agent is being replaced: there is none, it
+// does not listen, or its address could not be reached and is not that of the node's agent any more.
 func (c *Client) isReplaced(ctx context.Context, node, address string, err error) bool {
 	var noAgent *noAgentError
 	if errors.As(err, &noAgent) || errors.Is(err, syscall.ECONNREFUSED) {
@@ -197,10 +199,12 @@ func (c *Client) Get(ctx context.Context, r Request, into any) error {
 		return unreachable(ctx, r.Node, err)
 	}
 	if len(body) > maxResponse {
-		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s responded with more than %d bytes", r.Node, maxResponse))
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s responded with more than %d bytes",
+			r.Node, maxResponse))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s returned something other than %T: %w", r.Node, into, err))
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s returned something other than %T: %w",
+			r.Node, into, err))
 	}
 	if text := response.Header.Get(agentapi.WarningHeader); text != "" && r.Warn != nil {
 		if warning, _, err := utilnet.ParseWarningHeader(text); err == nil {
@@ -210,8 +214,8 @@ func (c *Client) Get(ctx context.Context, r Request, into any) error {
 	return nil
 }
 
-// Open sends a request with a large response and returns its body. The caller limits how much it reads, and closes it. Reading
-// fails when ctx ends.
+// Open sends a request with a large response and returns its body. The caller limits how much it reads, and closes it.
+// Reading fails when ctx ends.
 func (c *Client) Open(ctx context.Context, r Request) (io.ReadCloser, error) {
 	response, err := c.do(ctx, http.MethodGet, r)
 	if err != nil {
@@ -275,7 +279,8 @@ func (c *Client) do(ctx context.Context, method string, r Request) (*http.Respon
 func (c *Client) url(r Request) (string, error) {
 	// The name comes from the VMI's status and becomes part of the URL.
 	if problems := validation.IsDNS1123Subdomain(r.Node); len(problems) > 0 {
-		return "", apierrors.NewInternalError(fmt.Errorf("the instance is on node %q, which is not a valid node name", r.Node))
+		return "", apierrors.NewInternalError(fmt.Errorf("the instance is on node %q, which is not a valid node name",
+			r.Node))
 	}
 	query := url.Values{agentapi.UIDParameter: {string(r.UID)}}
 	maps.Copy(query, r.Query)
@@ -286,14 +291,15 @@ func (c *Client) url(r Request) (string, error) {
 const (
 	// maxErrorBody bounds how much of an error response is read, in bytes.
 	maxErrorBody = 16 << 10
-	// maxMessage bounds the message that reaches the caller, in bytes. KubeVirt's websocket client reads 1024 bytes of a Status.
+	// maxMessage bounds the message that reaches the caller, in bytes. KubeVirt's websocket client reads 1024 bytes of
+	// a Status.
 	maxMessage = 512
 	// maxRetryAfter bounds the delay that an agent can request from a caller, in seconds.
 	maxRetryAfter = 60
 )
 
-// forwardedCodes are the response codes of an agent that concern the caller's request, with their reasons. Any other code, such
-// as 401 and 403, concerns virt-api's own access to the agent, and the caller gets an internal error.
+// forwardedCodes are the response codes of an agent that concern the caller's request, with their reasons. Any other
+// code, such as 401 and 403, concerns virt-api's own access to the agent, and the caller gets an internal error.
 var forwardedCodes = map[int]metav1.StatusReason{
 	http.StatusBadRequest:          metav1.StatusReasonBadRequest,
 	http.StatusNotFound:            metav1.StatusReasonNotFound,
@@ -309,8 +315,8 @@ var forwardedCodes = map[int]metav1.StatusReason{
 // NotImplemented is the reason of a Status with code 501, for which Kubernetes defines none.
 const NotImplemented metav1.StatusReason = "NotImplemented"
 
-// responseError converts an agent's error response to an error. The Status is built anew, because clients act on details of a
-// Status, and the agent is not trusted with those.
+// responseError converts an agent's error response to an error. The Status is built anew, because clients act on
+// details of a Status, and the agent is not trusted with those.
 func responseError(response *http.Response, node string) error {
 	body, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody)) // a partial body is good enough for a message
 	var status metav1.Status
@@ -322,7 +328,8 @@ func responseError(response *http.Response, node string) error {
 	reason, known := forwardedCodes[code]
 	if !known {
 		code, reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
-		message = strings.TrimSpace(fmt.Sprintf("the agent of node %s refused virt-api with code %d. %s", node, response.StatusCode, message))
+		message = strings.TrimSpace(fmt.Sprintf("the agent of node %s refused virt-api with code %d. %s", node,
+			response.StatusCode, message))
 	}
 	if message == "" {
 		message = fmt.Sprintf("the agent of node %s responded %d %s", node, code, http.StatusText(code))
@@ -401,8 +408,8 @@ type noAgentError struct{ reason string }
 // Error implements error.
 func (e *noAgentError) Error() string { return e.reason }
 
-// address returns the IP address of a node's agent. While an agent is being replaced there may be two Pods: the ready one is
-// preferred, then the new one. An old one serves requests while it waits for migrations.
+// address returns the IP address of a node's agent. While an agent is being replaced there may be two Pods: the ready
+// one is preferred, then the new one. An old one serves requests while it waits for migrations.
 func (f finder) address(ctx context.Context, node string) (string, error) {
 	pods := &corev1.PodList{}
 	err := f.reader.List(ctx, pods, client.InNamespace(f.namespace),

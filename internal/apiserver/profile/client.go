@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package profile is virt-api's client of the components' profilers. It finds the Pods of the components, verifies by its
-// certificate that each belongs to its component, and limits what it accepts: an agent may be hostile.
+// Package profile is virt-api's client of the components' profilers. It finds the Pods of the components, verifies by
+// its certificate that each belongs to its component, and limits what it accepts: an agent may be hostile.
 package profile
 
 import (
@@ -95,9 +95,11 @@ func (c *Client) each(ctx context.Context, path string) error {
 	return group.Wait()
 }
 
-// Dump calls respond with the profiles of a page of Pods; only the last page may be empty. Other calls fail until respond returns, because
-// profiles are large and kept in memory.
-func (c *Client) Dump(ctx context.Context, request v1.ClusterProfilerRequest, respond func(*v1.ClusterProfilerResults)) error {
+// Dump calls respond with the profiles of a page of Pods; only the last page may be empty. Other calls fail until
+// respond returns, because profiles are large and kept in memory.
+func (c *Client) Dump(
+	ctx context.Context, request v1.ClusterProfilerRequest, respond func(*v1.ClusterProfilerResults),
+) error {
 	if !c.dumping.TryLock() {
 		return apierrors.NewTooManyRequests("virt-api is collecting profiles for another request", 1)
 	}
@@ -147,8 +149,8 @@ func (c *Client) collect(ctx context.Context, request v1.ClusterProfilerRequest)
 	return results, nil
 }
 
-// page returns the ready Pods of a page and the token of the next. A page without a ready Pod is skipped, because clients would take it
-// for the last one.
+// page returns the ready Pods of a page and the token of the next. A page without a ready Pod is skipped, because
+// clients would take it for the last one.
 func (c *Client) page(ctx context.Context, request v1.ClusterProfilerRequest) ([]corev1.Pod, string, error) {
 	selector, err := labels.Parse(request.LabelSelector)
 	if err != nil {
@@ -163,7 +165,8 @@ func (c *Client) page(ctx context.Context, request v1.ClusterProfilerRequest) ([
 	next := request.Continue
 	for {
 		var pods []corev1.Pod
-		pods, next, err = c.list(ctx, client.MatchingLabelsSelector{Selector: selector}, client.Limit(min(size, maxPage)), client.Continue(next))
+		pods, next, err = c.list(ctx, client.MatchingLabelsSelector{Selector: selector},
+			client.Limit(min(size, maxPage)), client.Continue(next))
 		if err != nil || len(pods) > 0 || next == "" {
 			return pods, next, err
 		}
@@ -195,7 +198,8 @@ func (c *Client) list(ctx context.Context, options ...client.ListOption) ([]core
 }
 
 func isReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && podstate.Ready(pod)
+	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Status.PodIP != "" &&
+		podstate.Ready(pod)
 }
 
 // dump returns the profiles of a Pod. Names that no component uses are dropped: clients use them as names of files.
@@ -253,7 +257,8 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string, limit in
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(pod.Status.PodIP, port)+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(pod.Status.PodIP,
+		port)+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
@@ -264,7 +269,8 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string, limit in
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, maxError))
-		return nil, fmt.Errorf("pod %s responded with %d: %s", pod.Name, response.StatusCode, printable.Text(string(text), maxError))
+		return nil, fmt.Errorf("pod %s responded with %d: %s", pod.Name, response.StatusCode,
+			printable.Text(string(text), maxError))
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if err != nil {

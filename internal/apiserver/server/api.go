@@ -42,7 +42,8 @@ func group() metav1.APIGroup {
 	return g
 }
 
-// resources lists the verbs of a version as subresources. Verbs that differ only in method or arguments are one subresource.
+// resources lists the verbs of a version as subresources. Verbs that differ only in method or arguments are one
+// subresource.
 func resources(version string, verbs []subresource.Verb) *metav1.APIResourceList {
 	list := &metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
@@ -91,8 +92,9 @@ func addDiscovery(mux *http.ServeMux, verbs []subresource.Verb) error {
 	return nil
 }
 
-// static serves a constant JSON document. Clients that accept gzip get it in one chunk: the API server's availability check
-// closes the connection after the first chunk, which net/http would log as an error, five times every half minute.
+// static serves a constant JSON document. Clients that accept gzip get it in one chunk: the API server's availability
+// check closes the connection after the first chunk, which net/http would log as an error, five times every half
+// minute.
 type static struct{ plain, compressed []byte }
 
 func newStatic(object any) (static, error) {
@@ -212,7 +214,8 @@ func response(code int, schema *spec.Schema) spec.Response {
 
 // operationID returns an ID that is unique in the document.
 func operationID(ver string, v subresource.Verb) string {
-	words := strings.FieldsFunc(ver+"/"+v.RBACName()+"/"+v.Arguments, func(r rune) bool { return strings.ContainsRune("/-{}", r) })
+	words := strings.FieldsFunc(ver+"/"+v.RBACName()+"/"+v.Arguments,
+		func(r rune) bool { return strings.ContainsRune("/-{}", r) })
 	for i, word := range words {
 		words[i] = strings.ToUpper(word[:1]) + word[1:]
 	}
@@ -222,16 +225,19 @@ func operationID(ver string, v subresource.Verb) string {
 // define adds the schema of a type and returns a reference to it.
 func define(definitions spec.Definitions, object any) *spec.Schema {
 	typ := reflect.Indirect(reflect.ValueOf(object)).Type()
-	name := strings.ReplaceAll(strings.TrimPrefix(typ.PkgPath(), "github.com/vireo-project/vireo/api/"), "/", ".") + "." + typ.Name()
+	name := strings.ReplaceAll(strings.TrimPrefix(typ.PkgPath(), "github.com/vireo-project/vireo/api/"),
+		"/", ".") + "." + typ.Name()
 	if _, known := definitions[name]; !known {
-		// The schema lists no fields, so that clients which validate objects accept all fields. They are documented with their kinds.
+		// The schema lists no fields, so that clients which validate objects accept all fields. They are documented
+		// with their kinds.
 		definitions[name] = *new(spec.Schema).Typed("object", "").WithDescription("See the Go type " + typ.String() + ".")
 	}
 	return spec.RefSchema("#/definitions/" + name)
 }
 
-// resolver extracts the attributes by which a request is authorized. Kubernetes takes only the first path segment below an object
-// as the subresource. Names of verbs may have several, and each is a permission of its own: vnc does not include vnc/screenshot.
+// resolver extracts the attributes by which a request is authorized. Kubernetes takes only the first path segment below
+// an object as the subresource. Names of verbs may have several, and each is a permission of its own: vnc does not
+// include vnc/screenshot.
 type resolver struct {
 	general request.RequestInfoResolver
 	// names contains the names of verbs by resource.

@@ -31,28 +31,31 @@ const (
 	maxStreams        = 100
 )
 
-// Limits of what each connection can make virt-api keep in memory before it knows the client. They are smaller than those of a Kubernetes API
-// server, 1 MiB and 256 KiB: maxConnections times as much would be more than virt-api's memory limit.
+// Limits of what each connection can make virt-api keep in memory before it knows the client. They are smaller than
+// those of a Kubernetes API server, 1 MiB and 256 KiB: maxConnections times as much would be more than virt-api's
+// memory limit.
 const (
 	// maxHeaderBytes limits the headers of a request, with the user's token, or with the groups that the API server sends.
 	maxHeaderBytes = 64 << 10
-	// frameBuffer limits a frame of HTTP/2, for which there is a buffer as soon as it begins. It is the smallest limit that HTTP/2 allows.
+	// frameBuffer limits a frame of HTTP/2, for which there is a buffer as soon as it begins. It is the smallest limit
+	// that HTTP/2 allows.
 	frameBuffer = 16 << 10
-	// streamBuffer limits what of a body is kept until it is read. Some 2000 requests can wait for the API server to review their tokens.
+	// streamBuffer limits what of a body is kept until it is read. Some 2000 requests can wait for the API server to
+	// review their tokens.
 	streamBuffer = 64 << 10
 )
 
 const (
-	// maxConnections limits the open connections. Every Pod can open some, and the API server's aggregation layer opens one for each
-	// stream, of which there may be 1000.
+	// maxConnections limits the open connections. Every Pod can open some, and the API server's aggregation layer opens
+	// one for each stream, of which there may be 1000.
 	maxConnections = 2048
 	// maxProtected is how many authenticated requests keep their connections when there are too many.
 	maxProtected = maxConnections * 3 / 4
 )
 
-// frontend serves in place of the HTTP server of the API server library, which reads the TLS versions and ciphers only once. The
-// library has the frontend as its listener: its first Accept starts the frontend's server, its Close stops it, and no connection
-// reaches the library's server.
+// frontend serves in place of the HTTP server of the API server library, which reads the TLS versions and ciphers only
+// once. The library has the frontend as its listener: its first Accept starts the frontend's server, its Close stops
+// it, and no connection reaches the library's server.
 type frontend struct {
 	net.Listener
 	server   *http.Server
@@ -67,11 +70,15 @@ type frontend struct {
 // newFrontend replaces the listener of a server. restrict changes the TLS configuration last.
 func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)) *frontend {
 	info := generic.SecureServingInfo
-	// The handshake accepts any client certificate, and clients without one: an authenticator verifies it, and others use tokens.
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, ClientAuth: tls.RequestClientCert}
+	// The handshake accepts any client certificate, and clients without one: an authenticator verifies it, and others
+	// use tokens.
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.RequestClientCert}
 	f := &frontend{
-		Listener: connectionlimit.New(info.Listener, maxConnections), timeout: generic.ShutdownTimeout, stopping: make(chan struct{}), stopped: make(chan struct{}),
-		tls: dynamiccertificates.NewDynamicServingCertificateController(config.Clone(), info.ClientCA, info.Cert, info.SNICerts, nil),
+		Listener: connectionlimit.New(info.Listener, maxConnections), timeout: generic.ShutdownTimeout,
+		stopping: make(chan struct{}), stopped: make(chan struct{}),
+		tls: dynamiccertificates.NewDynamicServingCertificateController(config.Clone(), info.ClientCA,
+			info.Cert, info.SNICerts, nil),
 	}
 	for _, source := range []dynamiccertificates.Notifier{info.ClientCA, info.Cert} {
 		if source != nil {
@@ -89,9 +96,10 @@ func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)
 
 func newHTTPServer(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
-		Handler: handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
-		ConnContext: connectionlimit.Context,
-		ErrorLog:    stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
+		Handler: handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ConnContext:       connectionlimit.Context,
+		ErrorLog:          stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: frameBuffer,
 			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: maxStreams * streamBuffer,
@@ -144,7 +152,8 @@ func (f *frontend) wait() {
 	<-f.stopped
 }
 
-// protect returns a handler that protects the connections of users who have authenticated, as long as it serves their requests.
+// protect returns a handler that protects the connections of users who have authenticated, as long as it serves their
+// requests.
 func protect(handler http.Handler) http.Handler {
 	protected := connectionlimit.Protected(handler, maxProtected)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -29,9 +29,11 @@ import (
 )
 
 const (
-	// requestTimeout bounds requests that do not stream. The slowest verbs query the guest agent, which responds within seconds.
+	// requestTimeout bounds requests that do not stream. The slowest verbs query the guest agent, which responds within
+	// seconds.
 	requestTimeout = 30 * time.Second
-	// maxBodyBytes bounds a request's body. The largest is that of expand-vm-spec, a VM; 1.5 MiB is etcd's limit for an object.
+	// maxBodyBytes bounds a request's body. The largest is that of expand-vm-spec, a VM; 1.5 MiB is etcd's limit for an
+	// object.
 	maxBodyBytes = 1536 * 1024
 	// maxInFlight and maxMutatingInFlight bound the requests in flight that do not stream.
 	maxInFlight, maxMutatingInFlight = 400, 200
@@ -46,12 +48,14 @@ type Options struct {
 	Port    int
 	// Listener replaces Address and Port in tests.
 	Listener net.Listener
-	// Certificate is the serving certificate. It may change, and may be empty at first: TLS handshakes fail until it is set.
+	// Certificate is the serving certificate. It may change, and may be empty at first: TLS handshakes fail until it is
+	// set.
 	Certificate dynamiccertificates.CertKeyContentProvider
-	// Kubeconfig is that of the API server to which authentication and authorization are delegated. Default: the in-cluster
-	// configuration.
+	// Kubeconfig is that of the API server to which authentication and authorization are delegated. Default: the
+	// in-cluster configuration.
 	Kubeconfig string
-	// RestrictTLS changes the server's TLS configuration, such as clusterconfig.Store.RestrictTLS. Default: TLS 1.2 or newer.
+	// RestrictTLS changes the server's TLS configuration, such as clusterconfig.Store.RestrictTLS. Default: TLS 1.2 or
+	// newer.
 	RestrictTLS func(*tls.Config)
 	// Health serves /healthz without authentication. Default: the handler of the API server library.
 	Health http.Handler
@@ -63,8 +67,8 @@ type Options struct {
 	Clock clock.WithDelayedExecution
 }
 
-// config returns the configuration of a Kubernetes API server without storage: authentication by the front proxy's certificate
-// and headers or by token, a SubjectAccessReview for each request, limits, audit and graceful shutdown.
+// config returns the configuration of a Kubernetes API server without storage: authentication by the front proxy's
+// certificate and headers or by token, a SubjectAccessReview for each request, limits, audit and graceful shutdown.
 func (o *Options) config(verbs []subresource.Verb) (*apiserver.Config, error) {
 	scheme := runtime.NewScheme()
 	// The library encodes its error responses as a Status of the unversioned group.
@@ -132,7 +136,8 @@ func (o *Options) authorize(config *apiserver.Config) error {
 	authorization := options.NewDelegatingAuthorizationOptions()
 	authorization.RemoteKubeConfigFile = o.Kubeconfig
 	// Discovery and OpenAPI are no secret, and the API server's aggregation layer reads them without any role.
-	authorization.AlwaysAllowPaths = append(authorization.AlwaysAllowPaths, "/apis", "/apis/"+subresource.GroupName, "/openapi/*")
+	authorization.AlwaysAllowPaths = append(authorization.AlwaysAllowPaths, "/apis", "/apis/"+subresource.GroupName,
+		"/openapi/*")
 	for _, version := range subresource.Versions {
 		root := "/apis/" + subresource.GroupName + "/" + version
 		authorization.AlwaysAllowPaths = append(authorization.AlwaysAllowPaths, root)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package server serves the verbs of subresources.kubevirt.io with the authentication, authorization and limits of a Kubernetes
-// API server, and what the aggregation layer needs: discovery, OpenAPI and health.
+// Package server serves the verbs of subresources.kubevirt.io with the authentication, authorization and limits of a
+// Kubernetes API server, and what the aggregation layer needs: discovery, OpenAPI and health.
 package server
 
 import (
@@ -38,8 +38,8 @@ type Server struct {
 	drain    *drain
 }
 
-// New returns a server of verbs. The channel stopping is closed when streams have to end, StreamDrain after shutdown has started, so
-// that they can send a close frame.
+// New returns a server of verbs. The channel stopping is closed when streams have to end, StreamDrain after shutdown
+// has started, so that they can send a close frame.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -70,8 +70,8 @@ func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*S
 	return &Server{generic: generic, frontend: newFrontend(generic, o.RestrictTLS), drain: streams}, nil
 }
 
-// Run serves until the context ends, and returns when all requests and streams have finished. It first reports that it is not
-// ready, then serves until clients have had the time to notice, and then accepts no more connections.
+// Run serves until the context ends, and returns when all requests and streams have finished. It first reports that it
+// is not ready, then serves until clients have had the time to notice, and then accepts no more connections.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.drain.limit(ctx)()
 	defer s.drain.wait(ctx)
@@ -122,8 +122,9 @@ func serve(v subresource.Verb, limiter *concurrencyLimiter, streams *drain) http
 	}
 }
 
-// checkPath rejects a path with an escaped slash in a name. For net/http the slash is a part of the name; for the Kubernetes
-// library, which authorized the request, it ends the name: the request was authorized for another object and another subresource.
+// checkPath rejects a path with an escaped slash in a name. For net/http the slash is a part of the name; for the
+// Kubernetes library, which authorized the request, it ends the name: the request was authorized for another object and
+// another subresource.
 func checkPath(r *http.Request) error {
 	for _, parameter := range []string{"namespace", "name"} {
 		if value := r.PathValue(parameter); len(content.IsPathSegmentName(value)) > 0 {
@@ -151,13 +152,13 @@ func writeError(w http.ResponseWriter, err error) {
 // retryAfter is the delay after which a rejected client may retry, in seconds.
 const retryAfter = 1
 
-// concurrencyLimiter limits the requests in flight of each tenant: a user, or the namespace of service accounts. A tenant may
-// have at most as many requests in flight as there are free slots: a single tenant gets half of all slots, each of two tenants a
-// third, and so on. So slots remain for tenants that have none.
+// concurrencyLimiter limits the requests in flight of each tenant: a user, or the namespace of service accounts. A
+// tenant may have at most as many requests in flight as there are free slots: a single tenant gets half of all slots,
+// each of two tenants a third, and so on. So slots remain for tenants that have none.
 //
-// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot in the
-// library's own limits, and the client can retry. The node agents queue instead (internal/agent/limits), because a waiting
-// caller there costs almost nothing.
+// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot
+// in the library's own limits, and the client can retry. The node agents queue instead (internal/agent/limits), because
+// a waiting caller there costs almost nothing.
 type concurrencyLimiter struct {
 	mu sync.Mutex
 	// free is the number of free slots.
@@ -171,12 +172,15 @@ func newConcurrencyLimiter(slots int) *concurrencyLimiter {
 }
 
 // limit wraps a handler: it returns an error if the tenant of the request has reached its limit.
-func (l *concurrencyLimiter) limit(do func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+func (l *concurrencyLimiter) limit(
+	do func(http.ResponseWriter, *http.Request) error,
+) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		tenant := tenantOf(r)
 		if inFlight, ok := l.acquire(tenant); !ok {
 			return apierrors.NewTooManyRequests(fmt.Sprintf(
-				"%s has %d requests in flight, and the rest of what virt-api serves is reserved for other users", tenant, inFlight), retryAfter)
+				"%s has %d requests in flight, and the rest of what virt-api serves is reserved for other users",
+				tenant, inFlight), retryAfter)
 		}
 		defer l.release(tenant)
 		return do(w, r)
@@ -204,8 +208,8 @@ func (l *concurrencyLimiter) release(tenant string) {
 	}
 }
 
-// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service account in a
-// namespace can create many.
+// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service
+// account in a namespace can create many.
 func tenantOf(r *http.Request) string {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {
@@ -218,10 +222,11 @@ func tenantOf(r *http.Request) string {
 }
 
 const (
-	// StreamDrain is how long streams may stay open after shutdown has started. The Deployment's terminationGracePeriodSeconds is
-	// longer. The agents wait as long for migrations.
+	// StreamDrain is how long streams may stay open after shutdown has started. The Deployment's
+	// terminationGracePeriodSeconds is longer. The agents wait as long for migrations.
 	StreamDrain = 300 * time.Second
-	// closeTimeout bounds the wait for the streams that the server ends. Each side has some seconds to respond to its close frame.
+	// closeTimeout bounds the wait for the streams that the server ends. Each side has some seconds to respond to its
+	// close frame.
 	closeTimeout = 15 * time.Second
 )
 
@@ -243,7 +248,9 @@ func newDrain(c clock.WithDelayedExecution) *drain {
 }
 
 // count wraps a handler of streams: the drain waits until its calls return.
-func (d *drain) count(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+func (d *drain) count(
+	serve func(http.ResponseWriter, *http.Request) error,
+) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		d.add(1)
 		defer d.add(-1)
@@ -269,7 +276,8 @@ func (d *drain) streams() int {
 	return d.open
 }
 
-// limit ends the streams StreamDrain after the context has ended. cancel releases its resources if the context has not ended.
+// limit ends the streams StreamDrain after the context has ended. cancel releases its resources if the context has not
+// ended.
 func (d *drain) limit(ctx context.Context) (cancel func() bool) {
 	return context.AfterFunc(ctx, func() {
 		select {
@@ -287,8 +295,8 @@ func (d *drain) limit(ctx context.Context) (cancel func() bool) {
 // end ends the streams.
 func (d *drain) end() { d.once.Do(func() { close(d.cut) }) }
 
-// wait returns when no stream is open; the server must not accept new ones any more. If the server failed instead of being stopped,
-// wait ends the streams at once.
+// wait returns when no stream is open; the server must not accept new ones any more. If the server failed instead of
+// being stopped, wait ends the streams at once.
 func (d *drain) wait(ctx context.Context) {
 	if ctx.Err() == nil {
 		d.end()
@@ -311,8 +319,8 @@ func (d *drain) wait(ctx context.Context) {
 	}
 }
 
-// metricsHandler serves the metrics of streams and those of the API server library. virt-api is ready as long as it serves, until
-// stopping is closed.
+// metricsHandler serves the metrics of streams and those of the API server library. virt-api is ready as long as it
+// serves, until stopping is closed.
 func metricsHandler(stopping <-chan struct{}) (http.Handler, error) {
 	stops := metrics.Closed(stopping)
 	return metrics.Handler(metrics.Options{

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package stream copies the bytes of consoles, screens and tunnels between a client's websocket and a node agent's. Each stream
-// has one bounded buffer per direction, so that a slow stream delays only itself: a side that does not read blocks the other, and
-// is disconnected after Limits.WriteTimeout. The close code and reason of one side are forwarded to the other.
+// Package stream copies the bytes of consoles, screens and tunnels between a client's websocket and a node agent's.
+// Each stream has one bounded buffer per direction, so that a slow stream delays only itself: a side that does not read
+// blocks the other, and is disconnected after Limits.WriteTimeout. The close code and reason of one side are forwarded
+// to the other.
 package stream
 
 import (
@@ -26,19 +27,19 @@ import (
 
 // Limits limit the number of streams and how long they block. Zero values stand for the defaults.
 type Limits struct {
-	// Total limits the streams that are open at once, PerInstance those to one VMI, PerNamespace those to the VMIs of one namespace,
-	// and PerUser those of one user. Defaults: 1000, 200, 300 and 300. A stream costs about 100 KiB.
+	// Total limits the streams that are open at once, PerInstance those to one VMI, PerNamespace those to the VMIs of
+	// one namespace, and PerUser those of one user. Defaults: 1000, 200, 300 and 300. A stream costs about 100 KiB.
 	Total, PerInstance, PerNamespace, PerUser int
-	// Reserve is how many streams of Total are reserved for namespaces and users with fewer than Few streams, so that a few tenants
-	// at their limits leave some for the others. Defaults: 200 and 10.
+	// Reserve is how many streams of Total are reserved for namespaces and users with fewer than Few streams, so that a
+	// few tenants at their limits leave some for the others. Defaults: 200 and 10.
 	Reserve, Few int
 	// WriteTimeout is how long a side may take to read what it was sent. Default: 1 minute.
 	WriteTimeout time.Duration
-	// PingInterval is how often each side is pinged. Pings keep idle connections alive in proxies and detect sides that are gone.
-	// Default: 20 seconds.
+	// PingInterval is how often each side is pinged. Pings keep idle connections alive in proxies and detect sides that
+	// are gone. Default: 20 seconds.
 	PingInterval time.Duration
-	// PingTimeout is how long a side may take to respond to a ping. It must exceed WriteTimeout, since a side responds late if the
-	// other one does not read its bytes. Default: WriteTimeout plus 15 seconds.
+	// PingTimeout is how long a side may take to respond to a ping. It must exceed WriteTimeout, since a side responds
+	// late if the other one does not read its bytes. Default: WriteTimeout plus 15 seconds.
 	PingTimeout time.Duration
 }
 
@@ -80,7 +81,8 @@ type Stream struct {
 	Kind Kind
 	// Instance is the VMI that the stream connects to.
 	Instance types.NamespacedName
-	// Buffer is the size of the buffer of each direction, in bytes. A message that fits into it stays one message. Default: 32 KiB.
+	// Buffer is the size of the buffer of each direction, in bytes. A message that fits into it stays one message.
+	// Default: 32 KiB.
 	Buffer int
 	// Dial opens the stream to the agent.
 	Dial func(context.Context) (*websocket.Conn, error)
@@ -89,9 +91,9 @@ type Stream struct {
 // defaultBuffer is the buffer size of io.Copy, which KubeVirt's clients use.
 const defaultBuffer = 32 << 10
 
-// Serve upgrades a request to a stream and returns when the stream has ended. If it returns an error, the caller has to write an
-// error response: the stream to the agent is opened before the client's upgrade is accepted, so that errors are ordinary
-// responses.
+// Serve upgrades a request to a stream and returns when the stream has ended. If it returns an error, the caller has to
+// write an error response: the stream to the agent is opened before the client's upgrade is accepted, so that errors
+// are ordinary responses.
 func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
@@ -120,12 +122,13 @@ func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 		s.Buffer = defaultBuffer
 	}
 	end := b.newSession(client, agent, s).run()
-	log.FromContext(r.Context()).V(1).Info("Stream ended", "kind", s.Kind, "vmi", s.Instance, "by", end.initiator(), "code", int(end.code), "reason", end.reason)
+	log.FromContext(r.Context()).V(1).Info("Stream ended", "kind", s.Kind, "vmi", s.Instance, "by", end.initiator(),
+		"code", int(end.code), "reason", end.reason)
 	return nil
 }
 
-// checkUpgrade returns an error for a request that is no websocket upgrade. The library's own error would be plain text instead of a
-// Status.
+// checkUpgrade returns an error for a request that is no websocket upgrade. The library's own error would be plain text
+// instead of a Status.
 func checkUpgrade(r *http.Request) error {
 	hasToken := func(header, token string) bool {
 		for _, value := range r.Header.Values(header) {
@@ -137,7 +140,8 @@ func checkUpgrade(r *http.Request) error {
 		}
 		return false
 	}
-	if r.ProtoMajor != 1 || !hasToken("Connection", "upgrade") || !hasToken("Upgrade", "websocket") || !hasToken("Sec-WebSocket-Version", "13") ||
+	if r.ProtoMajor != 1 || !hasToken("Connection", "upgrade") || !hasToken("Upgrade", "websocket") ||
+		!hasToken("Sec-WebSocket-Version", "13") ||
 		r.Header.Get("Sec-WebSocket-Key") == "" {
 		return apierrors.NewBadRequest("this request needs a websocket: send it with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
 	}

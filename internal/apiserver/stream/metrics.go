@@ -46,7 +46,8 @@ func Collectors(ready func() bool) []prometheus.Collector {
 	return all
 }
 
-// gauge counts the open streams by VMI. A VMI without open streams has no series, so that deleted VMIs leave none behind.
+// gauge counts the open streams by VMI. A VMI without open streams has no series, so that deleted VMIs leave none
+// behind.
 type gauge struct {
 	vec  *prometheus.GaugeVec
 	mu   sync.Mutex
@@ -82,8 +83,8 @@ func (g *gauge) add(instance types.NamespacedName, n int) {
 	g.vec.WithLabelValues(instance.Namespace, instance.Name).Set(float64(g.open[instance]))
 }
 
-// maxLastConnections limits for how many VMIs the time of the last stream is stored. virt-api does not watch VMIs and so does not know
-// which were deleted; those with the oldest streams are removed first.
+// maxLastConnections limits for how many VMIs the time of the last stream is stored. virt-api does not watch VMIs and
+// so does not know which were deleted; those with the oldest streams are removed first.
 const maxLastConnections = 10000
 
 // lastConnections are the times at which streams to VMIs were last opened.

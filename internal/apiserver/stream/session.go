@@ -106,8 +106,9 @@ func (s *session) end(e ending) {
 	}
 }
 
-// closeClient closes the client's side. For KubeVirt's clients a close frame is a successful end, and they expect a broken
-// connection when another client has taken over. So they get no close frame then, and for a console the reason as its last line.
+// closeClient closes the client's side. For KubeVirt's clients a close frame is a successful end, and they expect a
+// broken connection when another client has taken over. So they get no close frame then, and for a console the reason
+// as its last line.
 func (s *session) closeClient(e ending) {
 	if e.code != agentapi.CloseTakenOver || s.client.conn.Subprotocol() == agentapi.ReasonProtocol {
 		s.close(s.client, e)
@@ -121,7 +122,8 @@ func (s *session) closeClient(e ending) {
 	_ = s.client.conn.CloseNow()
 }
 
-// close closes a side with a close frame, and waits a few seconds at most for the response. Blocked reads and writes of the side fail.
+// close closes a side with a close frame, and waits a few seconds at most for the response. Blocked reads and writes of
+// the side fail.
 func (s *session) close(to *side, e ending) {
 	if e.broken && (e.by == to || e.by == nil) {
 		_ = to.conn.CloseNow()
@@ -194,7 +196,8 @@ func (s *session) ping(ctx context.Context, to *side) {
 func readEnding(from *side, err error) ending {
 	var closed websocket.CloseError
 	if !errors.As(err, &closed) {
-		return ending{by: from, broken: true, code: websocket.StatusGoingAway, reason: "the connection to " + from.name + " broke"}
+		return ending{by: from, broken: true, code: websocket.StatusGoingAway,
+			reason: "the connection to " + from.name + " broke"}
 	}
 	end := ending{by: from, code: closed.Code, reason: truncate(closed.Reason)}
 	switch {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package subresource implements the verbs of the aggregated API subresources.kubevirt.io, such as virtualmachines/start.
-// API.Verbs lists them, and discovery, the OpenAPI documents, routing and authorization are derived from that list. The package
-// server serves them.
+// Package subresource implements the verbs of the aggregated API subresources.kubevirt.io, such as
+// virtualmachines/start. API.Verbs lists them, and discovery, the OpenAPI documents, routing and authorization are
+// derived from that list. The package server serves them.
 package subresource
 
 import (
@@ -59,7 +59,8 @@ func (a *API) Verbs(stopping <-chan struct{}) []Verb {
 	// Each server counts its own streams.
 	serving := *a
 	serving.streams = stream.NewBridge(a.Limits, stopping)
-	return slices.Concat(serving.vmVerbs(), serving.vmiVerbs(), serving.streamVerbs(), serving.clusterVerbs(), serving.profilerVerbs(), notImplementedVerbs())
+	return slices.Concat(serving.vmVerbs(), serving.vmiVerbs(), serving.streamVerbs(), serving.clusterVerbs(),
+		serving.profilerVerbs(), notImplementedVerbs())
 }
 
 // key returns the namespace and name in a request's path.
@@ -103,7 +104,8 @@ func decode(r *http.Request, into any) error {
 // isDryRun reports whether the dryRun field of a request requests a dry run.
 func isDryRun(options []string) (bool, error) {
 	if at := slices.IndexFunc(options, func(o string) bool { return o != metav1.DryRunAll }); at >= 0 {
-		return false, apierrors.NewBadRequest(fmt.Sprintf("dryRun[%d]: %q is not supported, use %s", at, options[at], metav1.DryRunAll))
+		return false, apierrors.NewBadRequest(fmt.Sprintf("dryRun[%d]: %q is not supported, use %s", at,
+			options[at], metav1.DryRunAll))
 	}
 	return len(options) > 0, nil
 }
@@ -134,7 +136,8 @@ type Verb struct {
 	Method string
 	// Streams reports whether the verb upgrades the connection to a stream without a timeout.
 	Streams bool
-	// Body and Response have the types of the request's and the response's body, for the OpenAPI documents. Nil means none.
+	// Body and Response have the types of the request's and the response's body, for the OpenAPI documents. Nil means
+	// none.
 	Body, Response any
 	// Doc is the description in the OpenAPI documents.
 	Doc string

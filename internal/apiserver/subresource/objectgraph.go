@@ -48,7 +48,8 @@ var (
 	graphSecret     = graphKind{schema.GroupKind{Kind: "Secret"}, forConfig}
 	graphAccount    = graphKind{schema.GroupKind{Kind: "ServiceAccount"}, forConfig}
 	graphRevision   = graphKind{schema.GroupKind{Group: "apps", Kind: "ControllerRevision"}, forConfig}
-	graphNetwork    = graphKind{schema.GroupKind{Group: "k8s.cni.cncf.io", Kind: "NetworkAttachmentDefinition"}, forNetwork}
+	graphNetwork    = graphKind{schema.GroupKind{Group: "k8s.cni.cncf.io", Kind: "NetworkAttachmentDefinition"},
+		forNetwork}
 )
 
 // instancetypeGroup is the API group of instance types and preferences.
@@ -140,10 +141,12 @@ func graphOfVM(m vmWithVMI) v1.ObjectGraphNode {
 		children = append(children, g.node(graphVMI, m.vmi.Name, g.pods(m.vmi)...))
 	}
 	if i := m.vm.Spec.Instancetype; i != nil {
-		children = append(children, g.matcher(i.Kind, "VirtualMachineClusterInstancetype", i.Name, i.RevisionName, m.vm.Status.InstancetypeRef)...)
+		children = append(children, g.matcher(i.Kind, "VirtualMachineClusterInstancetype", i.Name, i.RevisionName,
+			m.vm.Status.InstancetypeRef)...)
 	}
 	if p := m.vm.Spec.Preference; p != nil {
-		children = append(children, g.matcher(p.Kind, "VirtualMachineClusterPreference", p.Name, p.RevisionName, m.vm.Status.PreferenceRef)...)
+		children = append(children, g.matcher(p.Kind, "VirtualMachineClusterPreference", p.Name, p.RevisionName,
+			m.vm.Status.PreferenceRef)...)
 	}
 	if m.vm.Spec.Template != nil {
 		children = append(children, g.dependencies(&m.vm.Spec.Template.Spec, m.vmi)...)
@@ -164,9 +167,11 @@ func (g graph) pods(vmi *v1.VirtualMachineInstance) []v1.ObjectGraphNode {
 	return []v1.ObjectGraphNode{g.node(graphPod, podspec.PodName(vmi))}
 }
 
-// matcher returns an instance type or preference and its revision. The former is optional: a VM that has started uses the
-// revision.
-func (g graph) matcher(kind, defaultKind, name, revision string, status *v1.InstancetypeStatusRef) []v1.ObjectGraphNode {
+// matcher returns an instance type or preference and its revision. The former is optional: a VM that has started uses
+// the revision.
+func (g graph) matcher(
+	kind, defaultKind, name, revision string, status *v1.InstancetypeStatusRef,
+) []v1.ObjectGraphNode {
 	if kind == "" {
 		kind = defaultKind
 	}

@@ -20,11 +20,13 @@ func (a *API) profilerVerbs() []Verb {
 	return []Verb{
 		{
 			Name: "start-cluster-profiler", Method: http.MethodGet,
-			Doc: "Start CPU profiles of all components.", Serve: a.profiler("start profiler", func(ctx context.Context) error { return a.Profiles.Start(ctx) }),
+			Doc: "Start CPU profiles of all components.", Serve: a.profiler("start profiler",
+				func(ctx context.Context) error { return a.Profiles.Start(ctx) }),
 		},
 		{
 			Name: "stop-cluster-profiler", Method: http.MethodGet,
-			Doc: "Stop the CPU profiles.", Serve: a.profiler("stop profiler", func(ctx context.Context) error { return a.Profiles.Stop(ctx) }),
+			Doc: "Stop the CPU profiles.", Serve: a.profiler("stop profiler",
+				func(ctx context.Context) error { return a.Profiles.Stop(ctx) }),
 		},
 		{
 			// The client sends a body with a GET request, which OpenAPI cannot describe.
@@ -67,7 +69,8 @@ func (a *API) profilerEnabled(what string) error {
 	if a.Config().ClusterProfiler {
 		return nil
 	}
-	return profilerStatus(http.StatusForbidden, metav1.StatusReasonForbidden, "Unable to "+what+`. "ClusterProfiler" feature gate must be enabled`)
+	return profilerStatus(http.StatusForbidden, metav1.StatusReasonForbidden,
+		"Unable to "+what+`. "ClusterProfiler" feature gate must be enabled`)
 }
 
 // profilerError wraps an error in KubeVirt's message, unless it is a Status.
@@ -76,9 +79,11 @@ func profilerError(err error) error {
 	if err == nil || errors.As(err, &status) {
 		return err
 	}
-	return profilerStatus(http.StatusInternalServerError, metav1.StatusReasonInternalError, "Internal error encountered: "+err.Error())
+	return profilerStatus(http.StatusInternalServerError, metav1.StatusReasonInternalError,
+		"Internal error encountered: "+err.Error())
 }
 
 func profilerStatus(code int32, reason metav1.StatusReason, message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code,
+		Reason: reason, Message: message}}
 }

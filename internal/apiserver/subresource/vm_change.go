@@ -31,7 +31,8 @@ type vmWithVMI struct {
 // isActive reports whether there is a VMI that is not in a final phase.
 func (m vmWithVMI) isActive() bool { return m.vmi != nil && !m.vmi.IsFinal() }
 
-// checkOwner returns an error if the VMI has the VM's name but another owner: permissions for a VM do not include that VMI.
+// checkOwner returns an error if the VMI has the VM's name but another owner: permissions for a VM do not include that
+// VMI.
 func (m vmWithVMI) checkOwner() error {
 	if metav1.IsControlledBy(m.vmi, m.vm) {
 		return nil
@@ -53,19 +54,22 @@ func (m vmWithVMI) conflict(format string, args ...any) error {
 	return apierrors.NewConflict(vmResource, m.vm.Name, fmt.Errorf(format, args...))
 }
 
-// plan contains the changes that a verb makes: either the VM's run strategy or its state change requests, then the VMI's grace
-// period.
+// plan contains the changes that a verb makes: either the VM's run strategy or its state change requests, then the
+// VMI's grace period.
 type plan struct {
 	// strategy is the new run strategy; empty keeps the current one.
 	strategy v1.VirtualMachineRunStrategy
-	// requests are the new status.stateChangeRequests, which virt-controller carries out. They are written if strategy is empty.
+	// requests are the new status.stateChangeRequests, which virt-controller carries out. They are written if strategy
+	// is empty.
 	requests []v1.VirtualMachineStateChangeRequest
 	// grace is the VMI's new grace period in seconds; nil keeps the current one.
 	grace *int64
 }
 
 // serveChange serves a verb that changes a VM, and makes the change that decide returns.
-func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []string, decide func(vmWithVMI) (plan, error)) error {
+func (a *API) serveChange(
+	w http.ResponseWriter, r *http.Request, dryRun []string, decide func(vmWithVMI) (plan, error),
+) error {
 	dry, err := isDryRun(dryRun)
 	if err != nil {
 		return err
@@ -78,7 +82,9 @@ func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []strin
 }
 
 // change reads a VM and its VMI, calls decide and applies the plan. On a write conflict it starts over.
-func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(vmWithVMI) (plan, error)) error {
+func (a *API) change(
+	ctx context.Context, key types.NamespacedName, dry bool, decide func(vmWithVMI) (plan, error),
+) error {
 	return retryConflicts(func() error {
 		m, err := a.vmWithVMI(ctx, key)
 		if err != nil {
@@ -106,7 +112,8 @@ func (a *API) vmWithVMI(ctx context.Context, key types.NamespacedName) (vmWithVM
 	return vmWithVMI{vm, vmi}, err
 }
 
-// retryConflicts makes a change, and starts over on a write conflict. A decisionError is final, and its error is returned.
+// retryConflicts makes a change, and starts over on a write conflict. A decisionError is final, and its error is
+// returned.
 func retryConflicts(change func() error) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, change)
 	var decision *decisionError
@@ -116,8 +123,8 @@ func retryConflicts(change func() error) error {
 	return err
 }
 
-// decisionError hides an error of decide from retry.RetryOnConflict, so it does not unwrap: the error may be a conflict with the
-// VM's state, which must not be retried like a write conflict.
+// decisionError hides an error of decide from retry.RetryOnConflict, so it does not unwrap: the error may be a conflict
+// with the VM's state, which must not be retried like a write conflict.
 type decisionError struct{ err error }
 
 // Error implements error.
@@ -133,8 +140,8 @@ func (a *API) apply(ctx context.Context, m vmWithVMI, p plan, dry bool) error {
 	if err := a.write(ctx, m.vm, p, dry); err != nil || !changesGrace {
 		return err
 	}
-	// After the stop, and also if the client is gone: a VMI that nothing stops must keep its grace period. The agent applies the new one
-	// to a guest that is shutting down already.
+	// After the stop, and also if the client is gone: a VMI that nothing stops must keep its grace period. The agent
+	// applies the new one to a guest that is shutting down already.
 	if err := a.setGrace(context.WithoutCancel(ctx), m.vmi, p.grace, dry); err != nil {
 		err = fmt.Errorf("the VM is being stopped, but within the grace period that it had: %w", err)
 		return &decisionError{apierrors.NewInternalError(err)}
@@ -189,7 +196,8 @@ func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool
 	return a.Client.Status().Patch(ctx, changed, lock, options...)
 }
 
-// request returns a plan that replaces the VM's state change requests. Only a stop may replace requests that are underway.
+// request returns a plan that replaces the VM's state change requests. Only a stop may replace requests that are
+// underway.
 func (m vmWithVMI) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
 	strategy, err := m.vm.RunStrategy()
 	if err != nil {
@@ -214,9 +222,9 @@ func (m vmWithVMI) startPending(strategy v1.VirtualMachineRunStrategy) bool {
 	})
 }
 
-// underway reports whether a request has not been carried out yet. virt-controller removes a stop request shortly after it has deleted
-// the VMI. So a request to stop a VMI that does not exist any more is not underway: a client that observed the deletion can start the
-// VM at once.
+// underway reports whether a request has not been carried out yet. virt-controller removes a stop request shortly after
+// it has deleted the VMI. So a request to stop a VMI that does not exist any more is not underway: a client that
+// observed the deletion can start the VM at once.
 func (m vmWithVMI) underway(request v1.VirtualMachineStateChangeRequest) bool {
 	return request.Action != v1.StopRequest || request.UID != nil && m.vmi != nil && m.vmi.UID == *request.UID
 }
@@ -226,7 +234,8 @@ func (m vmWithVMI) stopRequest() v1.VirtualMachineStateChangeRequest {
 	return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &m.vmi.UID}
 }
 
-// start starts a VM: it changes the run strategy Halted, and adds a state change request with the strategies that need one.
+// start starts a VM: it changes the run strategy Halted, and adds a state change request with the strategies that need
+// one.
 func (a *API) start(w http.ResponseWriter, r *http.Request) error {
 	options := &v1.StartOptions{}
 	if err := decode(r, options); err != nil {
@@ -284,7 +293,8 @@ func startsPaused(vm *v1.VirtualMachine) bool {
 // notRunning is KubeVirt's message for a VM without an active VMI.
 const notRunning = "VM is not running"
 
-// stop stops a VM: it changes run strategies that would start the VM again, and adds a state change request with the others.
+// stop stops a VM: it changes run strategies that would start the VM again, and adds a state change request with the
+// others.
 func (a *API) stop(w http.ResponseWriter, r *http.Request) error {
 	options := &v1.StopOptions{}
 	if err := decode(r, options); err != nil {
@@ -293,7 +303,8 @@ func (a *API) stop(w http.ResponseWriter, r *http.Request) error {
 	if options.GracePeriod != nil && *options.GracePeriod < 0 {
 		return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
 	}
-	return a.serveChange(w, r, options.DryRun, func(m vmWithVMI) (plan, error) { return decideStop(m, options.GracePeriod) })
+	return a.serveChange(w, r, options.DryRun,
+		func(m vmWithVMI) (plan, error) { return decideStop(m, options.GracePeriod) })
 }
 
 func decideStop(m vmWithVMI, grace *int64) (plan, error) {
@@ -337,8 +348,8 @@ func (m vmWithVMI) cancelStart() (plan, error) {
 	return m.request(m.stopRequest())
 }
 
-// forcedGrace is the grace period in seconds of a restart that does not wait for the guest. With 0 the launcher would be killed
-// before it reports how the guest ended. KubeVirt's value.
+// forcedGrace is the grace period in seconds of a restart that does not wait for the guest. With 0 the launcher would
+// be killed before it reports how the guest ended. KubeVirt's value.
 const forcedGrace int64 = 1
 
 // restart requests that virt-controller stops a VM's VMI and starts another.

@@ -62,9 +62,9 @@ func (a *API) expandVMSpec(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// expand returns a VM with the instance type and the preference that it uses: those of its ControllerRevisions, or else of the
-// objects. Nothing is inferred from volumes. A VM without both is returned unchanged: other defaults are applied when its VMI is
-// created.
+// expand returns a VM with the instance type and the preference that it uses: those of its ControllerRevisions, or else
+// of the objects. Nothing is inferred from volumes. A VM without both is returned unchanged: other defaults are applied
+// when its VMI is created.
 func (a *API) expand(ctx context.Context, vm *v1.VirtualMachine) (*v1.VirtualMachine, error) {
 	specs, err := reference.Finder{Objects: a.Client, Revisions: a.Client}.Find(ctx, vm)
 	if err != nil {
@@ -109,7 +109,8 @@ func readVM(body io.Reader) (*v1.VirtualMachine, error) {
 	invalid := apierrors.NewBadRequest("Object is not a valid VirtualMachine")
 	invalid.ErrStatus.Details = &metav1.StatusDetails{}
 	for _, problem := range strict {
-		invalid.ErrStatus.Details.Causes = append(invalid.ErrStatus.Details.Causes, metav1.StatusCause{Message: problem.Error()})
+		invalid.ErrStatus.Details.Causes = append(invalid.ErrStatus.Details.Causes,
+			metav1.StatusCause{Message: problem.Error()})
 	}
 	return nil, invalid
 }
@@ -125,8 +126,8 @@ const (
 	claimNameWrong = "the name of a claim for memory dumps has to be a DNS label of at most 63 characters, and %q is none"
 )
 
-// memoryDump requests a dump of a running guest's memory to a claim: virt-controller checks and attaches the claim. The VM's spec is not
-// changed.
+// memoryDump requests a dump of a running guest's memory to a claim: virt-controller checks and attaches the claim. The
+// VM's spec is not changed.
 func (a *API) memoryDump(w http.ResponseWriter, r *http.Request) error {
 	options := &v1.VirtualMachineMemoryDumpRequest{}
 	if err := decode(r, options); err != nil {
@@ -178,8 +179,11 @@ func decideRemoveDump(m vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error) 
 	return request, nil
 }
 
-// changeDump reads a VM and its VMI, and writes the request that decide returns to the VM's status. On a write conflict it starts over.
-func (a *API) changeDump(w http.ResponseWriter, r *http.Request, decide func(vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error)) error {
+// changeDump reads a VM and its VMI, and writes the request that decide returns to the VM's status. On a write conflict
+// it starts over.
+func (a *API) changeDump(
+	w http.ResponseWriter, r *http.Request, decide func(vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error),
+) error {
 	if !a.Config().HotplugVolumes {
 		return apierrors.NewBadRequest(hotplugIsOff)
 	}
@@ -190,7 +194,9 @@ func (a *API) changeDump(w http.ResponseWriter, r *http.Request, decide func(vmW
 	return nil
 }
 
-func (a *API) writeDump(ctx context.Context, key types.NamespacedName, decide func(vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error)) error {
+func (a *API) writeDump(
+	ctx context.Context, key types.NamespacedName, decide func(vmWithVMI) (*v1.VirtualMachineMemoryDumpRequest, error),
+) error {
 	m, err := a.vmWithVMI(ctx, key)
 	if err != nil {
 		return err
@@ -292,7 +298,8 @@ func (a *API) cancelEvacuation(find vmiFinder) func(http.ResponseWriter, *http.R
 	}
 }
 
-// checkDrainTaint returns an error if the VMI's node has the drain taint: VMIs of such a node are evacuated regardless of their status.
+// checkDrainTaint returns an error if the VMI's node has the drain taint: VMIs of such a node are evacuated regardless
+// of their status.
 func (a *API) checkDrainTaint(ctx context.Context, vmi *v1.VirtualMachineInstance) error {
 	name, key := cmp.Or(vmi.Status.EvacuationNodeName, vmi.Status.NodeName), a.Config().Migrations.NodeDrainTaintKey
 	if name == "" || key == nil {

@@ -45,7 +45,9 @@ func (a *API) requireVMI(ctx context.Context, key types.NamespacedName) (*v1.Vir
 }
 
 // checkedVMI returns the VMI of a request, or an error if it does not exist or check returns one.
-func (a *API) checkedVMI(r *http.Request, check func(*v1.VirtualMachineInstance) error) (*v1.VirtualMachineInstance, error) {
+func (a *API) checkedVMI(
+	r *http.Request, check func(*v1.VirtualMachineInstance) error,
+) (*v1.VirtualMachineInstance, error) {
 	vmi, err := a.requireVMI(r.Context(), key(r))
 	if err != nil {
 		return nil, err
@@ -75,24 +77,29 @@ func vmiConflict(vmi *v1.VirtualMachineInstance, message string) error {
 }
 
 // condition returns a condition of a VMI, or nil.
-func condition(vmi *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceConditionType) *v1.VirtualMachineInstanceCondition {
+func condition(
+	vmi *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceConditionType,
+) *v1.VirtualMachineInstanceCondition {
 	return conditions.Find(vmi.Status.Conditions, kind)
 }
 
-// vmiRef returns the reference to a VMI by which its node's agent is found. A VMI has an agent from the phase Scheduled until it
-// finishes.
+// vmiRef returns the reference to a VMI by which its node's agent is found. A VMI has an agent from the phase Scheduled
+// until it finishes.
 func vmiRef(vmi *v1.VirtualMachineInstance) (agentclient.VMIRef, error) {
 	if !vmi.IsRunning() && !vmi.IsScheduled() {
 		return agentclient.VMIRef{}, apierrors.NewBadRequest("Unable to connect to VirtualMachineInstance because phase is " +
 			string(vmi.Status.Phase) + " instead of " + string(v1.Running) + " or " + string(v1.Scheduled))
 	}
 	return agentclient.VMIRef{
-		NamespacedName: types.NamespacedName{Namespace: vmi.Namespace, Name: vmi.Name}, UID: vmi.UID, Node: vmi.Status.NodeName,
+		NamespacedName: types.NamespacedName{Namespace: vmi.Namespace, Name: vmi.Name}, UID: vmi.UID,
+		Node: vmi.Status.NodeName,
 	}, nil
 }
 
 // putToAgent sends a request to the agent of a VMI, unless it is a dry run.
-func (a *API) putToAgent(w http.ResponseWriter, r *http.Request, vmi *v1.VirtualMachineInstance, request agentclient.Request, dry bool) error {
+func (a *API) putToAgent(
+	w http.ResponseWriter, r *http.Request, vmi *v1.VirtualMachineInstance, request agentclient.Request, dry bool,
+) error {
 	var err error
 	if request.VMIRef, err = vmiRef(vmi); err != nil {
 		return err
@@ -107,8 +114,8 @@ func (a *API) putToAgent(w http.ResponseWriter, r *http.Request, vmi *v1.Virtual
 	return nil
 }
 
-// guestInfo returns information from the guest agent. The response is decoded to T and encoded again, so that a node cannot send
-// anything else to the client.
+// guestInfo returns information from the guest agent. The response is decoded to T and encoded again, so that a node
+// cannot send anything else to the client.
 func guestInfo[T any](a *API, verb string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		vmi, err := a.checkedVMI(r, checkGuestAgent)

@@ -104,7 +104,8 @@ func (a *API) reset(w http.ResponseWriter, r *http.Request) error {
 	err = a.putToAgent(w, r, vmi, agentclient.Request{Verb: agentapi.Reset}, false)
 	var status *apierrors.StatusError
 	if errors.As(err, &status) && !vmi.IsRunning() {
-		status.ErrStatus.Message = fmt.Sprintf("Failed to reset non-running VMI with phase %s: %s", vmi.Status.Phase, status.ErrStatus.Message)
+		status.ErrStatus.Message = fmt.Sprintf("Failed to reset non-running VMI with phase %s: %s", vmi.Status.Phase,
+			status.ErrStatus.Message)
 	}
 	return err
 }
@@ -137,7 +138,8 @@ func (a *API) unfreeze(w http.ResponseWriter, r *http.Request) error {
 
 // putIf sends a request to the agent of the request's VMI if check returns no error for the VMI.
 func (a *API) putIf(
-	w http.ResponseWriter, r *http.Request, check func(*v1.VirtualMachineInstance) error, request agentclient.Request, dry bool,
+	w http.ResponseWriter, r *http.Request, check func(*v1.VirtualMachineInstance) error, request agentclient.Request,
+	dry bool,
 ) error {
 	vmi, err := a.checkedVMI(r, check)
 	if err != nil {

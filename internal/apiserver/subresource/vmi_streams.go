@@ -26,7 +26,8 @@ type vmiFinder func(context.Context, types.NamespacedName) (*v1.VirtualMachineIn
 // streamVerbs returns the verbs that upgrade the connection to a stream.
 func (a *API) streamVerbs() []Verb {
 	streamVerb := func(resource, name, arguments, doc string, serve func(http.ResponseWriter, *http.Request) error) Verb {
-		return Verb{Resource: resource, Name: name, Arguments: arguments, Method: http.MethodGet, Streams: true, Doc: doc, Serve: serve}
+		return Verb{Resource: resource, Name: name, Arguments: arguments, Method: http.MethodGet, Streams: true,
+			Doc: doc, Serve: serve}
 	}
 	const (
 		port         = "{port}"
@@ -37,9 +38,12 @@ func (a *API) streamVerbs() []Verb {
 	return []Verb{
 		streamVerb(VirtualMachineInstances, agentapi.Console, "",
 			"Open the serial console of a VirtualMachineInstance. A client that has it open is disconnected.", a.console),
-		streamVerb(VirtualMachineInstances, agentapi.VNC, "", "Open a VNC connection to the screen of a VirtualMachineInstance.", a.vnc),
-		streamVerb(VirtualMachineInstances, agentapi.USBRedir, "", "Redirect a USB device to a VirtualMachineInstance.", a.usbredir),
-		streamVerb(VirtualMachineInstances, agentapi.VSOCK, "", "Open a connection to a VSOCK port of a VirtualMachineInstance.", a.vsock),
+		streamVerb(VirtualMachineInstances, agentapi.VNC, "",
+			"Open a VNC connection to the screen of a VirtualMachineInstance.", a.vnc),
+		streamVerb(VirtualMachineInstances, agentapi.USBRedir, "", "Redirect a USB device to a VirtualMachineInstance.",
+			a.usbredir),
+		streamVerb(VirtualMachineInstances, agentapi.VSOCK, "",
+			"Open a connection to a VSOCK port of a VirtualMachineInstance.", a.vsock),
 		streamVerb(VirtualMachineInstances, agentapi.PortForward, port, toVMI, a.portForward(a.requireVMI)),
 		streamVerb(VirtualMachineInstances, agentapi.PortForward, withProtocol, toVMI, a.portForward(a.requireVMI)),
 		streamVerb(VirtualMachines, agentapi.PortForward, port, toVM, a.portForward(a.vmiOfVM)),
@@ -49,7 +53,8 @@ func (a *API) streamVerbs() []Verb {
 
 // serveStream connects a client to the agent of the request's VMI if check returns no error for the VMI.
 func (a *API) serveStream(
-	w http.ResponseWriter, r *http.Request, s stream.Stream, check func(*v1.VirtualMachineInstance) error, request agentclient.Request,
+	w http.ResponseWriter, r *http.Request, s stream.Stream, check func(*v1.VirtualMachineInstance) error,
+	request agentclient.Request,
 ) error {
 	vmi, err := a.checkedVMI(r, check)
 	if err != nil {
@@ -69,7 +74,8 @@ func (a *API) bridge(w http.ResponseWriter, r *http.Request, s stream.Stream, vm
 }
 
 func (a *API) console(w http.ResponseWriter, r *http.Request) error {
-	return a.serveStream(w, r, stream.Stream{Kind: stream.Console}, checkConsole, agentclient.Request{Verb: agentapi.Console})
+	return a.serveStream(w, r, stream.Stream{Kind: stream.Console}, checkConsole,
+		agentclient.Request{Verb: agentapi.Console})
 }
 
 func checkConsole(vmi *v1.VirtualMachineInstance) error {
@@ -93,7 +99,8 @@ func (a *API) vnc(w http.ResponseWriter, r *http.Request) error {
 	if preserve {
 		query.Set(agentapi.PreserveSessionParameter, "true")
 	}
-	return a.serveStream(w, r, stream.Stream{Kind: stream.VNC}, checkVNC, agentclient.Request{Verb: agentapi.VNC, Query: query})
+	return a.serveStream(w, r, stream.Stream{Kind: stream.VNC}, checkVNC,
+		agentclient.Request{Verb: agentapi.VNC, Query: query})
 }
 
 func checkVNC(vmi *v1.VirtualMachineInstance) error {
@@ -107,7 +114,8 @@ func checkVNC(vmi *v1.VirtualMachineInstance) error {
 }
 
 func (a *API) usbredir(w http.ResponseWriter, r *http.Request) error {
-	return a.serveStream(w, r, stream.Stream{Kind: stream.USBRedir}, checkUSBRedir, agentclient.Request{Verb: agentapi.USBRedir})
+	return a.serveStream(w, r, stream.Stream{Kind: stream.USBRedir}, checkUSBRedir,
+		agentclient.Request{Verb: agentapi.USBRedir})
 }
 
 func checkUSBRedir(vmi *v1.VirtualMachineInstance) error {
@@ -132,7 +140,8 @@ func (a *API) vsock(w http.ResponseWriter, r *http.Request) error {
 	query := url.Values{
 		agentapi.PortParameter: {strconv.FormatUint(port, 10)}, agentapi.TLSParameter: {strconv.FormatBool(encrypted)},
 	}
-	return a.serveStream(w, r, stream.Stream{Kind: stream.VSOCK}, checkVSOCK, agentclient.Request{Verb: agentapi.VSOCK, Query: query})
+	return a.serveStream(w, r, stream.Stream{Kind: stream.VSOCK}, checkVSOCK,
+		agentclient.Request{Verb: agentapi.VSOCK, Query: query})
 }
 
 func checkVSOCK(vmi *v1.VirtualMachineInstance) error {

@@ -188,8 +188,8 @@ func (a *API) changeVM(ctx context.Context, key types.NamespacedName, change vol
 	return a.patchVolumes(ctx, vm, operations, change.dry)
 }
 
-// changeVMI changes the spec of a VMI. A VM would undo the change of its VMI, unless the deprecated feature gate allows volumes of the VMI
-// only: then an annotation lists them.
+// changeVMI changes the spec of a VMI. A VM would undo the change of its VMI, unless the deprecated feature gate allows
+// volumes of the VMI only: then an annotation lists them.
 func (a *API) changeVMI(ctx context.Context, key types.NamespacedName, change volumeChange) error {
 	vmi, err := a.requireVMI(ctx, key)
 	if err != nil {
@@ -243,9 +243,12 @@ func (c volumeChange) list(vmi *v1.VirtualMachineInstance) (jsonpatch.Operation,
 }
 
 // patchVolumes applies operations to the object that they were computed for.
-func (a *API) patchVolumes(ctx context.Context, object client.Object, operations []jsonpatch.Operation, dry bool) error {
+func (a *API) patchVolumes(
+	ctx context.Context, object client.Object, operations []jsonpatch.Operation, dry bool,
+) error {
 	// The same resource version makes the API server refuse the patch of a later version with a conflict.
-	operations = append(operations, jsonpatch.NewOperation("replace", "/metadata/resourceVersion", object.GetResourceVersion()))
+	operations = append(operations, jsonpatch.NewOperation("replace", "/metadata/resourceVersion",
+		object.GetResourceVersion()))
 	raw, err := json.Marshal(operations)
 	if err != nil {
 		return err
@@ -274,7 +277,8 @@ func (c volumeChange) operations(
 			return refuse(volumeIsFixed, spec.Volumes[at].Name)
 		}
 		operations := []jsonpatch.Operation{jsonpatch.NewOperation("remove", fmt.Sprintf("%s/%d", volumes, at), nil)}
-		disk := slices.IndexFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == spec.Volumes[at].Name && d.CDRom == nil })
+		disk := slices.IndexFunc(spec.Domain.Devices.Disks,
+			func(d v1.Disk) bool { return d.Name == spec.Volumes[at].Name && d.CDRom == nil })
 		if disk >= 0 {
 			operations = append(operations, jsonpatch.NewOperation("remove", fmt.Sprintf("%s/%d", disks, disk), nil))
 		}
@@ -304,8 +308,8 @@ func appendTo(path string, length int, value any) jsonpatch.Operation {
 	return jsonpatch.NewOperation("add", path+"/-", value)
 }
 
-// findToRemove returns the index of the volume that a request names, or -1. As in KubeVirt, that may be the name of its claim or DataVolume
-// instead; of two volumes of one claim, it is the hotpluggable one.
+// findToRemove returns the index of the volume that a request names, or -1. As in KubeVirt, that may be the name of its
+// claim or DataVolume instead; of two volumes of one claim, it is the hotpluggable one.
 func findToRemove(spec *v1.VirtualMachineInstanceSpec, name string) int {
 	for _, matches := range []func(v v1.Volume) bool{
 		func(v v1.Volume) bool { return v.Name == name },

@@ -2,8 +2,8 @@
 // Copyright The Vireo Authors
 
 // Package device is the kubelet's device plugin for the devices that guests need: kvm, tun, vhost-net, vhost-vsock and
-// userfaultfd. It advertises one of each for every guest that the node may run, as a device file can be opened any number of
-// times.
+// userfaultfd. It advertises one of each for every guest that the node may run, as a device file can be opened any
+// number of times.
 package device
 
 import (
@@ -33,8 +33,8 @@ const (
 	TUN        = "tun"
 	VhostNet   = "vhost-net"
 	VhostVSOCK = "vhost-vsock"
-	// Userfaultfd is needed by the target of a post-copy migration. A node without the device advertises it too, but allocates
-	// nothing, so that guests can migrate there nevertheless.
+	// Userfaultfd is needed by the target of a post-copy migration. A node without the device advertises it too, but
+	// allocates nothing, so that guests can migrate there nevertheless.
 	Userfaultfd = "userfaultfd"
 )
 
@@ -71,8 +71,8 @@ type Manager struct {
 	options Options
 
 	mu sync.Mutex
-	// offered reports by the name of a device whether to advertise it, and registered whether a kubelet has accepted it since the broker
-	// started. A kubelet that restarts does not reset that: see Usable.
+	// offered reports by the name of a device whether to advertise it, and registered whether a kubelet has accepted it
+	// since the broker started. A kubelet that restarts does not reset that: see Usable.
 	offered, registered map[string]bool
 	// changed is closed and replaced when one of these changes.
 	changed chan struct{}
@@ -109,10 +109,10 @@ func (m *Manager) Changed() <-chan struct{} {
 	return m.changed
 }
 
-// Usable reports whether the device that every guest needs (tun) is available, and whether KVM is. Neither is known until the kubelet
-// has accepted those of them that the node has. A restart of the kubelet changes nothing: the Node's label
-// kubevirt.io/schedulable depends on the result, and a kubelet that finds another value when it admits its Pods again rejects
-// those of running guests (ADR 18). Meanwhile the kubelet itself allows no new ones.
+// Usable reports whether the device that every guest needs (tun) is available, and whether KVM is. Neither is known
+// until the kubelet has accepted those of them that the node has. A restart of the kubelet changes nothing: the Node's
+// label kubevirt.io/schedulable depends on the result, and a kubelet that finds another value when it admits its Pods
+// again rejects those of running guests (ADR 18). Meanwhile the kubelet itself allows no new ones.
 func (m *Manager) Usable() (usable, kvm, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,8 +199,8 @@ func (m *Manager) serve(ctx context.Context, d device) {
 		case <-time.After(restartDelay):
 		}
 		if errors.Is(err, errLeft) && !m.kubeletListens(ctx) {
-			// It was stopped. When it is started, the device is registered at once, and not by this loop too: a kubelet rejects a
-			// second registration of a socket for good.
+			// It was stopped. When it is started, the device is registered at once, and not by this loop too: a kubelet
+			// rejects a second registration of a socket for good.
 			<-ctx.Done()
 		}
 	}
@@ -214,8 +214,8 @@ func (m *Manager) kubeletListens(ctx context.Context) bool {
 	return err == nil
 }
 
-// kubeletCalls is how many requests to the kubelet are in flight, for all Pods: it permits a burst of ten, and then 100 in a second.
-// Source: kubernetes pkg/kubelet/apis/podresources/constants.go.
+// kubeletCalls is how many requests to the kubelet are in flight, for all Pods: it permits a burst of ten, and then 100
+// in a second. Source: kubernetes pkg/kubelet/apis/podresources/constants.go.
 const kubeletCalls = 8
 
 // Devices are the node's devices for guests.
@@ -235,8 +235,8 @@ type verbs struct {
 	limit *server.Limiter
 }
 
-// Verbs returns the verbs about what the kubelet assigns to guests, given the node's devices, the kubelet, and its directory with the logs of
-// Pods.
+// Verbs returns the verbs about what the kubelet assigns to guests, given the node's devices, the kubelet, and its
+// directory with the logs of Pods.
 func Verbs(devices Devices, kubelet PodResources, podLogsDir string) server.Verbs {
 	v := verbs{
 		devices: devices, kubelet: kubelet, podLogsDir: podLogsDir,

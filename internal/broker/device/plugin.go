@@ -22,8 +22,8 @@ import (
 // resourcePrefix starts the names of the resources. Source: kubevirt/kubevirt pkg/virt-handler/device-manager
 const resourcePrefix = "devices.kubevirt.io/"
 
-// registerTimeout bounds a registration. If the kubelet does not respond, the next registration follows when its socket is
-// recreated.
+// registerTimeout bounds a registration. If the kubelet does not respond, the next registration follows when its socket
+// is recreated.
 const registerTimeout = 10 * time.Second
 
 // plugin serves a device to the kubelet on one socket.
@@ -37,16 +37,17 @@ type plugin struct {
 
 func (p *plugin) resource() string { return resourcePrefix + p.name }
 
-// endpoint returns the name of the plugin's socket. It is not that of virt-handler of earlier versions (kubevirt-kvm.sock and the like),
-// which may run meanwhile, and removes its own socket when it ends. The kubelet distinguishes plugins of a resource by their sockets.
+// endpoint returns the name of the plugin's socket. It is not that of virt-handler of earlier versions
+// (kubevirt-kvm.sock and the like), which may run meanwhile, and removes its own socket when it ends. The kubelet
+// distinguishes plugins of a resource by their sockets.
 func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock" }
 
-// errLeft means that the kubelet no longer follows a device. A kubelet of Kubernetes 1.35 or earlier leaves the plugin that has registered
-// last when another one of the resource ends: that of an earlier version of virt-handler.
+// errLeft means that the kubelet no longer follows a device. A kubelet of Kubernetes 1.35 or earlier leaves the plugin
+// that has registered last when another one of the resource ends: that of an earlier version of virt-handler.
 var errLeft = errors.New("the kubelet no longer follows the device")
 
-// serve serves the device on its own socket and registers it with the kubelet. It returns why that has ended: when the context is done, or
-// when the kubelet does not follow the device any more.
+// serve serves the device on its own socket and registers it with the kubelet. It returns why that has ended: when the
+// context is done, or when the kubelet does not follow the device any more.
 func (p *plugin) serve(ctx context.Context) error {
 	path := filepath.Join(p.options.PluginDir, p.endpoint())
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -70,8 +71,8 @@ func (p *plugin) serve(ctx context.Context) error {
 	return context.Cause(running)
 }
 
-// connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and the node gets no guests
-// until the devices are registered. A late registration can also stop guests: see ADR 18.
+// connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and the node gets no
+// guests until the devices are registered. A late registration can also stop guests: see ADR 18.
 var connectParams = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 	MinConnectTimeout: time.Second,
@@ -129,8 +130,8 @@ func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_
 	}
 }
 
-// Allocate adds the device file to a container, once for any number of devices. An optional device that the node does not have is
-// left out. The container runtime creates the file in the Pod.
+// Allocate adds the device file to a container, once for any number of devices. An optional device that the node does
+// not have is left out. The container runtime creates the file in the Pod.
 func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	response := &pluginapi.AllocateResponse{}
 	for range r.ContainerRequests {

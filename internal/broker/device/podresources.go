@@ -21,7 +21,8 @@ import (
 // kubeletTimeout bounds a call of the kubelet, which may be starting.
 const kubeletTimeout = 5 * time.Second
 
-// maxResponse bounds a response of the kubelet, in bytes. It is the kubelet's own limit: nodes with many devices need more than gRPC's.
+// maxResponse bounds a response of the kubelet, in bytes. It is the kubelet's own limit: nodes with many devices need
+// more than gRPC's.
 const maxResponse = 16 << 20
 
 // socket is the kubelet's socket in its pod-resources directory. Source: kubernetes
@@ -34,9 +35,9 @@ type PodResources struct {
 	Dir string
 }
 
-// HasStaticCPUPolicy reports whether the kubelet assigns exclusive CPUs to Guaranteed containers: only then it has allocatable CPUs.
-// KubeVirt reads the policy from the file cpu_manager_state, which is in the directory of the kubelet's credentials.
-// Source: kubernetes pkg/kubelet/cm/cpumanager/policy_none.go (GetAllocatableCPUs).
+// HasStaticCPUPolicy reports whether the kubelet assigns exclusive CPUs to Guaranteed containers: only then it has
+// allocatable CPUs. KubeVirt reads the policy from the file cpu_manager_state, which is in the directory of the
+// kubelet's credentials. Source: kubernetes pkg/kubelet/cm/cpumanager/policy_none.go (GetAllocatableCPUs).
 func (c PodResources) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
 	response, err := call(ctx, c, podresources.PodResourcesListerClient.GetAllocatableResources, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
@@ -45,9 +46,9 @@ func (c PodResources) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
 	return len(response.GetCpuIds()) > 0, nil
 }
 
-// ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container of a Pod exclusively. There are none if the
-// container has shared CPUs only, or if the kubelet has no such container.
-// Source: kubernetes pkg/kubelet/apis/podresources/server_v1.go, where CpuIds are the CPU manager's GetExclusiveCPUs.
+// ExclusiveCPUs returns the CPUs that the kubelet has assigned to a container of a Pod exclusively. There are none if
+// the container has shared CPUs only, or if the kubelet has no such container. Source: kubernetes
+// pkg/kubelet/apis/podresources/server_v1.go, where CpuIds are the CPU manager's GetExclusiveCPUs.
 func (c PodResources) ExclusiveCPUs(ctx context.Context, namespace, name, container string) ([]uint, error) {
 	response, err := call(ctx, c, podresources.PodResourcesListerClient.List, &podresources.ListPodResourcesRequest{})
 	if err != nil {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package devicerule lets the processes of a container use a block device of the node, and takes that back. The rules are the kernel's:
+// Package devicerule lets the processes of a container use a block device of the node, and takes that back. The rules
+// are the kernel's:
 //
-//   - cgroup v1 has a list of rules for each cgroup, in which a rule of this package is recognized by its access: a runtime allows mknod
-//     beside reading and writing, this package does not.
-//   - cgroup v2 has programs. A program that the runtime has attached is replaced by one that begins with a check for the device and goes
-//     on with the instructions of the original, which the kernel returns. So nothing that the runtime has allowed or denied is guessed.
-//     The check has a mark, so that it is recognized and removed again.
+//   - cgroup v1 has a list of rules for each cgroup, in which a rule of this package is recognized by its access: a
+//     runtime allows mknod beside reading and writing, this package does not.
+//   - cgroup v2 has programs. A program that the runtime has attached is replaced by one that begins with a check for
+//     the device and goes on with the instructions of the original, which the kernel returns. So nothing that the
+//     runtime has allowed or denied is guessed. The check has a mark, so that it is recognized and removed again.
 //
 // Nothing is stored elsewhere, so a broker that was restarted finds all rules.
 package devicerule
@@ -34,9 +35,9 @@ type table interface {
 	set([]Device) error
 }
 
-// Set makes the rules of this package in the cgroups of a process, or of this one if it is nil, those for the devices, if
-// the current ones differ. isPod reports whether an element of a cgroup's path is that of the Pod: the cgroups below it
-// are the container's. It is given the current devices.
+// Set makes the rules of this package in the cgroups of a process, or of this one if it is nil, those for the devices,
+// if the current ones differ. isPod reports whether an element of a cgroup's path is that of the Pod: the cgroups below
+// it are the container's. It is given the current devices.
 func Set(process *os.File, isPod func(element string) bool, wanted func(current []Device) ([]Device, error)) error {
 	return inHierarchy(process, func(hierarchy *os.File, cgroup podprocess.Cgroup) error {
 		paths := pathsOf(cgroup, isPod)
@@ -47,8 +48,8 @@ func Set(process *os.File, isPod func(element string) bool, wanted func(current 
 	})
 }
 
-// Sweep does the same in every cgroup of the Pods' containers, in the hierarchy of a process. A Pod's processes need not be found, or respond:
-// whatever they do, they stay in these cgroups.
+// Sweep does the same in every cgroup of the Pods' containers, in the hierarchy of a process. A Pod's processes need
+// not be found, or respond: whatever they do, they stay in these cgroups.
 func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bool, wanted func(pod string, current []Device) ([]Device, error)) error {
 	if len(ofPods) == 0 {
 		return nil
@@ -95,8 +96,8 @@ func set(hierarchy *os.File, v2 bool, paths []string, wanted func(current []Devi
 	return nil
 }
 
-// inHierarchy calls a function with the cgroup of a process that has device rules, and the root of its hierarchy. It is that of the node,
-// and not what a container sees of it.
+// inHierarchy calls a function with the cgroup of a process that has device rules, and the root of its hierarchy. It is
+// that of the node, and not what a container sees of it.
 func inHierarchy(process *os.File, do func(hierarchy *os.File, cgroup podprocess.Cgroup) error) error {
 	if process == nil {
 		self, err := os.Open("/proc/self")
@@ -107,8 +108,8 @@ func inHierarchy(process *os.File, do func(hierarchy *os.File, cgroup podprocess
 		process = self
 	}
 	return podprocess.OnDisposableThread(func() error {
-		// A security module may deny access to the node's processes. Then the paths must be within the broker's own namespace, as they are if
-		// the runtime makes none.
+		// A security module may deny access to the node's processes. Then the paths must be within the broker's own
+		// namespace, as they are if the runtime makes none.
 		if node, err := os.Open("/proc/1/ns/cgroup"); err == nil {
 			err = unix.Setns(int(node.Fd()), unix.CLONE_NEWCGROUP)
 			if err := errors.Join(err, node.Close()); err != nil {
@@ -148,7 +149,8 @@ func withDevices(cgroups []podprocess.Cgroup) (found podprocess.Cgroup) {
 	return found
 }
 
-// pathsOf returns the paths of a container's cgroups in their hierarchy, given that of a process: from the outermost to that one.
+// pathsOf returns the paths of a container's cgroups in their hierarchy, given that of a process: from the outermost to
+// that one.
 func pathsOf(cgroup podprocess.Cgroup, isPod func(string) bool) (paths []string) {
 	pod := slices.IndexFunc(cgroup.Elements, isPod)
 	if pod < 0 || slices.Contains(cgroup.Elements, "..") {
@@ -163,8 +165,8 @@ func pathsOf(cgroup podprocess.Cgroup, isPod func(string) bool) (paths []string)
 // Device is a block device, by its numbers.
 type Device struct{ Major, Minor uint32 }
 
-// rule is a rule of this package. It differs from a runtime's rules by what it permits: those for a device permit mknod ("m") or do not
-// permit writing.
+// rule is a rule of this package. It differs from a runtime's rules by what it permits: those for a device permit mknod
+// ("m") or do not permit writing.
 const rule = "b %d:%d rw"
 
 // list is the list of rules of a cgroup of version 1, given its directory.

@@ -22,8 +22,9 @@ type programs struct{ dir *os.File }
 // mark is the value that the check of this package begins with. No program of a runtime loads it.
 const mark = 0x56697265
 
-// check returns instructions that permit any access but mknod to a block device, and go on after them for everything else. The context
-// is in r1: the type of the access, whose lower half is that of the device, and the numbers. r2 is free at the start of a program.
+// check returns instructions that permit any access but mknod to a block device, and go on after them for everything
+// else. The context is in r1: the type of the access, whose lower half is that of the device, and the numbers. r2 is
+// free at the start of a program.
 func check(d Device) asm.Instructions {
 	const mknod, block = unix.BPF_DEVCG_ACC_MKNOD << 16, unix.BPF_DEVCG_DEV_BLOCK
 	unless := func(value uint32, skip int16) asm.Instruction {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package network changes a Pod's network namespace, in which the Pod itself has no permission to change anything. virt-handler reads what
-// exists and decides what is missing; this package has the changes that connect a guest with a bridge, a tap and NAT, and no others. Each
-// of them affects the Pod's namespace only, whatever names and numbers it has.
+// Package network changes a Pod's network namespace, in which the Pod itself has no permission to change anything.
+// virt-handler reads what exists and decides what is missing; this package has the changes that connect a guest with a
+// bridge, a tap and NAT, and no others. Each of them affects the Pod's namespace only, whatever names and numbers it
+// has.
 package network
 
 import (
@@ -27,8 +28,8 @@ import (
 // maxSteps is the limit for the steps of a change. An interface of a guest takes about 20.
 const maxSteps = 2048
 
-// linkName matches names of links. They are also names of directories with the kernel's settings, of which all and default are none of a
-// link.
+// linkName matches names of links. They are also names of directories with the kernel's settings, of which all and
+// default are none of a link.
 var linkName = regexp.MustCompile(`^[a-z0-9-]{2,15}$`)
 
 // CheckLinkName returns an error unless a name can be that of a link that a guest needs.
@@ -169,7 +170,8 @@ func changeLink(s *networkapi.Step, link netlink.Link) error {
 	}
 }
 
-// addressOf returns the address of a step. IPv6 addresses skip duplicate detection, as no one else is on these networks.
+// addressOf returns the address of a step. IPv6 addresses skip duplicate detection, as no one else is on these
+// networks.
 func addressOf(s *networkapi.Step) *netlink.Addr {
 	ip := s.Address.Addr()
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(s.Address.Bits(), ip.BitLen())}}
@@ -182,8 +184,8 @@ func addressOf(s *networkapi.Step) *netlink.Addr {
 	return address
 }
 
-// addBridge creates a bridge unless the link exists. Its hardware address is fixed: otherwise a bridge takes it from its ports, and
-// changes it with them.
+// addBridge creates a bridge unless the link exists. Its hardware address is fixed: otherwise a bridge takes it from
+// its ports, and changes it with them.
 func addBridge(s *networkapi.Step) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = s.Link, s.MAC, s.MTU
@@ -195,8 +197,8 @@ func addBridge(s *networkapi.Step) error {
 	return err
 }
 
-// addTap creates a persistent tap unless the link exists. The library sets persistence last, so that no incomplete tap is left if the broker
-// is interrupted.
+// addTap creates a persistent tap unless the link exists. The library sets persistence last, so that no incomplete tap
+// is left if the broker is interrupted.
 func addTap(name string, multiQueue bool) error {
 	if _, err := netlink.LinkByName(name); !errors.As(err, &netlink.LinkNotFoundError{}) {
 		return err

@@ -27,8 +27,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
 )
 
-// Namespace is a Pod's network namespace. It is an open descriptor, so that it stays the same namespace even if the process through
-// which it was opened exits and its id is reused.
+// Namespace is a Pod's network namespace. It is an open descriptor, so that it stays the same namespace even if the
+// process through which it was opened exits and its id is reused.
 type Namespace struct{ file *os.File }
 
 // ErrNodesNamespace means that a namespace is not a Pod's: changes there would disconnect the node from its network.
@@ -37,12 +37,12 @@ var ErrNodesNamespace error = &brokerapi.Error{
 	Message: "it is the node's own network namespace, or the broker's: a launcher Pod has one of its own",
 }
 
-// nodeProcesses are processes whose network no launcher Pod may share: the node's first one (the broker is in the node's process
-// namespace), and the broker itself.
+// nodeProcesses are processes whose network no launcher Pod may share: the node's first one (the broker is in the
+// node's process namespace), and the broker itself.
 var nodeProcesses = []string{"/proc/1", "/proc/self"}
 
-// OpenNamespaceFile opens a network namespace by a path such as /proc/<pid>/ns/net. It needs CAP_SYS_PTRACE. The error wraps
-// ErrNodesNamespace if it is the node's or the broker's own, and it is another error if they cannot be compared.
+// OpenNamespaceFile opens a network namespace by a path such as /proc/<pid>/ns/net. It needs CAP_SYS_PTRACE. The error
+// wraps ErrNodesNamespace if it is the node's or the broker's own, and it is another error if they cannot be compared.
 func OpenNamespaceFile(path string) (*Namespace, error) {
 	file, err := os.Open(path) //nolint:gosec // a path in /proc made of a process id
 	if err != nil {
@@ -78,9 +78,9 @@ func (n *Namespace) isOf(process string) (bool, error) {
 	return own.Ino == other.Ino && own.Dev == other.Dev, nil
 }
 
-// hasTableOf reports whether the namespace is that of a process by comparing files that every process may read: the table of
-// interfaces has one inode for each namespace. Source: Linux fs/proc/proc_net.c (proc_net_ns_init) and generic.c
-// (proc_alloc_inum).
+// hasTableOf reports whether the namespace is that of a process by comparing files that every process may read: the
+// table of interfaces has one inode for each namespace. Source: Linux fs/proc/proc_net.c (proc_net_ns_init) and
+// generic.c (proc_alloc_inum).
 func (n *Namespace) hasTableOf(process string) (bool, error) {
 	var own, other unix.Stat_t
 	err := n.Do(func() error { return unix.Stat("/proc/thread-self/net/dev", &own) })
@@ -93,7 +93,8 @@ func (n *Namespace) hasTableOf(process string) (bool, error) {
 // Close closes the descriptor.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Do calls a function in the namespace, on a thread that is not used again: no other goroutine ever runs in a Pod's namespace.
+// Do calls a function in the namespace, on a thread that is not used again: no other goroutine ever runs in a Pod's
+// namespace.
 func (n *Namespace) Do(inside func() error) error {
 	return podprocess.OnDisposableThread(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -146,8 +147,8 @@ func (v verbs) openRouter(pod string, a networkapi.OpenRouterArguments) (server.
 	}), CheckLinkName(a.Bridge)
 }
 
-// inNetwork returns a task in the network namespace of the Pod's libvirtd, opened through its descriptor, as its pid may have been
-// reused. The node's own network is refused.
+// inNetwork returns a task in the network namespace of the Pod's libvirtd, opened through its descriptor, as its pid
+// may have been reused. The node's own network is refused.
 func (v verbs) inNetwork(pod string, do func(context.Context, *Namespace) (server.Output, error)) server.Task {
 	return server.OfLibvirtd(v.pods, v.limit, pod, func(ctx context.Context, libvirtd *os.File) (server.Output, error) {
 		namespace, err := OpenNamespaceFile(podprocess.Reopen(libvirtd) + "/ns/net")
@@ -168,9 +169,9 @@ const (
 
 var allRouters = net.ParseIP("ff02::2")
 
-// OpenRouter opens a socket for router discovery on a bridge of a Pod, and describes the bridge. It returns no socket if
-// the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it after the
-// guest was connected; it needs CAP_NET_RAW.
+// OpenRouter opens a socket for router discovery on a bridge of a Pod, and describes the bridge. It returns no socket
+// if the Pod has no IPv6. The socket sends and receives on the bridge only, and receives solicitations only. Call it
+// after the guest was connected; it needs CAP_NET_RAW.
 func OpenRouter(namespace *Namespace, name string) (*os.File, networkapi.OpenRouterResult, error) {
 	var socket *os.File
 	var result networkapi.OpenRouterResult
@@ -238,14 +239,16 @@ var settings = map[networkapi.Setting]setting{
 	networkapi.ForwardIPv6:   {name: "ipv6/conf/all/forwarding", value: 1},
 	networkapi.IgnoreARP:     {name: "ipv4/conf/%s/arp_ignore", ofLink: true, value: 1},
 	networkapi.RouteLoopback: {name: "ipv4/conf/%s/route_localnet", ofLink: true, value: 1},
-	// Forwarding makes the kernel ignore router advertisements unless this is 2, and the Pod may have its default route from one.
+	// Forwarding makes the kernel ignore router advertisements unless this is 2, and the Pod may have its default route
+	// from one.
 	networkapi.AcceptRA: {name: "ipv6/conf/%s/accept_ra", ofLink: true, value: 2, from: func(now int) bool { return now == 1 }},
-	// A process that does not run as root has no capability for these ports, unless its file has. Many container runtimes allow them already.
+	// A process that does not run as root has no capability for these ports, unless its file has. Many container
+	// runtimes allow them already.
 	networkapi.DHCPPorts: {name: "ipv4/ip_unprivileged_port_start", value: dhcpPort, from: func(now int) bool { return now > dhcpPort }},
 }
 
-// apply changes a setting, unless it is as it should be, in a procfs that the calling thread has mounted: the files below sys/net are those
-// of its network namespace. A kernel without IPv6 has no settings of it.
+// apply changes a setting, unless it is as it should be, in a procfs that the calling thread has mounted: the files
+// below sys/net are those of its network namespace. A kernel without IPv6 has no settings of it.
 func apply(procfs *os.File, which networkapi.Setting, link string) error {
 	to := settings[which]
 	name := "sys/net/" + to.name

@@ -27,7 +27,8 @@ import (
 // natTable is the table's name in the families ip and ip6.
 const natTable = "vireo"
 
-// Limits of a Step with rules. A VMI may list some thousand ports, and each of a Pod's addresses has a rule for each of them.
+// Limits of a Step with rules. A VMI may list some thousand ports, and each of a Pod's addresses has a rule for each of
+// them.
 const (
 	maxRules    = 1024
 	maxPorts    = 4096
@@ -38,7 +39,8 @@ const (
 // rules are too many.
 const buffers = 32 << 20
 
-// installing is held while rules are installed, as thousands take some MiB. Only the number of rules that a Pod needs delays others.
+// installing is held while rules are installed, as thousands take some MiB. Only the number of rules that a Pod needs
+// delays others.
 var installing sync.Mutex
 
 // chains are the chains of the table.
@@ -106,8 +108,9 @@ func checkPorts(list []networkapi.PortRange) error {
 	return nil
 }
 
-// translate installs the rules of each family that has some, unless they are installed. It does so in one transaction for a family, and
-// every rule has the digest of all as a comment: a table with the digest is complete, and any other is replaced.
+// translate installs the rules of each family that has some, unless they are installed. It does so in one transaction
+// for a family, and every rule has the digest of all as a comment: a table with the digest is complete, and any other
+// is replaced.
 func translate(s *networkapi.Step) error {
 	for family, ipv6 := range map[nftables.TableFamily]bool{nftables.TableFamilyIPv4: false, nftables.TableFamilyIPv6: true} {
 		rules := slices.DeleteFunc(slices.Clone(s.Rules), func(r networkapi.Rule) bool { return r.IPv6 != ipv6 })

@@ -17,15 +17,15 @@ import (
 // ErrKind means that a file is a device, a pipe or another kind of file than is opened.
 var ErrKind = errors.New("it is no file or directory that is opened")
 
-// OpenRegular opens a regular file for reading on the file system that is mounted at a directory of the Pod. Neither a symlink
-// nor ".." leads out of that file system.
+// OpenRegular opens a regular file for reading on the file system that is mounted at a directory of the Pod. Neither a
+// symlink nor ".." leads out of that file system.
 func (r *Root) OpenRegular(mount, name string) (*os.File, error) {
 	return r.openBelow(mount, name, 0, unix.S_IFREG)
 }
 
-// OpenWithin opens a file or a directory for reading below a directory of the Pod, such as the mount point of a claim. It follows no
-// symlink and enters no other mount: the result is a file of that claim or an error, whatever the Pod has written there. kinds are
-// unix.S_IFREG and unix.S_IFDIR.
+// OpenWithin opens a file or a directory for reading below a directory of the Pod, such as the mount point of a claim.
+// It follows no symlink and enters no other mount: the result is a file of that claim or an error, whatever the Pod has
+// written there. kinds are unix.S_IFREG and unix.S_IFDIR.
 func (r *Root) OpenWithin(mount, name string, kinds ...uint32) (*os.File, error) {
 	return r.openBelow(mount, name, unix.RESOLVE_NO_SYMLINKS, kinds...)
 }
@@ -56,8 +56,8 @@ func (r *Root) openBelow(mount, name string, resolve uint64, kinds ...uint32) (*
 // runtimeDir is the one directory above a launcher Pod's mounts that may be a symlink: in images it points to /run.
 const runtimeDir = "/var/run"
 
-// openMount opens a mount point with O_PATH. It follows no symlink but the one at runtimeDir, and opens none of a file system of the
-// kernel.
+// openMount opens a mount point with O_PATH. It follows no symlink but the one at runtimeDir, and opens none of a file
+// system of the kernel.
 func (r *Root) openMount(mount string) (*os.File, error) {
 	base, rest := "/", strings.TrimPrefix(mount, "/")
 	if below, found := strings.CutPrefix(mount, runtimeDir+"/"); found {
@@ -79,7 +79,8 @@ func (r *Root) openMount(mount string) (*os.File, error) {
 	return opened, nil
 }
 
-// CreationTime returns when a file or directory was created, zero if the file system does not record it. It follows no symlink.
+// CreationTime returns when a file or directory was created, zero if the file system does not record it. It follows no
+// symlink.
 func CreationTime(path string) (time.Time, error) {
 	stat, err := statx(unix.AT_FDCWD, path)
 	return creationTime(stat), err
@@ -92,8 +93,8 @@ func creationTime(stat *unix.Statx_t) time.Time {
 	return time.Unix(stat.Btime.Sec, int64(stat.Btime.Nsec))
 }
 
-// ChownNewDirectory sets the owner of a directory of the Pod if root created it after a point in time and it is empty. It does
-// not change any other directory, and follows no symlink.
+// ChownNewDirectory sets the owner of a directory of the Pod if root created it after a point in time and it is empty.
+// It does not change any other directory, and follows no symlink.
 func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error {
 	dir, err := r.OpenWithin(name, ".", unix.S_IFDIR)
 	if err != nil {
@@ -129,9 +130,9 @@ var kernelFileSystems = []int64{
 	unix.BINFMTFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC, unix.NSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC,
 }
 
-// ExpectNoKernelFile returns an error if a file or directory is on a file system of the kernel. Its files are regular ones, and differ by
-// who has opened them: with the broker's privileges, they have physical addresses and the memory of PCI devices. A Pod whose runtime
-// lets it make user namespaces can mount them wherever it likes.
+// ExpectNoKernelFile returns an error if a file or directory is on a file system of the kernel. Its files are regular
+// ones, and differ by who has opened them: with the broker's privileges, they have physical addresses and the memory of
+// PCI devices. A Pod whose runtime lets it make user namespaces can mount them wherever it likes.
 func ExpectNoKernelFile(file *os.File) error {
 	var stat unix.Statfs_t
 	err := unix.Fstatfs(int(file.Fd()), &stat)

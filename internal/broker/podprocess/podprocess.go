@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podprocess gives access to a launcher Pod's processes and to their files. It needs the node's process namespace.
+// Package podprocess gives access to a launcher Pod's processes and to their files. It needs the node's process
+// namespace.
 package podprocess
 
 import (
@@ -49,8 +50,8 @@ func Read(process *os.File, name string) (string, error) {
 	return string(text), err
 }
 
-// Comm returns the kernel's name of a process, or of one of its threads, given its path; empty if it has ended. Any process can change its
-// own name.
+// Comm returns the kernel's name of a process, or of one of its threads, given its path; empty if it has ended. Any
+// process can change its own name.
 func Comm(process *os.File, thread string) string {
 	name, err := Read(process, thread+"/comm")
 	if err != nil {
@@ -59,8 +60,8 @@ func Comm(process *os.File, thread string) string {
 	return strings.TrimSuffix(name, "\n")
 }
 
-// EachQEMU calls visit for each process with QEMU's name in the process namespace of a launcher Pod, which is its libvirtd's. The
-// pid may have been reused by then; the directory is always that of the process.
+// EachQEMU calls visit for each process with QEMU's name in the process namespace of a launcher Pod, which is its
+// libvirtd's. The pid may have been reused by then; the directory is always that of the process.
 func EachQEMU(libvirtd *os.File, visit func(process *os.File, pid int)) error {
 	own, err := sharesNamespace(libvirtd, "pid", "/proc/self")
 	if err == nil && own {
@@ -90,7 +91,8 @@ func EachQEMU(libvirtd *os.File, visit func(process *os.File, pid int)) error {
 	return nil
 }
 
-// sharesNamespace reports whether a process has the same namespace of a kind as another one, given the path of its directory in /proc.
+// sharesNamespace reports whether a process has the same namespace of a kind as another one, given the path of its
+// directory in /proc.
 func sharesNamespace(process *os.File, kind, other string) (bool, error) {
 	a, errA := os.Stat(Reopen(process) + "/ns/" + kind)
 	b, errB := os.Stat(other + "/ns/" + kind)
@@ -100,8 +102,8 @@ func sharesNamespace(process *os.File, kind, other string) (bool, error) {
 	return os.SameFile(a, b), nil
 }
 
-// OnDisposableThread calls a function on a thread that exits afterwards, so that no other goroutine runs in a namespace that the function
-// enters.
+// OnDisposableThread calls a function on a thread that exits afterwards, so that no other goroutine runs in a namespace
+// that the function enters.
 func OnDisposableThread(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -110,8 +112,8 @@ func OnDisposableThread(do func() error) error {
 			result <- do()
 			return
 		}
-		// The first thread of a process cannot exit. It would stay in the namespace, and /proc/self is about the first thread. While
-		// this goroutine keeps it locked, another thread is used.
+		// The first thread of a process cannot exit. It would stay in the namespace, and /proc/self is about the first
+		// thread. While this goroutine keeps it locked, another thread is used.
 		defer runtime.UnlockOSThread()
 		result <- OnDisposableThread(do)
 	}()
@@ -121,8 +123,9 @@ func OnDisposableThread(do func() error) error {
 // errOwnUserNamespace means that a Pod has root privileges over its mounts.
 var errOwnUserNamespace = errors.New("the launcher Pod has a user namespace of its own")
 
-// InMounts calls a function in the mount namespace of a process, given its directory in /proc. The function has no path of the node, and
-// must use no path from the root directory, which is the process's. A Pod that could change its mounts as it likes is refused.
+// InMounts calls a function in the mount namespace of a process, given its directory in /proc. The function has no path
+// of the node, and must use no path from the root directory, which is the process's. A Pod that could change its mounts
+// as it likes is refused.
 func InMounts(process *os.File, inside func() error) error {
 	return OnDisposableThread(func() error {
 		users, err := sharesNamespace(process, "user", "/proc/self")
@@ -157,8 +160,8 @@ func OpenRoot(process *os.File) (*Root, error) {
 	return &Root{dir: dir}, nil
 }
 
-// Open opens a path in the Pod. Symlinks are resolved in the Pod, and opening a pipe does not block. It does block on storage
-// that hangs.
+// Open opens a path in the Pod. Symlinks are resolved in the Pod, and opening a pipe does not block. It does block on
+// storage that hangs.
 func (r *Root) Open(name string, flags int) (*os.File, error) {
 	if flags&unix.O_PATH == 0 {
 		flags |= unix.O_NONBLOCK
@@ -169,12 +172,12 @@ func (r *Root) Open(name string, flags int) (*os.File, error) {
 // Close closes the directory.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Beneath are the restrictions that keep a path below the directory that it starts in, without symlinks, so that no entry that a Pod
-// creates can redirect the broker.
+// Beneath are the restrictions that keep a path below the directory that it starts in, without symlinks, so that no
+// entry that a Pod creates can redirect the broker.
 const Beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_). Only the owner may use a file that it
-// creates.
+// OpenAt opens a path below a directory, with flags of open and restrictions of openat2 (RESOLVE_). Only the owner may
+// use a file that it creates.
 func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, error) {
 	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve}
 	if flags&unix.O_CREAT != 0 {
@@ -187,15 +190,17 @@ func OpenAt(dir *os.File, name string, flags int, resolve uint64) (*os.File, err
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Reopen returns a path to the inode of an open descriptor, even if it was renamed. It fits into the 108 bytes of a socket's address.
+// Reopen returns a path to the inode of an open descriptor, even if it was renamed. It fits into the 108 bytes of a
+// socket's address.
 func Reopen(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // errNoSingleQEMU means that a launcher Pod has no process with QEMU's name, or several.
 var errNoSingleQEMU = errors.New("none or several processes of the launcher Pod are QEMU's")
 
-// WatchGuest returns a pidfd of a launcher Pod's QEMU, which it finds by its name: it becomes readable when all threads of the process
-// have exited, its memory is freed and its files are closed. The Pod's processes can fake the name, but this affects their own guest
-// only, as their libvirtd could. The descriptor gives its owner no power over the process that the owner does not have anyway.
+// WatchGuest returns a pidfd of a launcher Pod's QEMU, which it finds by its name: it becomes readable when all threads
+// of the process have exited, its memory is freed and its files are closed. The Pod's processes can fake the name, but
+// this affects their own guest only, as their libvirtd could. The descriptor gives its owner no power over the process
+// that the owner does not have anyway.
 func WatchGuest(libvirtd *os.File) (*os.File, error) {
 	var found []*os.File
 	var failed error
@@ -253,8 +258,8 @@ func parseCgroups(text string) (cgroups []Cgroup) {
 	return cgroups
 }
 
-// MountKernelFS mounts a file system of the kernel with flags, nowhere: it is gone when the descriptor is closed. Those of a container are
-// mounted read-only, and not complete.
+// MountKernelFS mounts a file system of the kernel with flags, nowhere: it is gone when the descriptor is closed. Those
+// of a container are mounted read-only, and not complete.
 func MountKernelFS(kind string, flags ...string) (*os.File, error) {
 	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {

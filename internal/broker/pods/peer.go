@@ -23,12 +23,13 @@ const (
 	// terminationLog is where the kubelet mounts a file of its own in each container.
 	// Source: kubernetes pkg/apis/core/v1/defaults.go (TerminationMessagePathDefault).
 	terminationLog = "/dev/termination-log"
-	// maxStarts is the limit for the files of a container: the kubelet creates one for each start, and a launcher is started once.
+	// maxStarts is the limit for the files of a container: the kubelet creates one for each start, and a launcher is
+	// started once.
 	maxStarts = 64
 )
 
-// checkPeer verifies that the process that listens behind conn runs as QEMU's user in the container compute of the Pod, and returns
-// its directory in /proc. For a connected socket the kernel reports the process that called listen.
+// checkPeer verifies that the process that listens behind conn runs as QEMU's user in the container compute of the Pod,
+// and returns its directory in /proc. For a connected socket the kernel reports the process that called listen.
 func (p *Pods) checkPeer(conn *net.UnixConn, pod string) (*os.File, error) {
 	cred, err := PeerCredentials(conn)
 	if err != nil {
@@ -78,9 +79,9 @@ func checkCgroup(process *os.File, pod string) error {
 	return brokerapi.Refused("the process behind the socket of Pod %s does not belong to the Pod", pod)
 }
 
-// IsCgroup reports whether an element of a cgroup's path is that of a Pod, which the kubelet calls pod<UID> with cgroupfs and
-// …-pod<UID with underscores>.slice with systemd.
-// Source: kubernetes pkg/kubelet/cm/{pod_container_manager_linux,cgroup_manager_linux}.go.
+// IsCgroup reports whether an element of a cgroup's path is that of a Pod, which the kubelet calls pod<UID> with
+// cgroupfs and …-pod<UID with underscores>.slice with systemd. Source: kubernetes
+// pkg/kubelet/cm/{pod_container_manager_linux,cgroup_manager_linux}.go.
 func IsCgroup(element, pod string) bool {
 	systemd := "-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
 	return element == "pod"+pod || strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)
@@ -91,9 +92,10 @@ func IsAnyCgroup(element string) bool {
 	return strings.HasPrefix(element, "pod") || strings.HasPrefix(element, "kubepods") && strings.Contains(element, "-pod")
 }
 
-// checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the kubelet created
-// for that container. The inodes are compared, because a process may choose the names that it has for them.
-// Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go (makeMounts) and pkg/kubelet/kubelet_getters.go.
+// checkContainer verifies that a process is in the container compute of a Pod: its termination log is a file that the
+// kubelet created for that container. The inodes are compared, because a process may choose the names that it has for
+// them. Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go (makeMounts) and
+// pkg/kubelet/kubelet_getters.go.
 func (p *Pods) checkContainer(process *os.File, pod string) error {
 	root, err := podprocess.OpenRoot(process)
 	if err != nil {

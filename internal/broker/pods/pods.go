@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pods finds launcher Pods on the node by their UID alone, and checks that they are launchers. It relies on the kubelet's
-// directories and on the kernel, and on nothing that the client of the broker says.
+// Package pods finds launcher Pods on the node by their UID alone, and checks that they are launchers. It relies on the
+// kubelet's directories and on the kernel, and on nothing that the client of the broker says.
 //
 // A launcher Pod is one whose sockets volume has a socket of libvirtd that is served by a process which
 //   - runs as QEMU's user,
 //   - is in the Pod's cgroup, of which the kubelet is the only writer,
-//   - and has, as its termination log, a file that the kubelet created for the Pod's container compute. The user who adds a container
-//     for debugging controls everything in that one, including its root directory.
+//   - and has, as its termination log, a file that the kubelet created for the Pod's container compute. The user who
+//     adds a container for debugging controls everything in that one, including its root directory.
 //
 // This does not prove that virt-controller created the Pod: that is recorded in the API server only, and every tenant
 // can create a Pod of this shape. What the broker does for a Pod must therefore affect that Pod only, also if a tenant
@@ -47,12 +47,13 @@ type Pods struct {
 	events *os.File
 
 	mu sync.Mutex
-	// libvirtds are the directories in /proc of the libvirtds that were found. They spare libvirtd a connection for each request.
+	// libvirtds are the directories in /proc of the libvirtds that were found. They spare libvirtd a connection for
+	// each request.
 	libvirtds map[string]*os.File
 }
 
-// New returns Pods for the kubelet's directory of Pods. A check replaces the one that the documentation of the package describes; tests
-// need that.
+// New returns Pods for the kubelet's directory of Pods. A check replaces the one that the documentation of the package
+// describes; tests need that.
 func New(dir string, check CheckPeer) *Pods {
 	p := &Pods{dir: dir, check: check, links: -1, libvirtds: map[string]*os.File{}}
 	if p.check == nil {
@@ -97,17 +98,17 @@ func Until(ctx context.Context, check func() error) error {
 	}
 }
 
-// The interval between checks grows with the time that the Pod takes, of which it delays the guest by half a percent at most. A check of a
-// socket takes a few microseconds. Notifications of the kernel would need an instance of inotify, of which all of a node's processes of root
-// share 128, and the watched directories do not exist before the Pod starts.
+// The interval between checks grows with the time that the Pod takes, of which it delays the guest by half a percent at
+// most. A check of a socket takes a few microseconds. Notifications of the kernel would need an instance of inotify, of
+// which all of a node's processes of root share 128, and the watched directories do not exist before the Pod starts.
 const (
 	minInterval     = 5 * time.Millisecond
 	maxInterval     = time.Second
 	checksPerPeriod = 200
 )
 
-// Connect connects to one of the sockets of a launcher Pod, after verifying that a process of the Pod serves it, and returns the directory of
-// that process too.
+// Connect connects to one of the sockets of a launcher Pod, after verifying that a process of the Pod serves it, and
+// returns the directory of that process too.
 func (p *Pods) Connect(pod, name string) (*net.UnixConn, *os.File, error) {
 	socket, err := p.openSocket(pod, name)
 	if err != nil {
@@ -127,8 +128,8 @@ func (p *Pods) Connect(pod, name string) (*net.UnixConn, *os.File, error) {
 	return conn, process, nil
 }
 
-// Libvirtd returns the directory in /proc of a launcher Pod's libvirtd. The caller closes it. Unlike a PID it never refers to another
-// process: after the process has ended, it is of no use.
+// Libvirtd returns the directory in /proc of a launcher Pod's libvirtd. The caller closes it. Unlike a PID it never
+// refers to another process: after the process has ended, it is of no use.
 func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	if found := p.known(pod); found != nil {
 		return found, nil
@@ -161,7 +162,8 @@ func (p *Pods) known(pod string) *os.File {
 	return nil
 }
 
-// forget forgets processes. There are never more than launcher Pods on the node, because those that have ended are forgotten.
+// forget forgets processes. There are never more than launcher Pods on the node, because those that have ended are
+// forgotten.
 func (p *Pods) forget(which func(pod string, dir *os.File) bool) {
 	for pod, dir := range p.libvirtds {
 		if which(pod, dir) {
@@ -171,8 +173,9 @@ func (p *Pods) forget(which func(pod string, dir *os.File) bool) {
 	}
 }
 
-// runs reports whether a process has a root directory, which it loses when it ends. It only reads the kernel's name of that directory:
-// opening it could block, as a process may have changed its root to storage that hangs, and all Pods wait for mu.
+// runs reports whether a process has a root directory, which it loses when it ends. It only reads the kernel's name of
+// that directory: opening it could block, as a process may have changed its root to storage that hangs, and all Pods
+// wait for mu.
 func runs(process *os.File) bool {
 	_, err := unix.Readlinkat(int(process.Fd()), "root", make([]byte, 1))
 	return err == nil
@@ -186,9 +189,9 @@ func (p *Pods) Created(pod string) (time.Time, error) {
 	return podprocess.CreationTime(filepath.Join(p.dir, pod))
 }
 
-// Name returns the namespace and the name of a Pod. The kubelet's pod resources API has no UIDs, and the kubelet has the three
-// together only in the name of the directory with the Pod's logs.
-// Source: kubernetes pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory).
+// Name returns the namespace and the name of a Pod. The kubelet's pod resources API has no UIDs, and the kubelet has
+// the three together only in the name of the directory with the Pod's logs. Source: kubernetes
+// pkg/kubelet/kuberuntime/helpers.go (BuildPodLogsDirectory).
 func Name(logs, pod string) (namespace, name string, err error) {
 	entries, err := os.ReadDir(logs)
 	if err != nil {

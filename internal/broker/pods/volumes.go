@@ -57,7 +57,8 @@ func (p *Pods) ClaimDir(pod string) (*os.File, error) {
 	return claim, nil
 }
 
-// ClaimImage opens the disk image of the claim, as a reference. It is a regular file of the claim's file system, and no link.
+// ClaimImage opens the disk image of the claim, as a reference. It is a regular file of the claim's file system, and no
+// link.
 func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 	claim, err := p.ClaimDir(pod)
 	if err != nil {
@@ -79,7 +80,8 @@ func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 	return image, nil
 }
 
-// expectMount returns an error unless a directory is where something is mounted: the kubelet makes it before, and keeps it after that.
+// expectMount returns an error unless a directory is where something is mounted: the kubelet makes it before, and keeps
+// it after that.
 func expectMount(dir *os.File) error {
 	var stat unix.Statx_t
 	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &stat); err != nil {
@@ -91,7 +93,8 @@ func expectMount(dir *os.File) error {
 	return nil
 }
 
-// WatchDevices has a channel receive after the kubelet has removed the link to a device that ClaimDevice has found, until Close.
+// WatchDevices has a channel receive after the kubelet has removed the link to a device that ClaimDevice has found,
+// until Close.
 func (p *Pods) WatchDevices(removed chan<- struct{}) (err error) {
 	if p.links, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
 		return os.NewSyscallError("inotify_init1", err)
@@ -111,10 +114,10 @@ func (p *Pods) WatchDevices(removed chan<- struct{}) (err error) {
 	return nil
 }
 
-// ClaimDevice opens the file of the device of the one claim with volumeMode Block that an attachment Pod has, as a reference, and returns
-// the device's number. The kubelet has a link to the device for each. devices is the directory with the devices that CSI drivers have
-// published, and nodeDev the node's /dev.
-// Source: kubernetes pkg/volume/util/operationexecutor (GenerateMapVolumeFunc), pkg/volume/csi/csi_block.go (getPublishDir).
+// ClaimDevice opens the file of the device of the one claim with volumeMode Block that an attachment Pod has, as a
+// reference, and returns the device's number. The kubelet has a link to the device for each. devices is the directory
+// with the devices that CSI drivers have published, and nodeDev the node's /dev. Source: kubernetes
+// pkg/volume/util/operationexecutor (GenerateMapVolumeFunc), pkg/volume/csi/csi_block.go (getPublishDir).
 func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (*os.File, uint64, error) {
 	kind, name, err := p.onlyVolume(pod, "volumeDevices")
 	if err != nil {
@@ -170,7 +173,8 @@ func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (*os.File, uint64, erro
 // publishedDevices is where the kubelet lets CSI drivers publish devices, below its root directory.
 const publishedDevices = "plugins/kubernetes.io/csi/volumeDevices"
 
-// PublishedDevices returns the directory with the devices that CSI drivers have published, given the kubelet's root directory.
+// PublishedDevices returns the directory with the devices that CSI drivers have published, given the kubelet's root
+// directory.
 func PublishedDevices(kubeletRoot string) string { return filepath.Join(kubeletRoot, publishedDevices) }
 
 // onlyVolume returns the kind and the name of the one claim in a directory with volumes of a Pod.

@@ -33,8 +33,8 @@ type Program struct {
 	Name brokerapi.Program
 	// Flags defines flags of its own. It may be nil.
 	Flags func(*flag.FlagSet)
-	// Start returns its verbs, and what it does beside them until the context is done; if that fails, the process ends and is restarted. It
-	// may be nil.
+	// Start returns its verbs, and what it does beside them until the context is done; if that fails, the process ends
+	// and is restarted. It may be nil.
 	Start func(Settings) (verbs Verbs, beside func(context.Context) error, err error)
 }
 

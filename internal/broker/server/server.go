@@ -45,7 +45,8 @@ type Options struct {
 	Program brokerapi.Program
 	// Verbs are its verbs. Those of all programs are added.
 	Verbs Verbs
-	// ClientUID is the user whose requests are accepted. The program's own user, which all programs run as, may request few verbs.
+	// ClientUID is the user whose requests are accepted. The program's own user, which all programs run as, may request
+	// few verbs.
 	ClientUID uint32
 	// Log is the log.
 	Log logr.Logger
@@ -58,7 +59,8 @@ type Server struct {
 	pings, waits *Limiter
 	// large has an element for each large request, from when it is received until it has ended.
 	large chan struct{}
-	// decoding is held while arguments are decoded: before they are rejected, they may take a hundred times the memory of their text.
+	// decoding is held while arguments are decoded: before they are rejected, they may take a hundred times the memory
+	// of their text.
 	decoding sync.Mutex
 	// lines limits the lines of the log.
 	lines *rate.Limiter
@@ -156,8 +158,8 @@ func (s *Server) log(message string, values ...any) {
 	s.Log.Info(message, values...)
 }
 
-// serve serves the one request of a connection. It reads without room for descriptors, so that the kernel closes those that a client
-// sends.
+// serve serves the one request of a connection. It reads without room for descriptors, so that the kernel closes those
+// that a client sends.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	isProgram, err := s.checkClient(conn)
 	if err != nil {
@@ -197,8 +199,8 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	s.idle.Reset(idleAfter)
 }
 
-// receive receives a request. There are few large ones at a time, whose arguments take memory also while they wait for their turn. The caller
-// releases each.
+// receive receives a request. There are few large ones at a time, whose arguments take memory also while they wait for
+// their turn. The caller releases each.
 func (s *Server) receive(conn *net.UnixConn) (request *brokerapi.Request, release func(), err error) {
 	release = func() {}
 	request, err = brokerapi.ReadRequest(conn, func(length uint32) error {
@@ -216,8 +218,8 @@ func (s *Server) receive(conn *net.UnixConn) (request *brokerapi.Request, releas
 	return request, release, err
 }
 
-// checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own. It reports whether it is
-// the latter: then it is one of the programs.
+// checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own. It
+// reports whether it is the latter: then it is one of the programs.
 func (s *Server) checkClient(conn *net.UnixConn) (isProgram bool, err error) {
 	peer, err := pods.PeerCredentials(conn)
 	if err != nil {
@@ -288,8 +290,8 @@ func (s *Server) run(ctx context.Context, pod string, t Task) (Output, error) {
 	return t.Do(ctx, pod)
 }
 
-// Do does a task that waits for nothing. It returns when the task has ended or its time is over. The task counts as a request in flight
-// until it has ended and its result is closed.
+// Do does a task that waits for nothing. It returns when the task has ended or its time is over. The task counts as a
+// request in flight until it has ended and its result is closed.
 func (t Task) Do(ctx context.Context, pod string) (Output, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerapi.VerbTimeout)
 	defer cancel()

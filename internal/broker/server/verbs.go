@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package server serves verbs of package brokerapi on a unix socket, to virt-handler and to no other user beside its own. The programs of
-// virt-broker's Pod share it:
+// Package server serves verbs of package brokerapi on a unix socket, to virt-handler and to no other user beside its
+// own. The programs of virt-broker's Pod share it:
 //
-//   - Of the program's own user, which is that of the other programs, it accepts probes and what one program requests from another.
+//   - Of the program's own user, which is that of the other programs, it accepts probes and what one program requests
+//     from another.
 //   - It refuses requests with verbs or arguments that the program does not know.
-//   - The size of a request, its time and the number of requests in flight are limited, the latter for each Pod and in all.
+//   - The size of a request, its time and the number of requests in flight are limited, the latter for each Pod and in
+//     all.
 //   - Each request is logged. A client determines neither the number of lines nor their length.
 package server
 
@@ -25,7 +27,8 @@ import (
 	"github.com/vireo-project/vireo/internal/brokerapi"
 )
 
-// Output is what a task returns: a result and a descriptor, both of which may be nil, and what ends the request in flight.
+// Output is what a task returns: a result and a descriptor, both of which may be nil, and what ends the request in
+// flight.
 type Output struct {
 	// Result is the result, and File the descriptor.
 	Result any
@@ -52,8 +55,8 @@ type Task struct {
 	Wait func(context.Context) error
 	// Run does the task.
 	Run func(context.Context) (Output, error)
-	// Watch is set instead of the fields above for a verb that watches. It returns what to send, and a channel that is closed when that
-	// has changed.
+	// Watch is set instead of the fields above for a verb that watches. It returns what to send, and a channel that is
+	// closed when that has changed.
 	Watch func() (Output, <-chan struct{})
 }
 
@@ -165,8 +168,8 @@ func call(ctx context.Context, socket string, request *brokerapi.Request) (*brok
 const (
 	// inAll is how many requests of a kind are in flight. A request that hangs takes a thread.
 	inAll = 768
-	// reserved are those of them that only a Pod without any other request gets, so that Pods with many requests leave room for the
-	// others. No kubelet supports more than 500 Pods.
+	// reserved are those of them that only a Pod without any other request gets, so that Pods with many requests leave
+	// room for the others. No kubelet supports more than 500 Pods.
 	reserved = 512
 	// maxConnections is how many connections are open. Each takes about 24 KiB.
 	maxConnections = 2048
@@ -176,8 +179,8 @@ const (
 
 // Limiter limits the requests of one kind that are in flight, for each Pod and in all.
 type Limiter struct {
-	// inAll and reserved are the limits for all Pods, perPod is that for one Pod, and waiting how many more requests of a Pod wait for
-	// their turn. Others are rejected.
+	// inAll and reserved are the limits for all Pods, perPod is that for one Pod, and waiting how many more requests of
+	// a Pod wait for their turn. Others are rejected.
 	inAll, reserved, perPod, waiting int
 	// busy is the message for a rejected request.
 	busy string
@@ -192,7 +195,8 @@ type Limiter struct {
 // load is how many requests of a Pod are in flight and wait.
 type load struct{ running, waiting int }
 
-// NewLimiter returns a Limiter. Of a Pod, perPod requests are in flight, and waiting more wait for their turn; busy is the message for others.
+// NewLimiter returns a Limiter. Of a Pod, perPod requests are in flight, and waiting more wait for their turn; busy is
+// the message for others.
 func NewLimiter(perPod, waiting int, busy string) *Limiter {
 	l := &Limiter{inAll: inAll, reserved: reserved, perPod: perPod, waiting: waiting, busy: busy, pods: map[string]*load{}}
 	l.freed = sync.NewCond(&l.mu)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package networkapi has the arguments and results of virt-network-broker's verbs. Those of the other programs are in package brokerapi.
+// Package networkapi has the arguments and results of virt-network-broker's verbs. Those of the other programs are in
+// package brokerapi.
 package networkapi
 
 import (
@@ -33,7 +34,8 @@ type OpenRouterArguments struct {
 	Bridge string `json:"bridge"`
 }
 
-// OpenRouterResult is the result of brokerapi.OpenRouter. If the Pod has no IPv6, it is empty and comes without a descriptor.
+// OpenRouterResult is the result of brokerapi.OpenRouter. If the Pod has no IPv6, it is empty and comes without a
+// descriptor.
 type OpenRouterResult struct {
 	// MAC is the hardware address of the guest's gateway.
 	MAC []byte `json:"mac,omitempty"`
@@ -124,7 +126,8 @@ type Chain string
 const (
 	// Guard is for packets that arrive, before anything else; it filters.
 	Guard Chain = "guard"
-	// Prerouting, Output and Postrouting are for the first packet of a connection: as it arrives, leaves a process, and leaves the Pod.
+	// Prerouting, Output and Postrouting are for the first packet of a connection: as it arrives, leaves a process, and
+	// leaves the Pod.
 	Prerouting  Chain = "prerouting"
 	Output      Chain = "output"
 	Postrouting Chain = "postrouting"

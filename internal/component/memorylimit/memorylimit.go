@@ -14,17 +14,18 @@ import (
 // Env is the environment variable with the container's memory limit in bytes. The manifests set it by the downward API.
 const Env = "MEMORY_LIMIT"
 
-// Percentages of the container's limit that Go's runtime may use. The rest is for memory that Go's runtime does not count.
+// Percentages of the container's limit that Go's runtime may use. The rest is for memory that Go's runtime does not
+// count.
 const (
 	// PureGo is for programs without C libraries: the rest is for the binary and files in memory.
 	PureGo = 90
-	// WithLibvirt is for virt-handler: libvirt's C library allocates launchers' responses outside Go's heap, and the agent creates
-	// files in memory.
+	// WithLibvirt is for virt-handler: libvirt's C library allocates launchers' responses outside Go's heap, and the
+	// agent creates files in memory.
 	WithLibvirt = 70
 )
 
-// Apply sets the runtime's limit to a percentage of the container's. It does nothing if Env is not set, or if GOMEMLIMIT is set
-// and takes precedence. It returns an error if Env is no positive number.
+// Apply sets the runtime's limit to a percentage of the container's. It does nothing if Env is not set, or if
+// GOMEMLIMIT is set and takes precedence. It returns an error if Env is no positive number.
 func Apply(percentage int64) error {
 	text := os.Getenv(Env)
 	if text == "" || os.Getenv("GOMEMLIMIT") != "" {

@@ -10,20 +10,22 @@ import (
 	"net/url"
 )
 
-// AgentPort is the port on which the exporter of a backup waits for the agent of the guest's node, and AgentProtocol the protocol that both
-// negotiate with TLS.
+// AgentPort is the port on which the exporter of a backup waits for the agent of the guest's node, and AgentProtocol
+// the protocol that both negotiate with TLS.
 const (
 	AgentPort     = 8444
 	AgentProtocol = "nbd"
 )
 
-// Backup is a backup that is pulled. The exporter reads the disks of the guest by NBD, over connections of the agent of the guest's node.
+// Backup is a backup that is pulled. The exporter reads the disks of the guest by NBD, over connections of the agent of
+// the guest's node.
 type Backup struct {
 	// Volumes are the names of the volumes, which are those of the NBD exports.
 	Volumes []string `json:"volumes"`
 	// Changes is the metadata context with what has changed, or empty if all data is in the backup.
 	Changes string `json:"changes,omitempty"`
-	// Client is the name in the certificate of the agent, and CA contains the certificates by which it is verified, as PEM.
+	// Client is the name in the certificate of the agent, and CA contains the certificates by which it is verified, as
+	// PEM.
 	Client string `json:"client"`
 	CA     string `json:"ca"`
 }
@@ -55,7 +57,8 @@ func DataPath(volume string) string { return backupPath + volume + "/data" }
 // backupParameters are the query parameters of these paths. KubeVirt's.
 var backupParameters = []string{"offset", "length", "page_size"}
 
-// BackupQuery returns the parameters in a query that are for the volumes of a backup. Others, such as the token, are left out.
+// BackupQuery returns the parameters in a query that are for the volumes of a backup. Others, such as the token, are
+// left out.
 func BackupQuery(query url.Values) url.Values {
 	out := url.Values{}
 	for _, name := range backupParameters {
@@ -68,17 +71,19 @@ func BackupQuery(query url.Values) url.Values {
 
 // Report is what the exporter of a backup has sent to clients: the termination message of its container.
 type Report struct {
-	// Volumes is how many volumes the backup has, and Unread how many of them were not sent completely. Names are some of these.
+	// Volumes is how many volumes the backup has, and Unread how many of them were not sent completely. Names are some
+	// of these.
 	Volumes int      `json:"volumes"`
 	Unread  int      `json:"unread"`
 	Names   []string `json:"names,omitempty"`
-	// Forgot means that one of these may have been sent completely: clients have read so many separate ranges that the exporter has forgotten
-	// some.
+	// Forgot means that one of these may have been sent completely: clients have read so many separate ranges that the
+	// exporter has forgotten some.
 	Forgot bool `json:"forgot,omitempty"`
 }
 
 const (
-	// maxReport is the maximum size of a termination message. Source: k8s.io/kubernetes pkg/kubelet/container, MaxContainerTerminationMessageLength.
+	// maxReport is the maximum size of a termination message. Source: k8s.io/kubernetes pkg/kubelet/container,
+	// MaxContainerTerminationMessageLength.
 	maxReport = 4096
 	// maxNamed is how many volumes a report names. Their names have at most 63 characters.
 	maxNamed = 10

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package content describes what an exporter serves: virt-controller writes it into an annotation of the exporter's Pod, and the kubelet
-// makes it available to virt-exportserver as a file. The package also defines the names and paths that these, virt-exportproxy and virtctl
-// share.
+// Package content describes what an exporter serves: virt-controller writes it into an annotation of the exporter's
+// Pod, and the kubelet makes it available to virt-exportserver as a file. The package also defines the names and paths
+// that these, virt-exportproxy and virtctl share.
 package content
 
 import (
@@ -29,7 +29,8 @@ const TokenNeeded = "the token of the export is needed, in the header or query p
 // TokenKey is the key of the token in its Secret. KubeVirt's.
 const TokenKey = "token"
 
-// Port is the port of the exporter's server and of virt-exportproxy, and ServicePort that of their Services. KubeVirt's.
+// Port is the port of the exporter's server and of virt-exportproxy, and ServicePort that of their Services.
+// KubeVirt's.
 const (
 	Port        = 8443
 	ServicePort = 443
@@ -40,7 +41,8 @@ const ReadinessPath = "/exportready"
 
 // Directories of the exporter's Pod.
 const (
-	// VolumeDirectory contains a directory for each exported claim with a file system, and DeviceDirectory a device for each other claim.
+	// VolumeDirectory contains a directory for each exported claim with a file system, and DeviceDirectory a device for
+	// each other claim.
 	VolumeDirectory = "/export-volumes"
 	DeviceDirectory = "/dev/export-volumes"
 	// CertificateDirectory contains tls.crt and tls.key.
@@ -77,11 +79,13 @@ type Content struct {
 type Volume struct {
 	// Name is its name in URLs, that of the claim that is exported.
 	Name string `json:"name"`
-	// Claim is the name of the VM's claim, if the exported one was created from its snapshot. It is empty otherwise: see ClaimName.
+	// Claim is the name of the VM's claim, if the exported one was created from its snapshot. It is empty otherwise:
+	// see ClaimName.
 	Claim string `json:"claim,omitempty"`
 	// Block reports whether the claim is a block device.
 	Block bool `json:"block,omitempty"`
-	// Disk reports whether it contains the disk of a VM, as the device or as the file disk.img. Of other claims, the files are served.
+	// Disk reports whether it contains the disk of a VM, as the device or as the file disk.img. Of other claims, the
+	// files are served.
 	Disk bool `json:"disk,omitempty"`
 }
 
@@ -93,8 +97,8 @@ type Manifests struct {
 	Templates map[string]string `json:"templates,omitempty"`
 	// DataVolumes are the other DataVolumes that the VM needs.
 	DataVolumes []DataVolume `json:"dataVolumes,omitempty"`
-	// Internal and External are the addresses for downloads from inside and outside of the cluster. External is nil if the latter are not
-	// possible.
+	// Internal and External are the addresses for downloads from inside and outside of the cluster. External is nil if
+	// the latter are not possible.
 	Internal *Side `json:"internal,omitempty"`
 	External *Side `json:"external,omitempty"`
 }
@@ -220,7 +224,8 @@ func (c *Content) Volume(name string) (Volume, bool) {
 	return Volume{}, false
 }
 
-// maxLabel is the maximum length of a Service's name. Source: k8s.io/apimachinery pkg/util/validation, DNS1035LabelMaxLength.
+// maxLabel is the maximum length of a Service's name. Source: k8s.io/apimachinery pkg/util/validation,
+// DNS1035LabelMaxLength.
 const maxLabel = 63
 
 // ServiceName returns the name of an export's Service and Pod. KubeVirt's, unless it is too long.
@@ -304,13 +309,14 @@ func (c *Content) SecretManifest(token string) map[string]any {
 	}
 }
 
-// AllManifests returns the manifests from which the VM can be created with downloads from this address, except for the Secret: the
-// ConfigMap with the certificates, the VM and its DataVolumes.
+// AllManifests returns the manifests from which the VM can be created with downloads from this address, except for the
+// Secret: the ConfigMap with the certificates, the VM and its DataVolumes.
 func (c *Content) AllManifests(side Side) []map[string]any {
 	out := make([]map[string]any, 0, len(c.Manifests.DataVolumes)+2)
 	if side.CA != "" {
 		out = append(out, map[string]any{
-			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": CAName(c.Export)}, "data": map[string]any{CAKey: side.CA},
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": CAName(c.Export)},
+			"data": map[string]any{CAKey: side.CA},
 		})
 	}
 	out = append(out, c.virtualMachine(side))
@@ -326,7 +332,8 @@ func (c *Content) AllManifests(side Side) []map[string]any {
 		spec := map[string]any{"storage": storage}
 		c.fill(spec, volume, side)
 		out = append(out, map[string]any{
-			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": map[string]any{"name": dv.Name}, "spec": spec,
+			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": map[string]any{"name": dv.Name},
+			"spec": spec,
 		})
 	}
 	return out
@@ -358,7 +365,8 @@ func (c *Content) fill(spec map[string]any, volume Volume, side Side) {
 		file = volume.ArchivePath()
 		spec["contentType"] = "archive"
 	}
-	http := map[string]any{"url": "https://" + side.Address + file, "secretExtraHeaders": []any{HeaderSecretName(c.Export)}}
+	http := map[string]any{"url": "https://" + side.Address + file,
+		"secretExtraHeaders": []any{HeaderSecretName(c.Export)}}
 	if side.CA != "" {
 		http["certConfigMap"] = CAName(c.Export)
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package nbd is a client of the NBD protocol: it reads from an export, and reads which of its blocks have data or have changed. The server
-// is a launcher's QEMU, which a guest may have taken over. So everything that it sends is limited and checked: a reply that is not complete
-// and consistent ends the session.
+// Package nbd is a client of the NBD protocol: it reads from an export, and reads which of its blocks have data or have
+// changed. The server is a launcher's QEMU, which a guest may have taken over. So everything that it sends is limited
+// and checked: a reply that is not complete and consistent ends the session.
 //
 // Source of the protocol: https://github.com/NetworkBlockDevice/nbd, doc/proto.md.
 package nbd
@@ -30,8 +30,8 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Client is one session. It has one request at a time, and is not safe for concurrent use. After any error except a *ServerError, it cannot
-// be used any more.
+// Client is one session. It has one request at a time, and is not safe for concurrent use. After any error except a
+// *ServerError, it cannot be used any more.
 type Client struct {
 	conn    net.Conn
 	in      *bufio.Reader
@@ -39,7 +39,8 @@ type Client struct {
 	// structured reports whether replies are structured ones.
 	structured bool
 	size       uint64
-	// blockSize is what offsets and lengths of requests must be multiples of, and maxRequest how much one request may read.
+	// blockSize is what offsets and lengths of requests must be multiples of, and maxRequest how much one request may
+	// read.
 	blockSize, maxRequest uint32
 	// contexts are the names of the contexts by the ID that the server has given them.
 	contexts map[uint32]string
@@ -67,7 +68,8 @@ var ErrNoExport = errors.New("the NBD server does not have it")
 
 // Open begins a session. The client speaks first. The caller closes the connection, also after an error.
 func Open(conn net.Conn, o Options) (*Client, error) {
-	c := &Client{conn: conn, in: bufio.NewReader(conn), timeout: o.Timeout, blockSize: 1, maxRequest: maxRead, contexts: map[uint32]string{}}
+	c := &Client{conn: conn, in: bufio.NewReader(conn), timeout: o.Timeout, blockSize: 1, maxRequest: maxRead,
+		contexts: map[uint32]string{}}
 	if len(o.Export) > maxName {
 		return nil, fmt.Errorf("the name of the NBD export has more than %d bytes", maxName)
 	}
@@ -240,7 +242,8 @@ func (c *Client) enter(export string) error {
 		}
 		switch info := reply.data[2:]; binary.BigEndian.Uint16(reply.data) {
 		case infoExport:
-			if len(info) != 10 || binary.BigEndian.Uint64(info) > maxDisk || binary.BigEndian.Uint16(info[8:])&transmissionHasFlags == 0 {
+			if len(info) != 10 || binary.BigEndian.Uint64(info) > maxDisk ||
+				binary.BigEndian.Uint16(info[8:])&transmissionHasFlags == 0 {
 				return errors.New("the information about the export is not valid")
 			}
 			c.size, hasSize = binary.BigEndian.Uint64(info), true
@@ -327,8 +330,8 @@ const (
 )
 
 const (
-	// maxRead is the greatest request to read, unless the server accepts less. maxStatus is the greatest request for the status of blocks,
-	// whose length has 32 bits: a multiple of all block sizes.
+	// maxRead is the greatest request to read, unless the server accepts less. maxStatus is the greatest request for
+	// the status of blocks, whose length has 32 bits: a multiple of all block sizes.
 	maxRead   = 1 << 20
 	maxStatus = 1 << 31
 	// maxLeastBlock is the greatest minimum block size that is accepted. The protocol's.

@@ -82,8 +82,8 @@ func (c *Client) Read(buffer []byte, offset uint64) error {
 	return err
 }
 
-// Status returns the extents of each context from an offset on, at least one. Together they may have fewer bytes than requested, but not
-// more, and those of the contexts may have different lengths.
+// Status returns the extents of each context from an offset on, at least one. Together they may have fewer bytes than
+// requested, but not more, and those of the contexts may have different lengths.
 func (c *Client) Status(offset, length uint64) (map[string][]Extent, error) {
 	if !c.structured || len(c.contexts) == 0 {
 		return nil, errors.New("the NBD server has no status of blocks")
@@ -98,9 +98,10 @@ func (c *Client) Status(offset, length uint64) (map[string][]Extent, error) {
 		return nil, err
 	}
 	status := map[string][]Extent{}
-	err := c.replies(func() error { return errors.New("the reply to a request for the status of blocks has none") }, func(kind uint16, size uint32) error {
-		return c.extents(kind, size, length, status)
-	})
+	err := c.replies(func() error { return errors.New("the reply to a request for the status of blocks has none") },
+		func(kind uint16, size uint32) error {
+			return c.extents(kind, size, length, status)
+		})
 	if err == nil && len(status) != len(c.contexts) {
 		err = errors.New("the reply lacks the status of a context")
 	}
@@ -137,8 +138,8 @@ func (c *Client) extents(kind uint16, size uint32, limit uint64, status map[stri
 	return nil
 }
 
-// replies reads the reply to the last request: a simple one, or the chunks of a structured one. The functions read the data of a reply
-// without an error.
+// replies reads the reply to the last request: a simple one, or the chunks of a structured one. The functions read the
+// data of a reply without an error.
 func (c *Client) replies(simple func() error, chunk func(kind uint16, size uint32) error) error {
 	var failed *ServerError
 	for range maxChunks {
@@ -160,7 +161,9 @@ func (c *Client) replies(simple func() error, chunk func(kind uint16, size uint3
 }
 
 // reply reads a simple reply or a chunk, and returns whether it is the last one, and the server's error if it has one.
-func (c *Client) reply(simple func() error, chunk func(kind uint16, size uint32) error) (done bool, refusal *ServerError, err error) {
+func (c *Client) reply(
+	simple func() error, chunk func(kind uint16, size uint32) error,
+) (done bool, refusal *ServerError, err error) {
 	raw := make([]byte, 20)
 	if _, err := io.ReadFull(c.in, raw[:16]); err != nil {
 		return false, nil, err
@@ -185,7 +188,8 @@ func (c *Client) reply(simple func() error, chunk func(kind uint16, size uint32)
 	if _, err := io.ReadFull(c.in, raw[16:]); err != nil {
 		return false, nil, err
 	}
-	flags, kind, size := binary.BigEndian.Uint16(raw[4:]), binary.BigEndian.Uint16(raw[6:]), binary.BigEndian.Uint32(raw[16:])
+	flags, kind, size := binary.BigEndian.Uint16(raw[4:]), binary.BigEndian.Uint16(raw[6:]),
+		binary.BigEndian.Uint32(raw[16:])
 	done = flags&chunkDone != 0
 	switch {
 	case kind == chunkNone && (size != 0 || !done):
@@ -273,7 +277,8 @@ func (t *target) take(offset, length uint64) ([]byte, error) {
 		return nil, errors.New("a chunk has bytes that were not requested")
 	}
 	start := offset - t.offset
-	at, _ := slices.BinarySearchFunc(t.filled, start, func(p part, start uint64) int { return cmp.Compare(p.start, start) })
+	at, _ := slices.BinarySearchFunc(t.filled, start,
+		func(p part, start uint64) int { return cmp.Compare(p.start, start) })
 	if at < len(t.filled) && t.filled[at].start < start+length || at > 0 && t.filled[at-1].end > start {
 		return nil, errors.New("two chunks have the same bytes")
 	}

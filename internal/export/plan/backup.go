@@ -21,7 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
-// StopDeadline is the deadline in seconds of a Pod that is to end. The kubelet ends it, and the Pod stays, with what it reports.
+// StopDeadline is the deadline in seconds of a Pod that is to end. The kubelet ends it, and the Pod stays, with what it
+// reports.
 const StopDeadline = 1
 
 // backupSource returns the disks of a backup that is pulled.
@@ -58,7 +59,8 @@ func (o *Observed) backupSource() source {
 
 // isServed reports whether the guest's QEMU serves the disks of the backup.
 func (o *Observed) isServed() bool {
-	if o.Guest == nil || o.Guest.Status.NodeName == "" || o.Backup.Status == nil || len(o.Backup.Status.IncludedVolumes) == 0 {
+	if o.Guest == nil || o.Guest.Status.NodeName == "" || o.Backup.Status == nil ||
+		len(o.Backup.Status.IncludedVolumes) == 0 {
 		return false
 	}
 	record := backup.RecordOf(&o.Guest.Status)
@@ -86,7 +88,8 @@ func (o *Observed) isPulled() bool {
 	return o.Backup != nil && metav1.IsControlledBy(o.Export, o.Backup) && !backupplan.Ended(o.Backup)
 }
 
-// endPull ends the Pod of a backup that is not pulled any more, so that it reports what was read. A Pod that has not started is deleted.
+// endPull ends the Pod of a backup that is not pulled any more, so that it reports what was read. A Pod that has not
+// started is deleted.
 func (o *Observed) endPull(step *Step, s *source) {
 	switch {
 	case o.Pod == nil || !o.ownsPod():
@@ -100,9 +103,11 @@ func (o *Observed) endPull(step *Step, s *source) {
 	}
 }
 
-// takeReport sets the condition BackupRead to what an exporter that has ended reports, and returns false if there is no report.
+// takeReport sets the condition BackupRead to what an exporter that has ended reports, and returns false if there is no
+// report.
 func (o *Observed) takeReport(s *source) bool {
-	at := slices.IndexFunc(o.Pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == Container })
+	at := slices.IndexFunc(o.Pod.Status.ContainerStatuses,
+		func(c corev1.ContainerStatus) bool { return c.Name == Container })
 	if at < 0 || o.Pod.Status.ContainerStatuses[at].State.Terminated == nil {
 		return false
 	}
@@ -111,7 +116,8 @@ func (o *Observed) takeReport(s *source) bool {
 	case err != nil:
 		return false
 	case report.Unread > 0:
-		problem := fmt.Sprintf("%d of %d volumes were not read completely: %s", report.Unread, report.Volumes, strings.Join(report.Names, ", "))
+		problem := fmt.Sprintf("%d of %d volumes were not read completely: %s", report.Unread, report.Volumes,
+			strings.Join(report.Names, ", "))
 		if report.Forgot {
 			problem += forgotRanges
 		}
@@ -132,8 +138,8 @@ func (o *Observed) setRead(s *source, problem string) {
 	}
 }
 
-// keepRead decides about the condition BackupRead: once all was read, that stays so, since the backup stays the same. That something was
-// not read is only true until another exporter starts.
+// keepRead decides about the condition BackupRead: once all was read, that stays so, since the backup stays the same.
+// That something was not read is only true until another exporter starts.
 func (s *source) keepRead(status *exportv1.VirtualMachineExportStatus) {
 	known := conditions.Find(status.Conditions, exportv1.ConditionBackupRead)
 	switch {
@@ -159,9 +165,11 @@ func (s *source) backups(base string) (out []exportv1.VirtualMachineExportBackup
 		return nil
 	}
 	for _, name := range s.backup.Volumes {
-		out = append(out, exportv1.VirtualMachineExportBackup{Name: name, Endpoints: []exportv1.VirtualMachineExportBackupEndpoint{
-			{Endpoint: exportv1.Data, Url: base + content.DataPath(name)}, {Endpoint: exportv1.Map, Url: base + content.MapPath(name)},
-		}})
+		out = append(out, exportv1.VirtualMachineExportBackup{Name: name,
+			Endpoints: []exportv1.VirtualMachineExportBackupEndpoint{
+				{Endpoint: exportv1.Data, Url: base + content.DataPath(name)},
+				{Endpoint: exportv1.Map, Url: base + content.MapPath(name)},
+			}})
 	}
 	return out
 }

@@ -53,7 +53,8 @@ func (o *Observed) hasImage(s *source) bool { return o.Config.OCI && o.hasManife
 
 // manifests returns the manifests of the exported VM. For a snapshot, this is the VM in the snapshot.
 func (o *Observed) manifests(s *source) (*content.Manifests, error) {
-	exported := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: s.vm.Name, Labels: s.vm.Labels, Annotations: map[string]string{}}, Spec: *s.vm.Spec.DeepCopy()}
+	exported := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: s.vm.Name, Labels: s.vm.Labels,
+		Annotations: map[string]string{}}, Spec: *s.vm.Spec.DeepCopy()}
 	for key, value := range s.vm.Annotations {
 		// A VM that is created from the manifest under its name is the same VM.
 		if key == firmware.RecordAnnotation || key != corev1.LastAppliedConfigAnnotation && !reserved(key) {
@@ -71,7 +72,8 @@ func (o *Observed) manifests(s *source) (*content.Manifests, error) {
 	if metadata, ok := raw["metadata"].(map[string]any); ok {
 		delete(metadata, "creationTimestamp")
 	}
-	out := &content.Manifests{VirtualMachine: raw, Templates: map[string]string{}, Internal: o.internal(), External: o.external()}
+	out := &content.Manifests{VirtualMachine: raw, Templates: map[string]string{}, Internal: o.internal(),
+		External: o.external()}
 	templates := map[string]bool{}
 	for i := range s.vm.Spec.DataVolumeTemplates {
 		name := s.vm.Spec.DataVolumeTemplates[i].Name
@@ -99,13 +101,15 @@ func (o *Observed) manifests(s *source) (*content.Manifests, error) {
 	return out, nil
 }
 
-// reserved reports whether a label or an annotation belongs to KubeVirt's components. Users must not set them through an export.
+// reserved reports whether a label or an annotation belongs to KubeVirt's components. Users must not set them through
+// an export.
 func reserved(key string) bool {
 	domain, _, found := strings.Cut(key, "/")
 	if !found {
 		domain = key // kubevirt.io itself is a label
 	}
-	return domain == "kubevirt.io" || strings.HasSuffix(domain, ".kubevirt.io") || strings.HasPrefix(domain, "kubevirt.io.")
+	return domain == "kubevirt.io" || strings.HasSuffix(domain, ".kubevirt.io") ||
+		strings.HasPrefix(domain, "kubevirt.io.")
 }
 
 func (o *Observed) internal() *content.Side {
@@ -116,7 +120,8 @@ func (o *Observed) external() *content.Side {
 	if o.Config.External == nil {
 		return nil
 	}
-	return &content.Side{Address: o.Config.External.Host + content.ProxyPath(o.Export.Namespace, o.Export.Name), CA: o.Config.External.CA}
+	return &content.Side{Address: o.Config.External.Host + content.ProxyPath(o.Export.Namespace, o.Export.Name),
+		CA: o.Config.External.CA}
 }
 
 // links returns the addresses at which the export can be downloaded.
@@ -145,11 +150,14 @@ func (o *Observed) link(s *source, side content.Side, name string) *exportv1.Vir
 	}
 	out.Backups = s.backups(base)
 	if o.hasManifests(s) {
-		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AllManifests, Url: base + name + content.AllPath})
+		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AllManifests,
+			Url: base + name + content.AllPath})
 	}
-	out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader, Url: base + name + content.SecretPath})
+	out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader,
+		Url: base + name + content.SecretPath})
 	if o.hasImage(s) {
-		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: base + content.OCIPath})
+		out.Manifests = append(out.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI,
+			Url: base + content.OCIPath})
 	}
 	return out
 }

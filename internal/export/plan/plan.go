@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package plan decides the next step of a VirtualMachineExport: which claims are exported in which formats, its Pod, Service and Secrets,
-// and its status. It is pure: the reconciler reads a Observed, applies the Step and writes the status.
+// Package plan decides the next step of a VirtualMachineExport: which claims are exported in which formats, its Pod,
+// Service and Secrets, and its status. It is pure: the reconciler reads a Observed, applies the Step and writes the
+// status.
 package plan
 
 import (
@@ -46,8 +47,8 @@ type Observed struct {
 	VM *v1.VirtualMachine
 	// Running reports whether the VM has a VMI that has not finished.
 	Running bool
-	// Snapshot and Content are set if the source is a snapshot, and Stored is the VM in the content, with its instance type and preference
-	// applied.
+	// Snapshot and Content are set if the source is a snapshot, and Stored is the VM in the content, with its instance
+	// type and preference applied.
 	Snapshot *v1beta1.VirtualMachineSnapshot
 	Content  *v1beta1.VirtualMachineSnapshotContent
 	Stored   *v1.VirtualMachine
@@ -61,9 +62,11 @@ type Observed struct {
 	// Claims are the claims of the namespace, by name, and State is the VM's state claim, or nil.
 	Claims map[string]*corev1.PersistentVolumeClaim
 	State  *corev1.PersistentVolumeClaim
-	// Unfilled are the claims that the importer has not filled, by name, with what users have to do, or "" if they only have to wait.
+	// Unfilled are the claims that the importer has not filled, by name, with what users have to do, or "" if they only
+	// have to wait.
 	Unfilled map[string]string
-	// Used are claims that other Pods use, by name. The list may be incomplete, because one such claim suffices to prevent the export.
+	// Used are claims that other Pods use, by name. The list may be incomplete, because one such claim suffices to
+	// prevent the export.
 	Used map[string]bool
 	// Service and Pod are those of the export, or nil.
 	Service *corev1.Service
@@ -84,12 +87,12 @@ type Config struct {
 	Verbosity uint
 	// OCI reports whether VMs are also exported as OCI images: the feature gate OCIExport.
 	OCI bool
-	// CA contains the certificates by which exporters are verified, as PEM, and CAEnd is when the one that signs expires. CA is empty if
-	// there is none yet.
+	// CA contains the certificates by which exporters are verified, as PEM, and CAEnd is when the one that signs
+	// expires. CA is empty if there is none yet.
 	CA    string
 	CAEnd time.Time
-	// AgentCA contains the certificates by which exporters verify the agents of guests whose disks they read, as PEM. It is empty if there
-	// is none yet.
+	// AgentCA contains the certificates by which exporters verify the agents of guests whose disks they read, as PEM.
+	// It is empty if there is none yet.
 	AgentCA string
 	// External is where virt-exportproxy can be reached from outside, or nil.
 	External *External
@@ -107,7 +110,8 @@ type External struct {
 func SourceKind(vmExport *exportv1.VirtualMachineExport) string {
 	group, kind := ptr.Deref(vmExport.Spec.Source.APIGroup, ""), vmExport.Spec.Source.Kind
 	for _, known := range []struct{ group, kind string }{
-		{"", KindClaim}, {v1.GroupVersion.Group, KindVM}, {snapshot.GroupName, KindSnapshot}, {backupapi.GroupName, KindBackup},
+		{"", KindClaim}, {v1.GroupVersion.Group, KindVM}, {snapshot.GroupName, KindSnapshot},
+		{backupapi.GroupName, KindBackup},
 	} {
 		if known.group == group && known.kind == kind {
 			return kind
@@ -155,7 +159,8 @@ func (o *Observed) status(s *source, ready exportv1.Condition) *exportv1.Virtual
 	status.TTLExpirationTime = ptr.To(metav1.NewTime(Expiry(o.Export)).Rfc3339Copy())
 	status.ServiceName = content.ServiceName(o.Export.Name)
 	status.VirtualMachineName = s.vmName
-	status.Links = &exportv1.VirtualMachineExportLinks{} // As in KubeVirt, it is set but empty while the export is not ready.
+	// As in KubeVirt, it is set but empty while the export is not ready.
+	status.Links = &exportv1.VirtualMachineExportLinks{}
 	switch {
 	case ready.Status == corev1.ConditionTrue:
 		status.Phase, status.Links = exportv1.Ready, o.links(s)
@@ -175,8 +180,8 @@ func (o *Observed) status(s *source, ready exportv1.Condition) *exportv1.Virtual
 	return status
 }
 
-// setImage sets the condition OCIReady of an export that can be an OCI image. As in KubeVirt, the exporter is ready when the digests are
-// known.
+// setImage sets the condition OCIReady of an export that can be an OCI image. As in KubeVirt, the exporter is ready
+// when the digests are known.
 func (o *Observed) setImage(status *exportv1.VirtualMachineExportStatus, s *source) {
 	kind := SourceKind(o.Export)
 	if !o.Config.OCI || kind != KindVM && kind != KindSnapshot {
@@ -194,8 +199,8 @@ func (o *Observed) setImage(status *exportv1.VirtualMachineExportStatus, s *sour
 	o.set(status, *pending)
 }
 
-// set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so shows since when the export has been
-// waiting for the same reason.
+// set sets a condition. As in KubeVirt, its lastTransitionTime also changes with its reason, and so shows since when
+// the export has been waiting for the same reason.
 func (o *Observed) set(status *exportv1.VirtualMachineExportStatus, c exportv1.Condition) {
 	c.LastTransitionTime = metav1.NewTime(o.Now).Rfc3339Copy()
 	if known := conditions.Find(status.Conditions, c.Type); known != nil && known.Reason != c.Reason {
@@ -208,5 +213,6 @@ func (o *Observed) set(status *exportv1.VirtualMachineExportStatus, c exportv1.C
 // Failed returns the status of an export whose step failed.
 func Failed(o *Observed, err error) *exportv1.VirtualMachineExportStatus {
 	s := o.source()
-	return o.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason, short(err.Error())))
+	return o.status(&s, *condition(exportv1.ConditionReady, corev1.ConditionFalse, export.PodPendingReason,
+		short(err.Error())))
 }

@@ -28,11 +28,13 @@ import (
 const (
 	// ServiceLabel selects the Pod of an export. KubeVirt's.
 	ServiceLabel = "kubevirt.io.virt-export-service"
-	// ContentAnnotation of the Pod contains what it serves. The kubelet makes it available to the exporter as a file, and updates the file.
+	// ContentAnnotation of the Pod contains what it serves. The kubelet makes it available to the exporter as a file,
+	// and updates the file.
 	ContentAnnotation = "export.vireo.io/content"
 	// CertificateEndAnnotation of the Pod contains the time at which its certificate expires.
 	CertificateEndAnnotation = "export.vireo.io/certificate-end"
-	// ImageAnnotation of the Pod is "true" if its exporter computes the digests of an OCI image when it starts. It never changes.
+	// ImageAnnotation of the Pod is "true" if its exporter computes the digests of an OCI image when it starts. It
+	// never changes.
 	ImageAnnotation = "export.vireo.io/oci"
 	// exporterUser is QEMU's user and group, who owns the disks of VMs. KubeVirt's.
 	exporterUser = 107
@@ -42,7 +44,8 @@ const (
 	certificateMargin = 5 * time.Minute
 	// renewal is how long before the expiry of its certificate a Pod is replaced.
 	renewal = 10 * time.Minute
-	// maxDeadline is the maximum deadline of a Pod in seconds. Source: k8s.io/kubernetes pkg/apis/core/validation, ValidatePodSpec.
+	// maxDeadline is the maximum deadline of a Pod in seconds. Source: k8s.io/kubernetes pkg/apis/core/validation,
+	// ValidatePodSpec.
 	maxDeadline = math.MaxInt32
 )
 
@@ -69,12 +72,13 @@ func (o *Observed) service() *corev1.Service {
 	}
 }
 
-// meta returns the metadata that the Service and the Pod share. Both get the labels and annotations of the export, as in KubeVirt, except
-// for those of KubeVirt's components, because Pods with these are trusted.
+// meta returns the metadata that the Service and the Pod share. Both get the labels and annotations of the export, as
+// in KubeVirt, except for those of KubeVirt's components, because Pods with these are trusted.
 func (o *Observed) meta() metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
-		Namespace: o.Export.Namespace, Name: content.ServiceName(o.Export.Name), OwnerReferences: []metav1.OwnerReference{ownerRef(o.Export)},
-		Labels: map[string]string{}, Annotations: map[string]string{},
+		Namespace: o.Export.Namespace, Name: content.ServiceName(o.Export.Name),
+		OwnerReferences: []metav1.OwnerReference{ownerRef(o.Export)},
+		Labels:          map[string]string{}, Annotations: map[string]string{},
 	}
 	for key, value := range o.Export.Labels {
 		if !reserved(key) {
@@ -98,7 +102,8 @@ func (o *Observed) labelValue() string {
 	return content.ServiceName(o.Export.Name)
 }
 
-// CertificateEnd returns when the certificate of a Pod that is created now expires: later than the export, but not later than the CA.
+// CertificateEnd returns when the certificate of a Pod that is created now expires: later than the export, but not
+// later than the CA.
 func (o *Observed) CertificateEnd() time.Time {
 	end := Expiry(o.Export).Add(certificateMargin)
 	if o.Config.CAEnd.Before(end) {
@@ -107,8 +112,8 @@ func (o *Observed) CertificateEnd() time.Time {
 	return end.UTC().Truncate(time.Second)
 }
 
-// CertificateSecret returns the name of the Secret of a certificate. virt-controller reads no Secrets of tenants, and identifies them by
-// name.
+// CertificateSecret returns the name of the Secret of a certificate. virt-controller reads no Secrets of tenants, and
+// identifies them by name.
 func CertificateSecret(vmExport *exportv1.VirtualMachineExport, end time.Time) string {
 	sum := sha256.Sum256([]byte(string(vmExport.UID) + "/" + end.Format(time.RFC3339)))
 	return "secret-" + hex.EncodeToString(sum[:])[:20]
@@ -121,12 +126,14 @@ func (o *Observed) pod(s *source, served []byte) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: o.meta(),
 		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](grace),
 			// If virt-controller does not run, the kubelet stops the Pod when the export has expired.
 			ActiveDeadlineSeconds: ptr.To(min(max(1, int64(Expiry(o.Export).Sub(o.Now)/time.Second)), maxDeadline)),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser), RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](exporterUser),
+				RunAsGroup: ptr.To[int64](exporterUser), FSGroup: ptr.To[int64](exporterUser),
 				FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
 				SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
@@ -137,13 +144,16 @@ func (o *Observed) pod(s *source, served []byte) *corev1.Pod {
 					SecretName: token, Items: []corev1.KeyToPath{{Key: content.TokenKey, Path: content.TokenKey}},
 				}}},
 				{Name: contentVolume, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
-					Path: content.ContentFile, FieldRef: &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']", ContentAnnotation)},
+					Path: content.ContentFile,
+					FieldRef: &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']",
+						ContentAnnotation)},
 				}}}}},
 			},
 		},
 	}
 	pod.Labels[ServiceLabel] = o.labelValue()
-	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served), end.Format(time.RFC3339)
+	pod.Annotations[ContentAnnotation], pod.Annotations[CertificateEndAnnotation] = string(served),
+		end.Format(time.RFC3339)
 	pod.Annotations[ImageAnnotation] = strconv.FormatBool(o.hasImage(s))
 	if s.backup != nil {
 		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{
@@ -157,14 +167,15 @@ func (o *Observed) pod(s *source, served []byte) *corev1.Pod {
 	return pod
 }
 
-// nearGuest prefers the guest's node, from which the exporter gets all that it serves. The term is KubeVirt's, with the label that no other
-// guest has.
+// nearGuest prefers the guest's node, from which the exporter gets all that it serves. The term is KubeVirt's, with the
+// label that no other guest has.
 func nearGuest(guest *v1.VirtualMachineInstance) *corev1.Affinity {
 	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
 		Weight: 100,
 		PodAffinityTerm: corev1.PodAffinityTerm{
 			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
-				v1.AppLabel: launcherpod.AppLabelValue, v1.DeprecatedVirtualMachineNameLabel: podspec.Hostname(guest), v1.CreatedByLabel: string(guest.UID),
+				v1.AppLabel: launcherpod.AppLabelValue, v1.DeprecatedVirtualMachineNameLabel: podspec.Hostname(guest),
+				v1.CreatedByLabel: string(guest.UID),
 			}},
 			TopologyKey: corev1.LabelHostname,
 		},
@@ -181,7 +192,8 @@ func (o *Observed) exporter() corev1.Container {
 		}}},
 		Resources: o.resources(),
 		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
@@ -198,12 +210,14 @@ func (o *Observed) exporter() corev1.Container {
 	}
 }
 
-// resources returns the exporter's requests and limits: KubeVirt's values, unless the configuration has others. The page cache of the files
-// also counts as memory, but the kernel reclaims it.
+// resources returns the exporter's requests and limits: KubeVirt's values, unless the configuration has others. The
+// page cache of the files also counts as memory, but the kernel reclaims it.
 func (o *Observed) resources() corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("200Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"),
+			corev1.ResourceMemory: resource.MustParse("200Mi")},
+		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"),
+			corev1.ResourceMemory: resource.MustParse("1Gi")},
 	}
 	override(out.Requests, o.Config.Resources.Requests)
 	override(out.Limits, o.Config.Resources.Limits)
@@ -226,8 +240,8 @@ func override(values, others corev1.ResourceList) {
 }
 
 func mount(spec *corev1.PodSpec, name string, v *volume) {
-	// A device has no mount that could be read-only. For a file system, ReadOnly is set on the mount only: fsGroup does not apply to a
-	// volume that is itself read-only.
+	// A device has no mount that could be read-only. For a file system, ReadOnly is set on the mount only: fsGroup does
+	// not apply to a volume that is itself read-only.
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.claim.Name, ReadOnly: v.Block},
 	}})

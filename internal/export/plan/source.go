@@ -49,7 +49,8 @@ type source struct {
 	watched bool
 	// missing are the claims to create from a snapshot.
 	missing []*corev1.PersistentVolumeClaim
-	// pulled reports whether it is a backup of this export, and ends that it is not to be read any more. backup is what can be read, or nil.
+	// pulled reports whether it is a backup of this export, and ends that it is not to be read any more. backup is what
+	// can be read, or nil.
 	pulled, ends bool
 	backup       *content.Backup
 }
@@ -82,8 +83,8 @@ func (o *Observed) source() source {
 	}
 }
 
-// Contested returns the names of the claims that other Pods must not use during the export. There are none if the source cannot be exported
-// for another reason, or if the claims are created for the export.
+// Contested returns the names of the claims that other Pods must not use during the export. There are none if the
+// source cannot be exported for another reason, or if the claims are created for the export.
 func (o *Observed) Contested() []string {
 	s := o.source()
 	if s.obstacle != nil || SourceKind(o.Export) == KindSnapshot {
@@ -109,7 +110,8 @@ func (o *Observed) claimSource() source {
 	problem, unfilled := o.Unfilled[name]
 	switch {
 	case unfilled:
-		s.wait(export.PVCPendingReason, "PersistentVolumeClaim %s/%s is not populated%s", claim.Namespace, name, because(problem))
+		s.wait(export.PVCPendingReason, "PersistentVolumeClaim %s/%s is not populated%s", claim.Namespace,
+			name, because(problem))
 	case o.Used[name]:
 		s.wait(export.InUseReason, "PersistentVolumeClaim %s/%s is in use", claim.Namespace, name)
 	}
@@ -166,7 +168,8 @@ func (o *Observed) vmSource() source {
 		s.empty, s.watched = true, true
 		return s
 	case unfilled:
-		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated%s", namespace, name, because(problem))
+		s.wait(export.VolumesNotPopulatedReason, "Not all volumes in the Virtual Machine %s/%s are populated%s",
+			namespace, name, because(problem))
 	case o.Running:
 		s.wait(export.InUseReason, "Virtual Machine %s/%s is running", namespace, name)
 	case used != "":
@@ -199,13 +202,14 @@ func find(volumes []volume, claim string) *volume {
 	return nil
 }
 
-// hasDisk reports whether a volume is a disk of the VM, and no file system, memory dump or state. A volume without a disk gets one when the
-// VM starts.
+// hasDisk reports whether a volume is a disk of the VM, and no file system, memory dump or state. A volume without a
+// disk gets one when the VM starts.
 func hasDisk(vm *v1.VirtualMachine, name string) bool {
 	return vm.Spec.Template != nil && instancetype.DiskOf(&vm.Spec.Template.Spec, name) != nil
 }
 
-// isDisk reports whether a claim contains the disk of a VM regardless of a VM: it is a block device, or has the importer's annotation.
+// isDisk reports whether a claim contains the disk of a VM regardless of a VM: it is a block device, or has the
+// importer's annotation.
 func isDisk(claim *corev1.PersistentVolumeClaim) bool {
 	if vmistatus.IsBlockClaim(claim) {
 		return true
@@ -272,12 +276,14 @@ func (o *Observed) snapshotSource() source {
 	return s
 }
 
-// restoreVolumes adds the claims that are created from a snapshot, and reports whether all are bound, or why one cannot be created.
+// restoreVolumes adds the claims that are created from a snapshot, and reports whether all are bound, or why one cannot
+// be created.
 func (o *Observed) restoreVolumes(s *source) (bound bool, problem string) {
 	bound = true
 	for i := range o.Content.Spec.VolumeBackups {
 		backup := &o.Content.Spec.VolumeBackups[i]
-		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which could hide an error.
+		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which
+		// could hide an error.
 		if len(validation.IsDNS1123Subdomain(backup.PersistentVolumeClaim.Name)) > 0 {
 			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is not a valid name of a claim",
 				o.Content.Name, short(backup.PersistentVolumeClaim.Name))
@@ -286,7 +292,8 @@ func (o *Observed) restoreVolumes(s *source) (bound bool, problem string) {
 		claim := o.Claims[name]
 		switch {
 		case contains(s.volumes, backup.PersistentVolumeClaim.Name):
-			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s", o.Content.Name, backup.PersistentVolumeClaim.Name)
+			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has two volumes of PersistentVolumeClaim %s",
+				o.Content.Name, backup.PersistentVolumeClaim.Name)
 		case claim == nil:
 			if claim, problem = o.restored(backup, name); problem != "" {
 				return false, problem
@@ -305,12 +312,15 @@ func (o *Observed) restoreVolumes(s *source) (bound bool, problem string) {
 	return bound, ""
 }
 
-// restored returns a claim that is created from the snapshot of a volume. Users may write contents, and virt-controller has more
-// permissions than they have, so the claim can only be created from a VolumeSnapshot of its namespace.
-func (o *Observed) restored(backup *v1beta1.VolumeBackup, name string) (claim *corev1.PersistentVolumeClaim, problem string) {
+// restored returns a claim that is created from the snapshot of a volume. Users may write contents, and virt-controller
+// has more permissions than they have, so the claim can only be created from a VolumeSnapshot of its namespace.
+func (o *Observed) restored(
+	backup *v1beta1.VolumeBackup, name string,
+) (claim *corev1.PersistentVolumeClaim, problem string) {
 	taken := o.VolumeSnapshots[ptr.Deref(backup.VolumeSnapshotName, "")]
 	if taken == nil {
-		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", o.Export.Namespace, ptr.Deref(backup.VolumeSnapshotName, ""), backup.VolumeName)
+		return nil, fmt.Sprintf("VolumeSnapshot %s/%s of volume %s does not exist", o.Export.Namespace,
+			ptr.Deref(backup.VolumeSnapshotName, ""), backup.VolumeName)
 	}
 	old := &backup.PersistentVolumeClaim
 	claim = &corev1.PersistentVolumeClaim{

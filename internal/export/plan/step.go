@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// poll is the first interval at which a waiting export reads what is not watched: other Pods, and routes to virt-exportproxy. The
-	// interval increases up to maxPoll the longer the export waits for the same reason.
+	// poll is the first interval at which a waiting export reads what is not watched: other Pods, and routes to
+	// virt-exportproxy. The interval increases up to maxPoll the longer the export waits for the same reason.
 	poll    = 10 * time.Second
 	maxPoll = 5 * time.Minute
 	// pollReady is the same for an export that is ready.
@@ -40,7 +40,8 @@ type Step struct {
 	Service *corev1.Service
 	// Claims are the claims to create.
 	Claims []*corev1.PersistentVolumeClaim
-	// Pod is the Pod to create, after the Secret Certificate, which expires at CertificateEnd. Nil if there is none to create.
+	// Pod is the Pod to create, after the Secret Certificate, which expires at CertificateEnd. Nil if there is none to
+	// create.
 	Pod            *corev1.Pod
 	Certificate    string
 	CertificateEnd time.Time
@@ -104,8 +105,8 @@ func (s *Step) requeue(after time.Duration) {
 	}
 }
 
-// pollWhile requeues the export, because the cause of its condition Ready may not be watched. The delay is the time for which the condition
-// has had its reason, so that it doubles each time.
+// pollWhile requeues the export, because the cause of its condition Ready may not be watched. The delay is the time for
+// which the condition has had its reason, so that it doubles each time.
 func (o *Observed) pollWhile(step *Step, ready *exportv1.Condition) *exportv1.Condition {
 	step.requeue(min(max(o.age(ready), poll), maxPoll))
 	return ready
@@ -123,16 +124,16 @@ func (o *Observed) age(ready *exportv1.Condition) time.Duration {
 	return o.Now.Sub(known.LastTransitionTime.Time)
 }
 
-// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of an export whose source is in use, but not
-// that of a backup.
+// ready returns the condition Ready of an export that has to wait, or nil. It deletes the Pod of an export whose source
+// is in use, but not that of a backup.
 func (o *Observed) ready(step *Step, s *source) *exportv1.Condition {
 	pending := func(reason, message string) *exportv1.Condition {
 		return o.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, reason, message))
 	}
 	switch {
 	case s.obstacle != nil:
-		// What virt-controller does not know about a backup may be only what its cache lacks. Clients may be reading it, and what they have read
-		// would be lost with the Pod, which ends with the backup.
+		// What virt-controller does not know about a backup may be only what its cache lacks. Clients may be reading
+		// it, and what they have read would be lost with the Pod, which ends with the backup.
 		if o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.ownsPod() && !s.pulled {
 			step.Delete, step.Paused = true, s.obstacle.Reason == export.InUseReason
 		}
@@ -141,7 +142,8 @@ func (o *Observed) ready(step *Step, s *source) *exportv1.Condition {
 		}
 		return o.pollWhile(step, s.obstacle)
 	case o.Config.Image == "":
-		return pending(export.PodPendingReason, "The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE")
+		return pending(export.PodPendingReason,
+			"The installation has no image of virt-exportserver: virt-controller needs VIRT_EXPORTSERVER_IMAGE")
 	case o.Config.CA == "":
 		return pending(export.PodPendingReason, "There is no authority for the certificates of exporters yet")
 	default:
@@ -151,8 +153,8 @@ func (o *Observed) ready(step *Step, s *source) *exportv1.Condition {
 
 func (o *Observed) ownsPod() bool { return metav1.IsControlledBy(o.Pod, o.Export) }
 
-// waitsLong reports whether the Pod has not started for some time. The Secret with the token may then be missing, because it belonged to an
-// earlier export of the same name and was deleted with it.
+// waitsLong reports whether the Pod has not started for some time. The Secret with the token may then be missing,
+// because it belonged to an earlier export of the same name and was deleted with it.
 func (o *Observed) waitsLong() bool {
 	return o.Pod != nil && o.Pod.Status.Phase == corev1.PodPending && o.Now.Sub(o.Pod.CreationTimestamp.Time) >= restart
 }
@@ -164,7 +166,8 @@ func (o *Observed) planService(step *Step) *exportv1.Condition {
 		step.Service = o.service()
 	case !metav1.IsControlledBy(o.Service, o.Export):
 		return o.pollWhile(step, condition(exportv1.ConditionReady, corev1.ConditionFalse, export.InitializingReason,
-			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them", o.Service.Namespace, o.Service.Name)))
+			fmt.Sprintf("Service %s/%s exists and does not belong to the export: delete one of them",
+				o.Service.Namespace, o.Service.Name)))
 	}
 	return nil
 }
@@ -190,7 +193,8 @@ func (o *Observed) planPod(step *Step, s *source, served []byte) *exportv1.Condi
 		return waiting("The exporter's Pod is replaced")
 	}
 	// An exporter reads at its start whether to compute digests, and thus gets no content without them before it is ready.
-	if o.Pod.Annotations[ContentAnnotation] != string(served) && (o.hasImage(s) || !o.madeForImage() || podstate.Ready(o.Pod)) {
+	if o.Pod.Annotations[ContentAnnotation] != string(served) && (o.hasImage(s) || !o.madeForImage() ||
+		podstate.Ready(o.Pod)) {
 		step.Content = string(served)
 	}
 	if o.Pod.Status.Phase != corev1.PodRunning || !podstate.Ready(o.Pod) {
@@ -212,7 +216,8 @@ func (o *Observed) planPod(step *Step, s *source, served []byte) *exportv1.Condi
 	return condition(exportv1.ConditionReady, corev1.ConditionTrue, export.PodReadyReason, "")
 }
 
-// replace ends the Pod, so that another one replaces it. That of a backup is not deleted before it has reported what clients have read.
+// replace ends the Pod, so that another one replaces it. That of a backup is not deleted before it has reported what
+// clients have read.
 func (o *Observed) replace(step *Step, s *source) {
 	switch {
 	case !s.pulled || o.Pod.Status.Phase == corev1.PodPending:
@@ -255,7 +260,8 @@ func (o *Observed) renews(step *Step) bool {
 	return o.CertificateEnd().After(end)
 }
 
-// hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format: the VM has changed.
+// hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format:
+// the VM has changed.
 func (o *Observed) hasOtherVolumes(s *source) bool {
 	// A running exporter can get new content, but no other volumes. Content that cannot be read is replaced.
 	if served, err := content.Parse([]byte(o.Pod.Annotations[ContentAnnotation])); err == nil {
@@ -290,7 +296,8 @@ func (o *Observed) lacksImage(s *source) bool { return o.hasImage(s) && !o.madeF
 // madeForImage reports whether the exporter computes the digests of an OCI image when it starts.
 func (o *Observed) madeForImage() bool { return o.Pod.Annotations[ImageAnnotation] == "true" }
 
-// maxText is how many characters of a Pod's status or of an error are used. A part of a Pod's status is written by the exporter.
+// maxText is how many characters of a Pod's status or of an error are used. A part of a Pod's status is written by the
+// exporter.
 const maxText = 512
 
 // podProblem returns why a Pod is not ready yet.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package proxy forwards downloads from outside the cluster to the Pods of exports. It does not know the tokens: the exporters check them.
-// It connects to nothing but the Services of exports that are ready, whose names it derives itself and whose certificates it verifies.
+// Package proxy forwards downloads from outside the cluster to the Pods of exports. It does not know the tokens: the
+// exporters check them. It connects to nothing but the Services of exports that are ready, whose names it derives
+// itself and whose certificates it verifies.
 //
-// The key of an exporter is in a Secret of a tenant, who can impersonate the exporter. So requests contain only the headers that a download
-// needs, and no credentials of another site; and responses are sanitized, since all downloads have the same origin in a browser.
+// The key of an exporter is in a Secret of a tenant, who can impersonate the exporter. So requests contain only the
+// headers that a download needs, and no credentials of another site; and responses are sanitized, since all downloads
+// have the same origin in a browser.
 package proxy
 
 import (
@@ -40,8 +42,9 @@ import (
 )
 
 const (
-	// maxDownloads is how many downloads are forwarded at the same time, and maxOfNamespace how many of one namespace. The same limits apply
-	// to requests whose token the exporter has not checked yet. Of these, an export has maxUndecided; others wait up to maxWait.
+	// maxDownloads is how many downloads are forwarded at the same time, and maxOfNamespace how many of one namespace.
+	// The same limits apply to requests whose token the exporter has not checked yet. Of these, an export has
+	// maxUndecided; others wait up to maxWait.
 	maxDownloads   = 256
 	maxOfNamespace = 32
 	maxUndecided   = 8
@@ -49,8 +52,8 @@ const (
 	// connectTimeout bounds connecting to an exporter, and headerTimeout the time until it starts to respond.
 	connectTimeout = 10 * time.Second
 	headerTimeout  = time.Minute
-	// refusedWait is for how long a refused connection is repeated, and refusedPause the time between two: a node may learn the address of a
-	// new exporter some time after the export is Ready.
+	// refusedWait is for how long a refused connection is repeated, and refusedPause the time between two: a node may
+	// learn the address of a new exporter some time after the export is Ready.
 	refusedWait  = 5 * time.Second
 	refusedPause = 200 * time.Millisecond
 	// copyBuffer is the size of the buffer of a download.
@@ -96,15 +99,16 @@ func New(o Options) *Proxy {
 	}
 }
 
-// HTTP returns the server, without an address and certificates. Downloads protect their connections, if its listener is one of
-// connectionlimit.
+// HTTP returns the server, without an address and certificates. Downloads protect their connections, if its listener is
+// one of connectionlimit.
 func (p *Proxy) HTTP() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
 		Protocols: protocols,
-		Handler:   p, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes, ConnContext: connectionlimit.Context,
-		ErrorLog: stdlog.New(io.Discard, "", 0), // anyone can cause its errors
+		Handler:   p, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		ConnContext: connectionlimit.Context,
+		ErrorLog:    stdlog.New(io.Discard, "", 0), // anyone can cause its errors
 	}
 }
 
@@ -135,7 +139,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t, ok := parse(r.URL.Path)
 	if !ok {
-		http.Error(w, "the path is not that of an export: "+content.ProxyPath("NAMESPACE", "NAME")+"/…", http.StatusBadRequest)
+		http.Error(w, "the path is not that of an export: "+content.ProxyPath("NAMESPACE", "NAME")+"/…",
+			http.StatusBadRequest)
 		return
 	}
 	uid, code, text := p.find(r.Context(), t)
@@ -178,8 +183,8 @@ func (p *Proxy) find(ctx context.Context, t target) (uid types.UID, code int, te
 	}
 }
 
-// changed returns errGone if an export that was downloadable is gone or replaced by another one, and errNotReady if it cannot be downloaded
-// now.
+// changed returns errGone if an export that was downloadable is gone or replaced by another one, and errNotReady if it
+// cannot be downloaded now.
 func (p *Proxy) changed(ctx context.Context, t target, uid types.UID) error {
 	now, code, _ := p.find(ctx, t)
 	switch {
@@ -209,8 +214,8 @@ func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, er
 	return promptConn{Conn: conn, stall: p.limits.stall}, nil
 }
 
-// forward forwards a request, and the response if the exporter accepts the token. Only then does the request count as a download, because
-// anyone can send requests.
+// forward forwards a request, and the response if the exporter accepts the token. Only then does the request count as a
+// download, because anyone can send requests.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
 	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
 	start, out := time.Now(), &response{ResponseWriter: w, stall: p.limits.stall}
@@ -241,11 +246,11 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 	}
 }
 
-// request sends the request to the exporter, over a new connection: exports do not share connections. It returns the response, or responds
-// to the client itself and returns nil.
+// request sends the request to the exporter, over a new connection: exports do not share connections. It returns the
+// response, or responds to the client itself and returns nil.
 //
-// httputil.ReverseProxy is not used, because it forwards what no download needs and a hostile exporter can misuse: informational responses
-// and trailers with any headers, and the raw connection after 101 Switching Protocols.
+// httputil.ReverseProxy is not used, because it forwards what no download needs and a hostile exporter can misuse:
+// informational responses and trailers with any headers, and the raw connection after 101 Switching Protocols.
 func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log logr.Logger) *http.Response {
 	name := content.ServerName(t.namespace, t.name)
 	config, err := p.options.TLS(name)
@@ -261,12 +266,14 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 	}
 	defer release()
 	transport := &http.Transport{
-		DialContext: p.dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: headerTimeout,
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
+		DialContext: p.dial, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout,
+		ResponseHeaderTimeout: headerTimeout,
+		DisableKeepAlives:     true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 	}
 	received, err := transport.RoundTrip((&http.Request{
 		Method: r.Method, Host: name, Header: requestHeader(r.Header), Body: http.NoBody,
-		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest, RawQuery: requestQuery(r.URL)},
+		URL: &url.URL{Scheme: "https", Host: net.JoinHostPort(name, strconv.Itoa(content.ServicePort)), Path: t.rest,
+			RawQuery: requestQuery(r.URL)},
 	}).WithContext(r.Context()))
 	if err == nil && !isFinal(received.StatusCode) {
 		_ = received.Body.Close()
@@ -282,8 +289,8 @@ func (p *Proxy) request(w http.ResponseWriter, r *http.Request, t target, log lo
 	return received
 }
 
-// reserve waits for the slots of a request whose token is not checked yet. It returns a function that releases them, or nil if there are
-// too many requests.
+// reserve waits for the slots of a request whose token is not checked yet. It returns a function that releases them, or
+// nil if there are too many requests.
 func (p *Proxy) reserve(ctx context.Context, t target) (release func()) {
 	ctx, cancel := context.WithTimeout(ctx, p.slotWait)
 	defer cancel()
@@ -301,7 +308,8 @@ func (p *Proxy) reserve(ctx context.Context, t target) (release func()) {
 	}
 }
 
-// isFinal reports whether a status is that of a final response. After 101, the exporter would be connected to the client directly.
+// isFinal reports whether a status is that of a final response. After 101, the exporter would be connected to the
+// client directly.
 func isFinal(status int) bool { return status >= http.StatusOK && status <= 599 }
 
 // prefix is the beginning of all paths. KubeVirt's.
@@ -314,14 +322,16 @@ type target struct {
 	rest string
 }
 
-// parse returns the target of a path, which is decoded. Paths with other spellings of a file, as with "..", are refused.
+// parse returns the target of a path, which is decoded. Paths with other spellings of a file, as with "..", are
+// refused.
 func parse(requested string) (target, bool) {
 	rest, found := strings.CutPrefix(requested, prefix)
 	if !found {
 		return target{}, false
 	}
 	parts := strings.SplitN(rest, "/", 6)
-	if len(parts) != 6 || parts[0] != "v1" && parts[0] != "v1beta1" || parts[1] != "namespaces" || parts[3] != "virtualmachineexports" {
+	if len(parts) != 6 || parts[0] != "v1" && parts[0] != "v1beta1" || parts[1] != "namespaces" ||
+		parts[3] != "virtualmachineexports" {
 		return target{}, false
 	}
 	t := target{namespace: parts[2], name: parts[4], rest: "/" + parts[5]}
@@ -337,17 +347,20 @@ func parse(requested string) (target, bool) {
 
 // forwarded are the headers of a request that an exporter gets. Others may be credentials for the host of the proxy.
 var forwarded = []string{
-	content.TokenHeader, "Accept", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "User-Agent",
+	content.TokenHeader, "Accept", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since",
+	"If-Unmodified-Since", "User-Agent",
 }
 
-// returned are the headers of a response that a client gets. Others, such as cookies, would affect the host of the proxy.
+// returned are the headers of a response that a client gets. Others, such as cookies, would affect the host of the
+// proxy.
 var returned = []string{
 	"Content-Length", "Content-Range", "Accept-Ranges", "Etag", "Last-Modified", "Retry-After", "Allow", "Cache-Control",
 }
 
 // returnedTypes are the types of content that are returned. Others become application/octet-stream.
 var returnedTypes = map[string]bool{
-	"application/octet-stream": true, "application/gzip": true, "application/json": true, "application/yaml": true, "text/html": true, "text/plain": true,
+	"application/octet-stream": true, "application/gzip": true, "application/json": true, "application/yaml": true,
+	"text/html": true, "text/plain": true,
 	"multipart/byteranges": true, "application/x-tar": true,
 }
 
@@ -410,14 +423,15 @@ func responseHeader(from http.Header) http.Header {
 		out.Set("Content-Disposition", disposition)
 	}
 	// The exporter redirects from a directory to itself with a slash.
-	if location := from.Get("Location"); location != "" && !strings.HasPrefix(location, "/") && !strings.ContainsAny(location, ":\\?#") {
+	if location := from.Get("Location"); location != "" && !strings.HasPrefix(location, "/") &&
+		!strings.ContainsAny(location, ":\\?#") {
 		out.Set("Location", location)
 	}
 	return out
 }
 
-// attachment returns a Content-Disposition by which a client saves a response, or nothing if it is another one or has another name than those
-// of fileName. Other parameters are left out.
+// attachment returns a Content-Disposition by which a client saves a response, or nothing if it is another one or has
+// another name than those of fileName. Other parameters are left out.
 func attachment(disposition string) string {
 	kind, parameters, err := mime.ParseMediaType(disposition)
 	if err != nil || kind != "attachment" || !fileName.MatchString(parameters["filename"]) {

@@ -20,14 +20,16 @@ type limits struct {
 	stall time.Duration
 	// grace is how long a download may take before the averages are checked.
 	grace time.Duration
-	// client is how many bytes per second a client must accept on average, not counting the time in which it waits for the exporter.
+	// client is how many bytes per second a client must accept on average, not counting the time in which it waits for
+	// the exporter.
 	client int64
-	// exporter is how many bytes per second must be sent on average. An exporter that compresses an empty disk reads a thousand bytes for
-	// each that it sends.
+	// exporter is how many bytes per second must be sent on average. An exporter that compresses an empty disk reads a
+	// thousand bytes for each that it sends.
 	exporter int64
 	// image is the same for an OCI image, in which a block of 128 KiB of an empty disk takes 4 bytes.
 	image int64
-	// check is the interval at which the export is read again, and absence how long it may be not ready: its Pod may become ready again.
+	// check is the interval at which the export is read again, and absence how long it may be not ready: its Pod may
+	// become ready again.
 	check, absence time.Duration
 }
 
@@ -66,7 +68,8 @@ func (c promptConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// response is a response that is given up if the client accepts no byte for some time. It remembers its status and size.
+// response is a response that is given up if the client accepts no byte for some time. It remembers its status and
+// size.
 type response struct {
 	http.ResponseWriter
 	stall time.Duration
@@ -144,8 +147,8 @@ func (t *transfer) tooSlow(took time.Duration, least int64) bool {
 	return took > t.limits.grace && float64(t.out.sent) < float64(least)*took.Seconds()
 }
 
-// slots limit concurrent requests to maxDownloads, and to maxOfNamespace in a namespace. A namespace gets no slot if it has as many as are
-// free, so that a few namespaces cannot take all.
+// slots limit concurrent requests to maxDownloads, and to maxOfNamespace in a namespace. A namespace gets no slot if it
+// has as many as are free, so that a few namespaces cannot take all.
 type slots struct {
 	mu    sync.Mutex
 	total int
@@ -176,8 +179,8 @@ func (s *slots) release(namespace string) {
 	}
 }
 
-// queues contain a queue for each export, in which requests wait for one of its slots. Anyone can take a slot, for a moment. If further
-// requests were refused, a few clients with a wrong token could keep out those with the right one.
+// queues contain a queue for each export, in which requests wait for one of its slots. Anyone can take a slot, for a
+// moment. If further requests were refused, a few clients with a wrong token could keep out those with the right one.
 type queues struct {
 	// each is how many slots an export has.
 	each int
@@ -198,7 +201,8 @@ type queue struct {
 
 func newQueues(each int) *queues { return &queues{each: each, of: map[key]*queue{}} }
 
-// acquire takes a slot of an export, or returns false when the context ends. The caller calls release if it returns true.
+// acquire takes a slot of an export, or returns false when the context ends. The caller calls release if it returns
+// true.
 func (q *queues) acquire(ctx context.Context, of key) bool {
 	select {
 	case q.add(of).slots <- struct{}{}:

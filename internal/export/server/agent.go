@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxAgentConnections limits the open connections on the port for the agent, to which every Pod of the cluster can connect. More than
-	// those of the agent, which are not closed for new ones.
+	// maxAgentConnections limits the open connections on the port for the agent, to which every Pod of the cluster can
+	// connect. More than those of the agent, which are not closed for new ones.
 	maxAgentConnections = 64
 	// handshakeTimeout is how long a handshake on this port may take.
 	handshakeTimeout = 10 * time.Second
@@ -79,8 +79,8 @@ func (s *Server) servedBackup() (*content.Backup, error) {
 	return exported.Backup, nil
 }
 
-// AgentTLS returns the configuration of the server for the agent. serving returns the exporter's certificate, and of returns the backup, which
-// names the agent and the authorities by which it is verified.
+// AgentTLS returns the configuration of the server for the agent. serving returns the exporter's certificate, and of
+// returns the backup, which names the agent and the authorities by which it is verified.
 func AgentTLS(serving func() (*tls.Certificate, error), of func() (*content.Backup, error)) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{content.AgentProtocol}, SessionTicketsDisabled: true,
@@ -103,7 +103,8 @@ func AgentTLS(serving func() (*tls.Certificate, error), of func() (*content.Back
 	return base
 }
 
-// verifyAgent returns an error unless the client has a certificate for exactly this name, and has negotiated the protocol.
+// verifyAgent returns an error unless the client has a certificate for exactly this name, and has negotiated the
+// protocol.
 func verifyAgent(state tls.ConnectionState, name string) error {
 	switch {
 	case state.NegotiatedProtocol != content.AgentProtocol:

@@ -47,7 +47,8 @@ func (d disk) open() (file *os.File, size int64, tag string, modified time.Time,
 	defer closeAll(root)
 	file, info, err := openFile(root, diskName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, "", time.Time{}, &problem{http.StatusNotFound, "the volume has no file " + diskName + ": it has never been used by a VM"}
+		return nil, 0, "", time.Time{}, &problem{http.StatusNotFound,
+			"the volume has no file " + diskName + ": it has never been used by a VM"}
 	}
 	if err != nil {
 		return nil, 0, "", time.Time{}, err
@@ -56,7 +57,8 @@ func (d disk) open() (file *os.File, size int64, tag string, modified time.Time,
 	return file, info.Size(), tag, info.ModTime(), nil
 }
 
-// raw serves the bytes of the disk. A download can be continued: the tag stays the same as long as the disk does not change.
+// raw serves the bytes of the disk. A download can be continued: the tag stays the same as long as the disk does not
+// change.
 func (d disk) raw(w http.ResponseWriter, r *http.Request) error {
 	file, size, tag, modified, err := d.open()
 	if err != nil {
@@ -129,8 +131,8 @@ func openDevice(name string) (*os.File, int64, error) {
 // errIrregular is the error for what is neither a regular file nor a directory.
 var errIrregular = &problem{http.StatusForbidden, "it is neither a regular file nor a directory, and is not served"}
 
-// openFile opens a regular file below a root. Nothing else is opened: opening a FIFO blocks, and opening a device may do anything. Links
-// are not followed at the end of the name, and not out of the root at all.
+// openFile opens a regular file below a root. Nothing else is opened: opening a FIFO blocks, and opening a device may
+// do anything. Links are not followed at the end of the name, and not out of the root at all.
 func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	before, err := root.Lstat(name)
 	if err != nil {
@@ -167,7 +169,8 @@ func closeAll(c io.Closer) { _ = c.Close() }
 
 // Types of blocks. KubeVirt's, which are flags of NBD.
 const (
-	// typeHole is not allocated; only in backups of all data. typeDirty has changed; only in incremental ones. typeZero reads as zeros.
+	// typeHole is not allocated; only in backups of all data. typeDirty has changed; only in incremental ones. typeZero
+	// reads as zeros.
 	typeHole  = 1
 	typeDirty = 1
 	typeZero  = 2
@@ -300,7 +303,8 @@ func (l *listing) add(r span, kind uint32) bool {
 	if len(l.Extents) == l.limit {
 		return false
 	}
-	l.Extents = append(l.Extents, block{Offset: r.start, Length: r.end - r.start, Type: kind, Description: descriptionOf(kind, l.changes != "")})
+	l.Extents = append(l.Extents, block{Offset: r.start, Length: r.end - r.start, Type: kind,
+		Description: descriptionOf(kind, l.changes != "")})
 	l.at = r.end
 	return true
 }

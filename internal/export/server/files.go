@@ -34,7 +34,8 @@ type files struct {
 	prefix string
 }
 
-// browse serves one file, with ranges, or lists a directory. Links are not followed at the end of a path, nor out of the volume.
+// browse serves one file, with ranges, or lists a directory. Links are not followed at the end of a path, nor out of
+// the volume.
 func (f files) browse(w http.ResponseWriter, r *http.Request) error {
 	name, isDirectory, err := relative(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, f.prefix), "/"))
 	if err != nil {
@@ -95,8 +96,9 @@ func absent(err error) error {
 	}
 }
 
-// list lists a directory as a page of links, in the order of the file system: it may have too many entries to be sorted. A path without a
-// slash at its end is not redirected to the one with it: the address would have to repeat the query, which may contain the token.
+// list lists a directory as a page of links, in the order of the file system: it may have too many entries to be
+// sorted. A path without a slash at its end is not redirected to the one with it: the address would have to repeat the
+// query, which may contain the token.
 func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) error {
 	dir, err := openDirectory(root, name)
 	if err != nil {
@@ -123,7 +125,8 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 		if entry.IsDir() {
 			shown += "/"
 		}
-		_, err := fmt.Fprintf(w, "<a href=\"%s%s\">%s</a>\n", base, (&url.URL{Path: shown}).EscapedPath(), html.EscapeString(strings.ToValidUTF8(shown, "�")))
+		_, err := fmt.Fprintf(w, "<a href=\"%s%s\">%s</a>\n", base, (&url.URL{Path: shown}).EscapedPath(),
+			html.EscapeString(strings.ToValidUTF8(shown, "�")))
 		return err
 	})
 	if err != nil {
@@ -175,8 +178,8 @@ func openDirectory(root *os.Root, name string) (*os.File, error) {
 	return dir, nil
 }
 
-// archive serves all files as a compressed tar archive. It fails if a file cannot be archived, so that clients detect an incomplete
-// archive.
+// archive serves all files as a compressed tar archive. It fails if a file cannot be archived, so that clients detect
+// an incomplete archive.
 func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 	root, err := os.OpenRoot(f.mount)
 	if err != nil {
@@ -201,7 +204,8 @@ func (f files) archive(w http.ResponseWriter, r *http.Request) error {
 	return compressed.Close()
 }
 
-// archiver writes files into an archive. Their names begin with "./", as those of KubeVirt's archives: tar does so for a directory.
+// archiver writes files into an archive. Their names begin with "./", as those of KubeVirt's archives: tar does so for
+// a directory.
 type archiver struct{ out *tar.Writer }
 
 // whole adds the root directory and all that is in it.
@@ -238,7 +242,8 @@ func (a archiver) directory(root *os.Root, name string, depth int) error {
 	})
 }
 
-// entry adds an entry of a directory. Links are added as such; devices, sockets and FIFOs have no content and are left out.
+// entry adds an entry of a directory. Links are added as such; devices, sockets and FIFOs have no content and are left
+// out.
 func (a archiver) entry(root *os.Root, base, full string, depth int) error {
 	info, err := root.Lstat(base)
 	if err != nil {

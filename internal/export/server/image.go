@@ -56,8 +56,8 @@ const (
 	lastRetry  = 10 * time.Minute
 )
 
-// image serves a VM and its disks as the layout of an OCI image in a tar archive. A blob's name is its digest and precedes it in the
-// archive, so each disk is compressed once for its digest, and again for each download.
+// image serves a VM and its disks as the layout of an OCI image in a tar archive. A blob's name is its digest and
+// precedes it in the archive, so each disk is compressed once for its digest, and again for each download.
 type image struct {
 	names   []string
 	disks   []disk
@@ -80,8 +80,9 @@ func (i *image) add(name string, d disk) {
 	i.names, i.disks = append(i.names, name), append(i.disks, d)
 }
 
-// Prepare computes the digests for the OCI image, if there is to be one. It reads all disks. The server becomes ready when it has ended, or
-// when a disk cannot be read, since the other formats may be served. A failure that may pass is then followed by further attempts.
+// Prepare computes the digests for the OCI image, if there is to be one. It reads all disks. The server becomes ready
+// when it has ended, or when a disk cannot be read, since the other formats may be served. A failure that may pass is
+// then followed by further attempts.
 func (s *Server) Prepare(ctx context.Context) {
 	if s.image != nil {
 		s.image.prepare(ctx, s.options.Log)
@@ -107,7 +108,8 @@ func (i *image) prepare(ctx context.Context, log logr.Logger) {
 			log.Info("There is no OCI image", "error", err.Error())
 			return
 		}
-		log.Info("There is no OCI image yet, because a disk cannot be read", "error", err.Error(), "retryAfter", delay.String())
+		log.Info("There is no OCI image yet, because a disk cannot be read", "error", err.Error(),
+			"retryAfter", delay.String())
 		select {
 		case <-ctx.Done():
 			return
@@ -129,7 +131,8 @@ func (i *image) layer(ctx context.Context, n int) (oci.Descriptor, error) {
 	return oci.Descriptor{
 		MediaType: diskType, Digest: out.digest(), Size: out.size,
 		Annotations: map[string]string{
-			diskNameLabel: i.names[n], diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(), oci.AnnotationTitle: i.names[n] + ".raw.zst",
+			diskNameLabel: i.names[n], diskSizeLabel: resource.NewQuantity(size, resource.BinarySI).String(),
+			oci.AnnotationTitle: i.names[n] + ".raw.zst",
 		},
 	}, nil
 }
@@ -211,7 +214,8 @@ func (i *image) blobs(exported *content.Content, layers []oci.Descriptor) ([]blo
 	described := describe(oci.MediaTypeImageManifest, rawManifest)
 	described.Platform = &oci.Platform{Architecture: architecture, OS: imageSystem}
 	rawIndex, err := json.Marshal(oci.Index{
-		Versioned: specs.Versioned{SchemaVersion: schemaVersion}, MediaType: oci.MediaTypeImageIndex, ArtifactType: vmArtifact, Manifests: []oci.Descriptor{described},
+		Versioned: specs.Versioned{SchemaVersion: schemaVersion}, MediaType: oci.MediaTypeImageIndex,
+		ArtifactType: vmArtifact, Manifests: []oci.Descriptor{described},
 		Annotations: map[string]string{oci.AnnotationCreated: i.created.Format(time.RFC3339)},
 	})
 	if err != nil {
@@ -229,8 +233,8 @@ func describe(mediaType string, data []byte) oci.Descriptor {
 
 func blobName(d digest.Digest) string { return blobDirectory + d.Encoded() }
 
-// size returns the size of the archive. In GNU's format, a file of any size has one block as header. Files are padded to whole blocks, and
-// two blocks are the end.
+// size returns the size of the archive. In GNU's format, a file of any size has one block as header. Files are padded
+// to whole blocks, and two blocks are the end.
 func size(blobs []blob, layers []oci.Descriptor) int64 {
 	const block = 512
 	total := int64(2 * block)
@@ -246,7 +250,8 @@ func size(blobs []blob, layers []oci.Descriptor) int64 {
 	return total
 }
 
-// repeats reports whether a layer before this one has the same content, such as that of another empty disk. The archive has it once.
+// repeats reports whether a layer before this one has the same content, such as that of another empty disk. The archive
+// has it once.
 func repeats(layers []oci.Descriptor, n int) bool {
 	for _, before := range layers[:n] {
 		if before.Digest == layers[n].Digest {

@@ -55,7 +55,8 @@ func write(w http.ResponseWriter, r *http.Request, objects []map[string]any) err
 		for _, object := range objects {
 			items = append(items, object)
 		}
-		raw, err := json.MarshalIndent(map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": items}, "", "  ")
+		raw, err := json.MarshalIndent(map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{},
+			"items": items}, "", "  ")
 		if err != nil {
 			return err
 		}

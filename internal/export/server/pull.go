@@ -107,7 +107,8 @@ func (p *pull) section(w http.ResponseWriter, r *http.Request, volume string) (s
 	}
 	if offset >= size {
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
-		return s, &problem{http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the offset %d is behind the end: the volume has %d bytes", offset, size)}
+		return s, &problem{http.StatusRequestedRangeNotSatisfiable,
+			fmt.Sprintf("the offset %d is behind the end: the volume has %d bytes", offset, size)}
 	}
 	if length == 0 || length > size-offset {
 		length = size - offset
@@ -177,7 +178,8 @@ func (p *pull) data(volume string) func(http.ResponseWriter, *http.Request) erro
 	}
 }
 
-// delivered reports whether a response was sent to its end. What was sent of another does not count: a part of it may not have arrived.
+// delivered reports whether a response was sent to its end. What was sent of another does not count: a part of it may
+// not have arrived.
 func delivered(w http.ResponseWriter, r *http.Request) bool {
 	out, ok := w.(*response)
 	return ok && r.Method == http.MethodGet && out.failed == nil && out.short(r) == nil && out.control.Flush() == nil

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package server serves the volumes of an export for download. The content of a volume belongs to a tenant and is not trusted: files are
-// opened only below the volume's directory, nothing but regular files and directories is opened, and what is read or listed is limited.
+// Package server serves the volumes of an export for download. The content of a volume belongs to a tenant and is not
+// trusted: files are opened only below the volume's directory, nothing but regular files and directories is opened, and
+// what is read or listed is limited.
 package server
 
 import (
@@ -28,7 +29,8 @@ const (
 	maxRequests = 16
 	// stall is how long a client may accept no byte of a response.
 	stall = 2 * time.Minute
-	// readTimeout bounds how long reading the header, and the body, of a request may take, and maxHeaderBytes the size of the header.
+	// readTimeout bounds how long reading the header, and the body, of a request may take, and maxHeaderBytes the size
+	// of the header.
 	readTimeout    = 15 * time.Second
 	maxHeaderBytes = 16 << 10
 	// idle is how long a connection without a request stays open.
@@ -50,8 +52,8 @@ type Options struct {
 // Server serves an export.
 type Server struct {
 	options Options
-	// exact contains the handlers of single paths, and below those of all paths with a prefix. A ServeMux is not used, because its
-	// redirects to other spellings of a path would contain the query, which may contain the token.
+	// exact contains the handlers of single paths, and below those of all paths with a prefix. A ServeMux is not used,
+	// because its redirects to other spellings of a path would contain the query, which may contain the token.
 	exact, below map[string]http.Handler
 	slots        chan struct{}
 	// image is the OCI image, or nil if there is none.
@@ -72,7 +74,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		options: o, exact: map[string]http.Handler{}, below: map[string]http.Handler{}, slots: make(chan struct{}, maxRequests), version: rand.Text(),
+		options: o, exact: map[string]http.Handler{}, below: map[string]http.Handler{},
+		slots: make(chan struct{}, maxRequests), version: rand.Text(),
 	}
 	s.exact[content.ReadinessPath] = http.HandlerFunc(s.ready)
 	if exported.OCI {
@@ -140,15 +143,16 @@ func (s *Server) handler(path string) http.Handler {
 	return nil
 }
 
-// HTTP returns the server of the export, without an address and certificates. Downloads protect their connections, if its listener is one
-// of connectionlimit.
+// HTTP returns the server of the export, without an address and certificates. Downloads protect their connections, if
+// its listener is one of connectionlimit.
 func (s *Server) HTTP() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
 		Protocols: protocols,
-		Handler:   s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes, ConnContext: connectionlimit.Context,
-		ErrorLog: quietLog(s.options.Log),
+		Handler:   s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
+		ConnContext: connectionlimit.Context,
+		ErrorLog:    quietLog(s.options.Log),
 	}
 }
 
@@ -161,7 +165,8 @@ type problem struct {
 // Error implements error.
 func (p *problem) Error() string { return p.text }
 
-// guard returns a handler that serves only requests with the token, at most as many at a time as there are slots, and logs each.
+// guard returns a handler that serves only requests with the token, at most as many at a time as there are slots, and
+// logs each.
 func (s *Server) guard(serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.authorized(w, r) {
@@ -185,8 +190,8 @@ func (s *Server) guard(serve func(http.ResponseWriter, *http.Request) error) htt
 	})
 }
 
-// serve serves a request and logs it, without its query. An error after the start of the response closes the connection, so that the
-// client does not regard the partial response as complete.
+// serve serves a request and logs it, without its query. An error after the start of the response closes the
+// connection, so that the client does not regard the partial response as complete.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) error) {
 	start, out := time.Now(), &response{ResponseWriter: w, control: http.NewResponseController(w)}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -194,7 +199,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, serve func(http.R
 	if err == nil {
 		err = out.short(r)
 	}
-	log := s.options.Log.WithValues("method", r.Method, "path", r.URL.Path, "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
+	log := s.options.Log.WithValues("method", r.Method, "path", r.URL.Path, "status", out.code, "bytes", out.sent,
+		"duration", time.Since(start).String())
 	if err == nil && out.failed == nil {
 		log.Info("Served a request")
 		return
@@ -207,11 +213,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, serve func(http.R
 	case errors.As(err, &known):
 		http.Error(w, known.text, known.code)
 	default:
-		http.Error(w, "the volume cannot be read: the log of the exporter's Pod has the reason", http.StatusInternalServerError)
+		http.Error(w, "the volume cannot be read: the log of the exporter's Pod has the reason",
+			http.StatusInternalServerError)
 	}
 }
 
-// authorized reports whether a request has the token, which it compares in constant time, and rejects the request otherwise.
+// authorized reports whether a request has the token, which it compares in constant time, and rejects the request
+// otherwise.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	token, err := s.options.Token()
 	if err != nil || token == "" {

@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	// maxSessions is how many sessions there are at the same time, and maxIdle how many connections without one are kept. The agent keeps
-	// fewer.
+	// maxSessions is how many sessions there are at the same time, and maxIdle how many connections without one are
+	// kept. The agent keeps fewer.
 	maxSessions = 8
 	maxIdle     = 8
-	// sessionWait is how long a request waits for a session: the agent may be restarting. virt-exportproxy waits a minute for the response.
+	// sessionWait is how long a request waits for a session: the agent may be restarting. virt-exportproxy waits a
+	// minute for the response.
 	sessionWait = 45 * time.Second
 	// nbdTimeout is how long QEMU may take for a request. Its storage may be slow.
 	nbdTimeout = 30 * time.Second
@@ -30,8 +31,8 @@ const (
 	attempts = 3
 )
 
-// sessions are the connections of the agent, and the NBD sessions on them. Each connection is for one session. Those that are not used are
-// kept, because clients send a request for each extent.
+// sessions are the connections of the agent, and the NBD sessions on them. Each connection is for one session. Those
+// that are not used are kept, because clients send a request for each extent.
 type sessions struct {
 	log logr.Logger
 	// contexts are the metadata contexts of each session.
@@ -58,7 +59,8 @@ type session struct {
 }
 
 func newSessions(log logr.Logger, contexts []string) *sessions {
-	return &sessions{log: log, contexts: contexts, wait: sessionWait, slots: make(chan struct{}, maxSessions), arrived: make(chan struct{})}
+	return &sessions{log: log, contexts: contexts, wait: sessionWait, slots: make(chan struct{}, maxSessions),
+		arrived: make(chan struct{})}
 }
 
 // add adds a connection of the agent. If there are too many, the oldest is closed, which may be dead.
@@ -100,7 +102,8 @@ func (s *sessions) hasConnected() bool {
 	return s.connected
 }
 
-// with calls a function with a session for a volume. The function is called again with another session if the connection breaks.
+// with calls a function with a session for a volume. The function is called again with another session if the
+// connection breaks.
 func (s *sessions) with(ctx context.Context, volume string, use func(*nbd.Client) error) error {
 	late := time.Now().Add(s.wait)
 	select {
@@ -133,7 +136,8 @@ func (s *sessions) with(ctx context.Context, volume string, use func(*nbd.Client
 	return err
 }
 
-// drop closes the sessions for a volume that are not used. What breaks one, as the end of the agent's process, has most likely broken them all.
+// drop closes the sessions for a volume that are not used. What breaks one, as the end of the agent's process, has most
+// likely broken them all.
 func (s *sessions) drop(volume string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +166,8 @@ func (s *sessions) get(ctx context.Context, volume string, late time.Time) (sess
 		_ = conn.Close()
 		s.log.Info("Cannot open the guest's disk", "volume", volume, "error", err.Error())
 		if errors.Is(err, nbd.ErrNoExport) {
-			return session{}, &problem{http.StatusServiceUnavailable, "the guest does not serve this volume: the backup may have ended"}
+			return session{}, &problem{http.StatusServiceUnavailable,
+				"the guest does not serve this volume: the backup may have ended"}
 		}
 	}
 	return session{}, errNotConnected
@@ -187,7 +192,8 @@ func (s *sessions) reuse(volume string) (session, bool) {
 }
 
 // errNotConnected is the error of requests while there is no connection of the agent.
-var errNotConnected = &problem{http.StatusServiceUnavailable, "the agent of the guest's node is not connected: try again later"}
+var errNotConnected = &problem{http.StatusServiceUnavailable,
+	"the agent of the guest's node is not connected: try again later"}
 
 // take returns the connection that was added last, or waits for one.
 func (s *sessions) take(ctx context.Context, late time.Time) (net.Conn, error) {

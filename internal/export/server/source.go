@@ -39,7 +39,8 @@ func ContentFrom(directory string) func() (*content.Content, error) {
 	}
 }
 
-// TokenFrom returns a function that reads the token from a directory. It trims spaces, which cannot be sent in a header.
+// TokenFrom returns a function that reads the token from a directory. It trims spaces, which cannot be sent in a
+// header.
 func TokenFrom(directory string) func() (string, error) {
 	return func() (string, error) {
 		raw, err := readFile(filepath.Join(directory, content.TokenKey), maxToken)
@@ -67,8 +68,8 @@ func readFile(name string, maxBytes int64) ([]byte, error) {
 	return raw, nil
 }
 
-// Certificate is a serving certificate in a directory. It is read again periodically, so that a new one is used without a restart, which
-// would end all downloads.
+// Certificate is a serving certificate in a directory. It is read again periodically, so that a new one is used without
+// a restart, which would end all downloads.
 type Certificate struct {
 	// Directory contains the files tls.crt and tls.key.
 	Directory string
@@ -99,7 +100,8 @@ func (c *Certificate) Current() (*tls.Certificate, error) {
 	if c.pair != nil && now.Sub(c.read) < reload {
 		return c.pair, nil
 	}
-	pair, err := tls.LoadX509KeyPair(filepath.Join(c.Directory, corev1.TLSCertKey), filepath.Join(c.Directory, corev1.TLSPrivateKeyKey))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(c.Directory, corev1.TLSCertKey),
+		filepath.Join(c.Directory, corev1.TLSPrivateKeyKey))
 	switch {
 	case err == nil:
 		c.pair, c.read = &pair, now
@@ -112,8 +114,9 @@ func (c *Certificate) Current() (*tls.Certificate, error) {
 const (
 	// regionSize is the size of the parts of a disk whose ranges are in one list.
 	regionSize = 1 << 32
-	// maxRanges is how many ranges all volumes of a backup may have together. Each takes 16 bytes. A disk of 64 GiB of which every other block
-	// of 64 KiB has changed has a quarter of them, until the data between what has not changed is read, too.
+	// maxRanges is how many ranges all volumes of a backup may have together. Each takes 16 bytes. A disk of 64 GiB of
+	// which every other block of 64 KiB has changed has a quarter of them, until the data between what has not changed
+	// is read, too.
 	maxRanges = 1 << 21
 )
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package console copies the output of the guest's serial console from QEMU's FIFO to that of the container guest-console-log,
-// which logs it. It always drains QEMU's FIFO, so that a guest that prints endlessly, or a log that is not read, never blocks
-// QEMU: output above the limits is dropped and counted.
+// Package console copies the output of the guest's serial console from QEMU's FIFO to that of the container
+// guest-console-log, which logs it. It always drains QEMU's FIFO, so that a guest that prints endlessly, or a log that
+// is not read, never blocks QEMU: output above the limits is dropped and counted.
 package console
 
 import (
@@ -23,8 +23,9 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/tail"
 )
 
-// Limits of the console's log. A Debian guest prints about 60 KiB while it boots; a kernel with full debugging prints less than 1
-// MiB. The kubelet rotates a container's log at 10 MiB, so that the sustained rate does not fill the node's disk.
+// Limits of the console's log. A Debian guest prints about 60 KiB while it boots; a kernel with full debugging prints
+// less than 1 MiB. The kubelet rotates a container's log at 10 MiB, so that the sustained rate does not fill the node's
+// disk.
 const (
 	// BytesPerSecond is the rate that a guest may sustain.
 	BytesPerSecond = 64 << 10
@@ -38,8 +39,8 @@ const (
 	backlogLimit = 256 << 10
 )
 
-// Open creates the FIFO if it is missing and opens it for reading and writing: there is no end of file when its writer closes it,
-// and opening it for writing does not block.
+// Open creates the FIFO if it is missing and opens it for reading and writing: there is no end of file when its writer
+// closes it, and opening it for writing does not block.
 func Open(path string) (*os.File, error) {
 	if err := tail.Make(path); err != nil {
 		return nil, fmt.Errorf("create the console's FIFO: %w", err)
@@ -102,8 +103,8 @@ func drain(ctx context.Context, console io.Reader, b *backlog) error {
 	return nil
 }
 
-// backlog is output of the guest that is not written to the log yet. It is bounded in bytes, not in writes, as a guest often prints
-// single bytes.
+// backlog is output of the guest that is not written to the log yet. It is bounded in bytes, not in writes, as a guest
+// often prints single bytes.
 type backlog struct {
 	limiter *rate.Limiter
 	// ready has an entry when there is output to take.

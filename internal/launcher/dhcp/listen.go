@@ -106,7 +106,8 @@ func serve(ctx context.Context, protocol string, listen func(context.Context) (n
 	}
 }
 
-// recoverPanic returns a panic as an error: a packet on which the parser panics must not terminate PID 1, and with it the guest.
+// recoverPanic returns a panic as an error: a packet on which the parser panics must not terminate PID 1, and with it
+// the guest.
 func recoverPanic(handle func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -151,8 +152,8 @@ func control(set func(fd int) error) func(string, string, syscall.RawConn) error
 	}
 }
 
-// onGuestPort reports whether a bridge has learned a hardware address on the guest's port. virt-broker disables learning on
-// the port of the Pod's network, so that addresses there are unknown.
+// onGuestPort reports whether a bridge has learned a hardware address on the guest's port. virt-broker disables
+// learning on the port of the Pod's network, so that addresses there are unknown.
 func onGuestPort(bridge int, mac net.HardwareAddr) bool {
 	entries, err := netlink.NeighList(0, unix.AF_BRIDGE)
 	if err != nil {

@@ -74,7 +74,8 @@ func (l Lease) newReply(request *dhcpv4.DHCPv4, kind dhcpv4.MessageType, address
 			options = append(options, dhcpv4.WithOption(option()))
 		}
 	}
-	add(kind != dhcpv4.MessageTypeAck || !address.IsUnspecified(), func() dhcpv4.Option { return dhcpv4.OptIPAddressLeaseTime(infinite) })
+	add(kind != dhcpv4.MessageTypeAck || !address.IsUnspecified(),
+		func() dhcpv4.Option { return dhcpv4.OptIPAddressLeaseTime(infinite) })
 	add(l.Router.IsValid(), func() dhcpv4.Option { return dhcpv4.OptRouter(l.Router.AsSlice()) })
 	add(len(l.Routes) > 0, func() dhcpv4.Option { return dhcpv4.OptClasslessStaticRoute(toRoutes(l.Routes)...) })
 	add(len(l.DNS.Servers) > 0, func() dhcpv4.Option { return dhcpv4.OptDNS(toIPs(l.DNS.Servers)...) })
@@ -110,10 +111,12 @@ func toRoutes(routes []podnet.Route) []*dhcpv4.Route {
 	return out
 }
 
-// destination returns the address to which a reply is sent: the client's if it has one, otherwise the broadcast address.
+// destination returns the address to which a reply is sent: the client's if it has one, otherwise the broadcast
+// address.
 func destination(request, reply *dhcpv4.DHCPv4) *net.UDPAddr {
 	address := net.IPv4bcast
-	if reply.MessageType() != dhcpv4.MessageTypeNak && request.ClientIPAddr != nil && !request.ClientIPAddr.IsUnspecified() {
+	if reply.MessageType() != dhcpv4.MessageTypeNak && request.ClientIPAddr != nil &&
+		!request.ClientIPAddr.IsUnspecified() {
 		address = request.ClientIPAddr
 	}
 	return &net.UDPAddr{IP: address, Port: dhcpv4.ClientPort}
@@ -162,7 +165,8 @@ func (l Lease) association(id [4]byte) *dhcpv6.OptIANA {
 	return out
 }
 
-// serverID returns this server's DUID. It is derived from the bridge's address, so that it does not change with a restart.
+// serverID returns this server's DUID. It is derived from the bridge's address, so that it does not change with a
+// restart.
 func serverID(mac net.HardwareAddr) dhcpv6.DUID {
 	return &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package dhcp serves DHCP to the guest on the bridges that virt-broker creates in the Pod. It only needs permission to bind to
-// ports below 1024.
+// Package dhcp serves DHCP to the guest on the bridges that virt-broker creates in the Pod. It only needs permission to
+// bind to ports below 1024.
 package dhcp
 
 import (
@@ -113,8 +113,8 @@ func match(bridge string, interfaces []Interface, snapshot *podnet.Snapshot) (In
 	return Interface{}, "", false
 }
 
-// Limits for the content of the Pod's resolv.conf. A DHCP option has at most 255 bytes (RFC 2132), and a resolver uses at most three
-// servers (resolv.conf(5)).
+// Limits for the content of the Pod's resolv.conf. A DHCP option has at most 255 bytes (RFC 2132), and a resolver uses
+// at most three servers (resolv.conf(5)).
 const (
 	maxServers     = 3
 	maxSearchBytes = 200
@@ -275,7 +275,8 @@ func newOption(parsed launcherpod.DHCPOption) (Option, error) {
 		}
 	}
 	if len(option.Value) > launcherpod.MaxOptionValue {
-		return option, fmt.Errorf("the value has %d bytes: an option has at most %d", len(option.Value), launcherpod.MaxOptionValue)
+		return option, fmt.Errorf("the value has %d bytes: an option has at most %d", len(option.Value),
+			launcherpod.MaxOptionValue)
 	}
 	return option, nil
 }
@@ -327,8 +328,8 @@ func (s *servers) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch the Pod's links: %w", err)
 	}
-	// After subscribing, so that no link is missed. The library's option for this needs CAP_NET_ADMIN, as it also sends the
-	// request to the multicast group.
+	// After subscribing, so that no link is missed. The library's option for this needs CAP_NET_ADMIN, as it also sends
+	// the request to the multicast group.
 	existing, err := netlink.LinkList()
 	if err != nil {
 		return fmt.Errorf("list the Pod's links: %w", err)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package freezer freezes and thaws the guest's file systems from inside its Pod, for backup tools that run a command in the Pod
-// before and after a backup. It does what virt-handler does for the subresources freeze and unfreeze, through the Pod's libvirtd,
-// and records it in the same metadata of the domain: virt-handler reads them, reports the freeze, and thaws the guest after the
-// timeout.
+// Package freezer freezes and thaws the guest's file systems from inside its Pod, for backup tools that run a command
+// in the Pod before and after a backup. It does what virt-handler does for the subresources freeze and unfreeze,
+// through the Pod's libvirtd, and records it in the same metadata of the domain: virt-handler reads them, reports the
+// freeze, and thaws the guest after the timeout.
 package freezer
 
 import (
@@ -21,7 +21,8 @@ import (
 const (
 	// commandTimeout bounds reading the freeze status from the guest agent.
 	commandTimeout = 5 * time.Second
-	// freezeTimeout bounds a freeze, in which the guest writes its dirty data. It is shorter than the hook's timeout of a minute.
+	// freezeTimeout bounds a freeze, in which the guest writes its dirty data. It is shorter than the hook's timeout of
+	// a minute.
 	freezeTimeout = 45 * time.Second
 )
 
@@ -53,9 +54,10 @@ type Freezer struct {
 	SyncState func() error
 }
 
-// Freeze freezes the guest's file systems until a time; zero means until Thaw. A guest that is frozen stays frozen, until the new
-// time. The error may be ErrNoAgent, ErrPaused or ErrNothing. When it returns, the persistent state of TPM and EFI is on its disk, also if
-// the guest cannot be frozen: a backup tool takes snapshots of all claims of the Pod then.
+// Freeze freezes the guest's file systems until a time; zero means until Thaw. A guest that is frozen stays frozen,
+// until the new time. The error may be ErrNoAgent, ErrPaused or ErrNothing. When it returns, the persistent state of
+// TPM and EFI is on its disk, also if the guest cannot be frozen: a backup tool takes snapshots of all claims of the
+// Pod then.
 func (f Freezer) Freeze(ctx context.Context, until time.Time) error {
 	domain, err := f.freeze(ctx, until)
 	if err != nil && !errors.Is(err, ErrNoAgent) && !errors.Is(err, ErrPaused) && !errors.Is(err, ErrNothing) {
@@ -97,11 +99,12 @@ func (f Freezer) freeze(ctx context.Context, until time.Time) (libvirtwire.Domai
 	// The guest may have received the command, and freeze after the timeout: virt-handler thaws it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 	defer cancel()
-	return domain, errors.Join(fmt.Errorf("freeze the guest: %w", err), f.note(ctx, domain, launcherpod.FreezeNote(time.Now())))
+	return domain, errors.Join(fmt.Errorf("freeze the guest: %w", err),
+		f.note(ctx, domain, launcherpod.FreezeNote(time.Now())))
 }
 
-// Thaw thaws the guest's file systems. It does nothing if they are not frozen: the guest's hooks must not run twice. Errors are
-// those of Freeze.
+// Thaw thaws the guest's file systems. It does nothing if they are not frozen: the guest's hooks must not run twice.
+// Errors are those of Freeze.
 func (f Freezer) Thaw(ctx context.Context) error {
 	domain, frozen, err := f.find(ctx)
 	if err != nil {
@@ -133,7 +136,8 @@ func (f Freezer) find(ctx context.Context) (libvirtwire.Domain, bool, error) {
 	}
 	frozen, err := f.frozen(ctx, domain)
 	var refused *libvirtwire.Error
-	if errors.As(err, &refused) && (refused.Code == libvirtwire.CodeAgentUnresponsive || refused.Code == libvirtwire.CodeArgumentUnsupported) {
+	if errors.As(err, &refused) && (refused.Code == libvirtwire.CodeAgentUnresponsive ||
+		refused.Code == libvirtwire.CodeArgumentUnsupported) {
 		return domain, false, ErrNoAgent
 	}
 	return domain, frozen, err
@@ -149,8 +153,11 @@ func (f Freezer) frozen(ctx context.Context, domain libvirtwire.Domain) (bool, e
 	return string(status) == `"frozen"`, nil
 }
 
-// agentCommand sends the guest agent a command without arguments and returns the result: a number of file systems, or a status.
-func (f Freezer) agentCommand(ctx context.Context, domain libvirtwire.Domain, command string, wait time.Duration) (json.RawMessage, error) {
+// agentCommand sends the guest agent a command without arguments and returns the result: a number of file systems, or a
+// status.
+func (f Freezer) agentCommand(
+	ctx context.Context, domain libvirtwire.Domain, command string, wait time.Duration,
+) (json.RawMessage, error) {
 	response, err := f.Hypervisor.AgentCommand(ctx, domain, `{"execute":"`+command+`"}`, wait)
 	if err != nil {
 		return nil, err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podnet records the Pod's network when the launcher starts. The bridge binding moves the Pod's address to the guest, and
-// the kernel then removes the routes: the DHCP server uses the recorded ones.
+// Package podnet records the Pod's network when the launcher starts. The bridge binding moves the Pod's address to the
+// guest, and the kernel then removes the routes: the DHCP server uses the recorded ones.
 package podnet
 
 import (
@@ -57,9 +57,9 @@ type DNS struct {
 	Search []string
 }
 
-// WithSubdomain returns the configuration with a Pod's subdomain first in the search list, as in KubeVirt: Kubernetes does not
-// add it, and the guest could not resolve its own full name. The subdomain is added to the longest domain of Services, which is
-// the namespace's.
+// WithSubdomain returns the configuration with a Pod's subdomain first in the search list, as in KubeVirt: Kubernetes
+// does not add it, and the guest could not resolve its own full name. The subdomain is added to the longest domain of
+// Services, which is the namespace's.
 func (d DNS) WithSubdomain(subdomain string) DNS {
 	if subdomain == "" {
 		return d

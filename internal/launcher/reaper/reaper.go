@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package reaper starts processes and reaps all children of PID 1, including adopted ones. libvirt starts QEMU as a daemon, so
-// that QEMU becomes a child of PID 1, and only PID 1 gets its exit status. libvirtd does not serve its first client while a QEMU
-// that it has probed is a zombie.
+// Package reaper starts processes and reaps all children of PID 1, including adopted ones. libvirt starts QEMU as a
+// daemon, so that QEMU becomes a child of PID 1, and only PID 1 gets its exit status. libvirtd does not serve its first
+// client while a QEMU that it has probed is a zombie.
 package reaper
 
 import (
@@ -21,7 +21,8 @@ import (
 // maxStatuses is how many exit statuses of adopted children are kept for Status.
 const maxStatuses = 64
 
-// Reaper reaps all children of this process. No other code in the process may wait for children: os/exec must not be used.
+// Reaper reaps all children of this process. No other code in the process may wait for children: os/exec must not be
+// used.
 type Reaper struct {
 	mu       sync.Mutex
 	children map[int]*Child

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package tail is the program of the container guest-console-log: it copies the guest's console from the pipe that virt-launcher
-// writes to the container's log, and exits with virt-launcher. It imports as few packages as possible, because one runs for every
-// VM and each megabyte counts.
+// Package tail is the program of the container guest-console-log: it copies the guest's console from the pipe that
+// virt-launcher writes to the container's log, and exits with virt-launcher. It imports as few packages as possible,
+// because one runs for every VM and each megabyte counts.
 package tail
 
 import (
@@ -23,8 +23,8 @@ import (
 // bufferSize is how much is copied at once. A Linux pipe buffers four times as much.
 const bufferSize = 16 << 10
 
-// StartTimeout is how long Run waits for virt-launcher. If its container cannot be started, the Pod would otherwise never finish,
-// and use resources of the node.
+// StartTimeout is how long Run waits for virt-launcher. If its container cannot be started, the Pod would otherwise
+// never finish, and use resources of the node.
 const StartTimeout = 5 * time.Minute
 
 // Make creates the pipe unless it exists: virt-launcher and Run start in any order.
@@ -35,10 +35,10 @@ func Make(path string) error {
 	return nil
 }
 
-// Run copies from the pipe until every writer has closed it or virt-launcher has exited, and then returns nil: other containers
-// of the Pod may have the pipe open, too. stop and timeout only have an effect while there is no virt-launcher: the kubelet stops
-// all containers of a Pod at once, and the guest still prints while it shuts down. Errors of out are ignored: a container's log
-// is available again when its runtime has restarted.
+// Run copies from the pipe until every writer has closed it or virt-launcher has exited, and then returns nil: other
+// containers of the Pod may have the pipe open, too. stop and timeout only have an effect while there is no
+// virt-launcher: the kubelet stops all containers of a Pod at once, and the guest still prints while it shuts down.
+// Errors of out are ignored: a container's log is available again when its runtime has restarted.
 func Run(path string, out io.Writer, stop <-chan os.Signal, timeout <-chan time.Time) error {
 	if err := Make(path); err != nil {
 		return err
@@ -76,9 +76,11 @@ type result struct {
 	err  error
 }
 
-// follow copies until virt-launcher has exited, or all writers have. If stopping is set, it does not wait for virt-launcher to
-// start.
-func follow(path string, pipe *os.File, out io.Writer, stop <-chan os.Signal, timeout <-chan time.Time, stopping bool) error {
+// follow copies until virt-launcher has exited, or all writers have. If stopping is set, it does not wait for
+// virt-launcher to start.
+func follow(
+	path string, pipe *os.File, out io.Writer, stop <-chan os.Signal, timeout <-chan time.Time, stopping bool,
+) error {
 	read := make(chan struct{}, 1)
 	drained := make(chan error, 1)
 	go func() { drained <- drain(pipe, out, read) }()
@@ -128,7 +130,8 @@ func drain(from io.Reader, out io.Writer, read chan<- struct{}) error {
 	}
 }
 
-// finish interrupts drain and copies the content of the pipe, at most its capacity: another process may write endlessly.
+// finish interrupts drain and copies the content of the pipe, at most its capacity: another process may write
+// endlessly.
 func finish(pipe *os.File, out io.Writer, drained <-chan error) error {
 	if err := pipe.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return err
@@ -165,11 +168,13 @@ func finish(pipe *os.File, out io.Writer, drained <-chan error) error {
 	return err
 }
 
-// imageMode is the mode of new disk images: QEMU's user reads and writes them, and a group that the file system may have.
+// imageMode is the mode of new disk images: QEMU's user reads and writes them, and a group that the file system may
+// have.
 const imageMode = 0o660
 
-// CreateImage creates a sparse disk image if there is none. The arguments are its path, the size of the disk, the bytes to keep free on
-// the file system, and by how many percent the image may be smaller. An empty file is an image whose creation was interrupted.
+// CreateImage creates a sparse disk image if there is none. The arguments are its path, the size of the disk, the bytes
+// to keep free on the file system, and by how many percent the image may be smaller. An empty file is an image whose
+// creation was interrupted.
 func CreateImage(path string, arguments []string) error {
 	if len(arguments) != 3 {
 		return fmt.Errorf("create %s: want SIZE RESERVE PERCENT, got %q", path, arguments)
@@ -212,8 +217,8 @@ func CreateImage(path string, arguments []string) error {
 // presenceSuffix is appended to the name of the pipe for the name of virt-launcher's socket.
 const presenceSuffix = ".launcher"
 
-// Presence is a socket on which virt-launcher listens but never accepts. A connection to it is closed when virt-launcher exits,
-// for whatever reason, and even if other processes have the pipe open.
+// Presence is a socket on which virt-launcher listens but never accepts. A connection to it is closed when
+// virt-launcher exits, for whatever reason, and even if other processes have the pipe open.
 type Presence struct{ fd int }
 
 // Announce announces this process as the writer of the pipe. Call it before opening the pipe.
@@ -230,7 +235,8 @@ func Announce(path string) (*Presence, error) {
 	return p, nil
 }
 
-// listen renames the socket to its final name once it listens. So if a socket of that name does not listen, its process has exited.
+// listen renames the socket to its final name once it listens. So if a socket of that name does not listen, its process
+// has exited.
 func (p *Presence) listen(name string) error {
 	unfinished := name + ".new"
 	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -248,7 +254,8 @@ func (p *Presence) listen(name string) error {
 // Close closes the socket, as the exit of the process does.
 func (p *Presence) Close() { _ = unix.Close(p.fd) }
 
-// launcherExit returns a channel that is closed when the process that has announced itself has ended, or nil if there was none.
+// launcherExit returns a channel that is closed when the process that has announced itself has ended, or nil if there
+// was none.
 func launcherExit(path string) <-chan struct{} {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vmstate prepares the persistent state on the claim of a launcher Pod before libvirtd uses it, and writes its changes to the disk.
+// Package vmstate prepares the persistent state on the claim of a launcher Pod before libvirtd uses it, and writes its
+// changes to the disk.
 package vmstate
 
 import (
@@ -22,10 +23,11 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// Adopt makes state that is on the claim under another name the guest's own, and returns its former names. The claim belongs to one VM. The
-// TPM's state is named after the UUID of the firmware, and the file with the EFI variables after the VM: both names may have changed, because
-// the VM was restored under another name, or has another UUID in its template. State that has the guest's names is never replaced. If there
-// is more than one other state, the guest gets the one that was written last, which is the one that the VM used last.
+// Adopt makes state that is on the claim under another name the guest's own, and returns its former names. The claim
+// belongs to one VM. The TPM's state is named after the UUID of the firmware, and the file with the EFI variables after
+// the VM: both names may have changed, because the VM was restored under another name, or has another UUID in its
+// template. State that has the guest's names is never replaced. If there is more than one other state, the guest gets
+// the one that was written last, which is the one that the VM used last.
 func Adopt(claim, vmi, uuid string) (adopted []string, err error) {
 	for _, kind := range []struct {
 		dir, own string
@@ -82,8 +84,8 @@ func adopt(dir, own string, state func(string) (time.Time, bool)) (string, error
 // tpmFiles is the prefix of the files with a TPM's state. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
 const tpmFiles = "tpm2-"
 
-// tpmWritten returns when the newest file of a TPM was written, and whether there is one. A file that is empty counts: the state is damaged
-// then, which virt-handler reports.
+// tpmWritten returns when the newest file of a TPM was written, and whether there is one. A file that is empty counts:
+// the state is damaged then, which virt-handler reports.
 func tpmWritten(name string) (written time.Time, found bool) {
 	entries, err := os.ReadDir(filepath.Join(name, "tpm2"))
 	if err != nil {
@@ -108,8 +110,8 @@ func variablesWritten(name string) (written time.Time, found bool) {
 	return info.ModTime(), true
 }
 
-// RemoveTornAuthority removes the authority that signs the certificates of new TPMs if one of its files is empty, as after a crash of the
-// node. swtpm_setup would fail with it, and creates another one. It returns the empty files.
+// RemoveTornAuthority removes the authority that signs the certificates of new TPMs if one of its files is empty, as
+// after a crash of the node. swtpm_setup would fail with it, and creates another one. It returns the empty files.
 func RemoveTornAuthority(claim string) (empty []string, err error) {
 	dir := filepath.Join(claim, launcherpod.AuthorityState)
 	entries, err := os.ReadDir(dir)
@@ -120,7 +122,10 @@ func RemoveTornAuthority(claim string) (empty []string, err error) {
 		return nil, fmt.Errorf("read the authority of the TPM's certificates: %w", err)
 	}
 	// Its lock is a hidden file, which is always empty.
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !e.Type().IsRegular() || strings.HasPrefix(e.Name(), ".") })
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return !e.Type().IsRegular() ||
+			strings.HasPrefix(e.Name(), ".")
+	})
 	for _, entry := range entries {
 		if info, err := entry.Info(); err == nil && info.Size() == 0 {
 			empty = append(empty, filepath.Join(launcherpod.AuthorityState, entry.Name()))
@@ -137,7 +142,8 @@ func RemoveTornAuthority(claim string) (empty []string, err error) {
 	return empty, nil
 }
 
-// Sync returns when all files on the claim are on its disk, each directory after what is in it. It does nothing if the Pod has no claim.
+// Sync returns when all files on the claim are on its disk, each directory after what is in it. It does nothing if the
+// Pod has no claim.
 func Sync(claim string) error {
 	if err := syncTree(claim); err != nil {
 		return fmt.Errorf("write the TPM's and EFI's state to its claim: %w", err)
@@ -165,8 +171,8 @@ func syncTree(dir string) error {
 	return errors.Join(err, syncFile(dir))
 }
 
-// syncFile writes a file or a directory to the disk. swtpm and QEMU replace and remove files meanwhile. Some file systems do not support it
-// for directories, because they write entries synchronously.
+// syncFile writes a file or a directory to the disk. swtpm and QEMU replace and remove files meanwhile. Some file
+// systems do not support it for directories, because they write entries synchronously.
 func syncFile(name string) error {
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) //nolint:gosec // in the Pod's own claim
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
@@ -185,8 +191,9 @@ func syncFile(name string) error {
 // Keeper writes what changes on a claim to its disk.
 type Keeper struct{ watcher *fsnotify.Watcher }
 
-// NewKeeper returns a Keeper of a claim. What changes from now on is not lost; Run writes it. swtpm and QEMU only write to the cache of the
-// node, so that for half a minute a snapshot of the claim, or the disk after a crash of the node, would have files that are empty.
+// NewKeeper returns a Keeper of a claim. What changes from now on is not lost; Run writes it. swtpm and QEMU only write
+// to the cache of the node, so that for half a minute a snapshot of the claim, or the disk after a crash of the node,
+// would have files that are empty.
 func NewKeeper(claim string) (*Keeper, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package imagesize computes the size of a new disk image on a claim, for the agent and for attachment Pods. It imports little, because
-// one virt-tail runs for every guest.
+// Package imagesize computes the size of a new disk image on a claim, for the agent and for attachment Pods. It imports
+// little, because one virt-tail runs for every guest.
 package imagesize
 
 import "fmt"
 
 const (
-	// Alignment is the alignment in bytes of the sizes of new disk images. It is a multiple of every sector and block size.
+	// Alignment is the alignment in bytes of the sizes of new disk images. It is a multiple of every sector and block
+	// size.
 	Alignment = 1 << 20
 	// sectorBytes is the alignment of an image that is smaller than Alignment.
 	sectorBytes = 512
 )
 
-// Of returns the size in bytes of a new image for a disk of want bytes on a file system with free bytes, of which reserve stay free. It
-// is up to tolerateLessPercent percent smaller than wanted, because file systems have an overhead. If there is less space, it returns an
-// error.
+// Of returns the size in bytes of a new image for a disk of want bytes on a file system with free bytes, of which
+// reserve stay free. It is up to tolerateLessPercent percent smaller than wanted, because file systems have an
+// overhead. If there is less space, it returns an error.
 func Of(want, free, reserve uint64, tolerateLessPercent int) (uint64, error) {
 	usable := uint64(0)
 	if free > reserve {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package layout names what virt-broker finds in a launcher Pod. It is all that virt-broker has of package launcherpod, which has the same
-// names for other processes.
+// Package layout names what virt-broker finds in a launcher Pod. It is all that virt-broker has of package launcherpod,
+// which has the same names for other processes.
 package layout
 
 import (
@@ -25,9 +25,9 @@ const (
 	SocketsVolume = "sockets"
 	// LibvirtSocketName is the name of libvirtd's socket in SocketsVolume.
 	LibvirtSocketName = "libvirt-sock"
-	// PostCopyDevice grants QEMU the right to handle faults of its own memory, which post-copy needs: the Pod's seccomp profile
-	// does not allow the system call for it. Linux has it since 6.1.
-	// Source: Documentation/admin-guide/mm/userfaultfd.rst of Linux, uffd_open in QEMU's util/userfaultfd.c.
+	// PostCopyDevice grants QEMU the right to handle faults of its own memory, which post-copy needs: the Pod's seccomp
+	// profile does not allow the system call for it. Linux has it since 6.1. Source:
+	// Documentation/admin-guide/mm/userfaultfd.rst of Linux, uffd_open in QEMU's util/userfaultfd.c.
 	PostCopyDevice = "/dev/userfaultfd"
 )
 
@@ -39,8 +39,8 @@ const (
 	KernelBootDir = "/var/run/kubevirt/kernel-boot"
 	// DisksDir has one filesystem volume (claim or host directory) per volume beneath it.
 	DisksDir = "/var/run/kubevirt-private/vmi-disks"
-	// StateDir is where the claim for the persistent state is mounted. Its content has KubeVirt's names, so that claims of KubeVirt can
-	// be used.
+	// StateDir is where the claim for the persistent state is mounted. Its content has KubeVirt's names, so that claims
+	// of KubeVirt can be used.
 	StateDir = "/var/run/kubevirt-private/vm-state"
 	// TrackedDisksDir has the overlays of disks whose changed blocks are tracked, in the Pod's ephemeral storage.
 	TrackedDisksDir = "/var/run/kubevirt-ephemeral-disks/tracked"
@@ -75,13 +75,15 @@ func HasGuestFiles(volume string) bool {
 // UsbClientPassthroughMaxNumberOf.
 const USBPorts = 4
 
-// USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0. KubeVirt's name.
+// USBSocketName is the name in SocketsVolume of the socket of one of the guest's USBPorts, counted from 0. KubeVirt's
+// name.
 func USBSocketName(port int) string { return "virt-usbredir-" + strconv.Itoa(port) }
 
 // backupSocket is how the names of the sockets begin at which QEMU serves the disks of backups.
 const backupSocket = "backup-"
 
-// BackupSocketName is the name in SocketsVolume of the socket at which QEMU serves the disks of a backup, by the backup's UID.
+// BackupSocketName is the name in SocketsVolume of the socket at which QEMU serves the disks of a backup, by the
+// backup's UID.
 func BackupSocketName(id string) string { return backupSocket + id }
 
 // IsBackupSocketName reports whether a name can be that of such a socket.
@@ -103,8 +105,9 @@ const (
 	maxPodName, nameHash = 63, 8
 )
 
-// AttachmentPod returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that a stale cache
-// cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can check for which launcher one was made.
+// AttachmentPod returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that
+// a stale cache cannot lead to a second Pod, and virt-broker, which knows the names of Pods only, can check for which
+// launcher one was made.
 func AttachmentPod(launcher, volume string) string {
 	sum := sha256.Sum256([]byte(launcher + "/" + volume))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:nameHash]
@@ -123,7 +126,8 @@ var volumeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 // IsVolumeName reports whether a text can be the name of a volume, and so that of a file.
 func IsVolumeName(text string) bool { return volumeName.MatchString(text) }
 
-// HotplugDiskName is the name in HotplugDisksDir of a hotplugged volume: of its image, or of its device. KubeVirt's names.
+// HotplugDiskName is the name in HotplugDisksDir of a hotplugged volume: of its image, or of its device. KubeVirt's
+// names.
 func HotplugDiskName(volume string, block bool) string {
 	if block {
 		return volume

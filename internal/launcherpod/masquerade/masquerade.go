@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package masquerade parses the private networks between a guest and its Pod with the masquerade binding: vmNetworkCIDR and
-// vmIPv6NetworkCIDR of a VMI's Pod network. Admission, virt-controller and virt-handler use it, so that all accept the same values;
-// virt-launcher gets the canonical form.
+// Package masquerade parses the private networks between a guest and its Pod with the masquerade binding: vmNetworkCIDR
+// and vmIPv6NetworkCIDR of a VMI's Pod network. Admission, virt-controller and virt-handler use it, so that all accept
+// the same values; virt-launcher gets the canonical form.
 package masquerade
 
 import (
@@ -26,8 +26,9 @@ const mappedBits = 96
 // hostBits is how many bits a network needs for the addresses of the gateway and the guest.
 const hostBits = 2
 
-// IPv4 parses vmNetworkCIDR and returns the network with its host bits cleared. Empty means DefaultIPv4. Numbers with leading
-// zeros are decimal, as in KubeVirt and in Go before 1.17: stored objects have them. An error says what the text should be.
+// IPv4 parses vmNetworkCIDR and returns the network with its host bits cleared. Empty means DefaultIPv4. Numbers with
+// leading zeros are decimal, as in KubeVirt and in Go before 1.17: stored objects have them. An error says what the
+// text should be.
 func IPv4(text string) (netip.Prefix, error) {
 	if text == "" {
 		return DefaultIPv4, nil
@@ -69,7 +70,8 @@ func parse(text string) (netip.Prefix, error) {
 
 func checkRoom(prefix netip.Prefix) error {
 	if prefix.Bits() > prefix.Addr().BitLen()-hostBits {
-		return fmt.Errorf("must have room for a gateway and a guest: a prefix of at most %d bits", prefix.Addr().BitLen()-hostBits)
+		return fmt.Errorf("must have room for a gateway and a guest: a prefix of at most %d bits",
+			prefix.Addr().BitLen()-hostBits)
 	}
 	return nil
 }

@@ -56,7 +56,8 @@ virtctl adm cluster-profiler --cmd dump -l kubevirt.io=virt-controller`),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&p.cmd, "cmd", "", "The profiler command: start, stop or dump.")
-	flags.StringVar(&p.dir, "output-dir", "cluster-profiler-results", "The directory for the profiles. One that exists is renamed.")
+	flags.StringVar(&p.dir, "output-dir", "cluster-profiler-results",
+		"The directory for the profiles. One that exists is renamed.")
 	flags.BoolVar(&p.reuse, "reuse-output-dir", false, "Use the output directory even if it exists.")
 	flags.StringVarP(&p.selector, "l", "l", "", "Dump only the profiles of Pods with these labels.")
 	flags.StringVar(&p.token, "continue", "", "Continue a dump that failed, with the token that it printed.")
@@ -116,7 +117,8 @@ func (p *profiler) dump(ctx context.Context, server *subresources.Client) error 
 			err = p.write(page.ComponentResults)
 		}
 		if err != nil {
-			return fmt.Errorf("error cluster profiler dump: %w\nContinue token from last successful profiles fetch: %q", err, request.Continue)
+			return fmt.Errorf("error cluster profiler dump: %w\nContinue token from last successful profiles fetch: %q",
+				err, request.Continue)
 		}
 		count += len(page.ComponentResults)
 		if page.Continue == "" || len(page.ComponentResults) == 0 {
@@ -142,8 +144,8 @@ func (p *profiler) prepare() error {
 	return os.MkdirAll(p.dir, 0o750)
 }
 
-// write writes a directory for each Pod, with a file for each profile. The names are the server's, so it rejects those that lead out of the
-// directory.
+// write writes a directory for each Pod, with a file for each profile. The names are the server's, so it rejects those
+// that lead out of the directory.
 func (p *profiler) write(results map[string]v1.ProfilerResult) error {
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {

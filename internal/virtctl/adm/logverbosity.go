@@ -154,7 +154,9 @@ func printLevels(c *cli.CLI, kubevirt *v1.KubeVirt, values map[string]*string) e
 	return nil
 }
 
-func setLevels(ctx context.Context, c *cli.CLI, objects client.Client, kubevirt *v1.KubeVirt, set map[string]uint, reset bool) error {
+func setLevels(
+	ctx context.Context, c *cli.CLI, objects client.Client, kubevirt *v1.KubeVirt, set map[string]uint, reset bool,
+) error {
 	before := kubevirt.DeepCopy()
 	configuration := &kubevirt.Spec.Configuration
 	if configuration.DeveloperConfiguration == nil {

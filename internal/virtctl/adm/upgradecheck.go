@@ -43,9 +43,11 @@ type upgradeCheckCommand struct {
 
 // upgradeReport is what -o json and -o yaml print.
 type upgradeReport struct {
-	// WorkloadUpdateMethods are those of the KubeVirt object. If there are none, guests keep their launcher until they are restarted.
+	// WorkloadUpdateMethods are those of the KubeVirt object. If there are none, guests keep their launcher until they
+	// are restarted.
 	WorkloadUpdateMethods []v1.WorkloadUpdateMethod `json:"workloadUpdateMethods"`
-	// Checked counts the running guests, NotMigratable those that cannot be migrated, Outdated those with an older launcher.
+	// Checked counts the running guests, NotMigratable those that cannot be migrated, Outdated those with an older
+	// launcher.
 	Checked       int `json:"checked"`
 	NotMigratable int `json:"notMigratable"`
 	Outdated      int `json:"outdated"`
@@ -86,7 +88,8 @@ virtctl adm upgrade-check && kubectl apply -f kubevirt.yaml`),
 	}
 	cmd.Flags().StringVarP(&run.output, "output", "o", "", "Output format: wide, json or yaml.")
 	cmd.Flags().BoolVar(&run.all, "all", false, "List the guests that can be migrated as well.")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"},
+		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -112,7 +115,8 @@ func (u *upgradeCheckCommand) run(ctx context.Context) error {
 		return err
 	}
 	report := summarize(findings, u.all)
-	report.WorkloadUpdateMethods, report.NotLookedAt = kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods, u.forbidden
+	report.WorkloadUpdateMethods, report.NotLookedAt = kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
+		u.forbidden
 	if err := u.print(&report); err != nil {
 		return err
 	}
@@ -136,7 +140,8 @@ func summarize(findings []upgradecheck.Finding, all bool) upgradeReport {
 	return report
 }
 
-// check lists the objects that the check needs. It omits kinds that the user may not list, except for the guests themselves.
+// check lists the objects that the check needs. It omits kinds that the user may not list, except for the guests
+// themselves.
 func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) ([]upgradecheck.Finding, error) {
 	instances, pods := &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
 	nodes, quotas, budgets := &corev1.NodeList{}, &corev1.ResourceQuotaList{}, &policyv1.PodDisruptionBudgetList{}
@@ -165,8 +170,9 @@ func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) 
 	// Defaults replace invalid values, as in the components. The KubeVirt object's conditions report them.
 	config, _ := clusterconfig.FromKubeVirt(kubevirt)
 	return upgradecheck.Check(upgradecheck.Observed{
-		Pods: config.Pods(), Eviction: config.EvictionStrategy, Methods: kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
-		Nodes: nodes.Items, Quotas: quotas.Items, Budgets: budgets.Items,
+		Pods: config.Pods(), Eviction: config.EvictionStrategy,
+		Methods: kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
+		Nodes:   nodes.Items, Quotas: quotas.Items, Budgets: budgets.Items,
 	}, guestsOf(instances.Items, pods.Items)), nil
 }
 
@@ -178,7 +184,8 @@ func guestsOf(instances []v1.VirtualMachineInstance, pods []corev1.Pod) []upgrad
 	guests := make([]upgradecheck.Guest, len(instances))
 	for i := range instances {
 		vmi := &instances[i]
-		guests[i] = upgradecheck.Guest{VMI: vmi, Pod: byName[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}]}
+		guests[i] = upgradecheck.Guest{VMI: vmi, Pod: byName[client.ObjectKey{Namespace: vmi.Namespace,
+			Name: podspec.OwnPodName(vmi)}]}
 	}
 	return guests
 }
@@ -190,7 +197,8 @@ func (u *upgradeCheckCommand) print(report *upgradeReport) error {
 		return output.Print(u.Out, report)
 	}
 	if len(u.forbidden) > 0 {
-		_, _ = fmt.Fprintf(u.ErrOut, "You may not list %s: what depends on them was not checked.\n", strings.Join(u.forbidden, ", "))
+		_, _ = fmt.Fprintf(u.ErrOut, "You may not list %s: what depends on them was not checked.\n",
+			strings.Join(u.forbidden, ", "))
 	}
 	if err := u.printTable(report); err != nil {
 		return err
@@ -227,7 +235,8 @@ func (u *upgradeCheckCommand) printTable(report *upgradeReport) error {
 			if wide && n == 0 && len(f.Problems) > 0 && f.Note != "" {
 				message += "; " + f.Note
 			}
-			rows = append(rows, line(w, strings.Join(append(cells, p.Reason, strings.ReplaceAll(cli.Plain(message), "\n", " ")), "\t")))
+			rows = append(rows, line(w, strings.Join(append(cells, p.Reason,
+				strings.ReplaceAll(cli.Plain(message), "\n", " ")), "\t")))
 		}
 	}
 	return errors.Join(append(rows, w.Flush())...)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package cli contains what virtctl's commands share: kubectl's flags, streams, clients of the cluster, and the output of objects and
-// errors.
+// Package cli contains what virtctl's commands share: kubectl's flags, streams, clients of the cluster, and the output
+// of objects and errors.
 package cli
 
 import (
@@ -93,7 +93,8 @@ func (c *CLI) Namespace() (string, error) {
 	return namespace, err
 }
 
-// Config returns the configuration of clients of the cluster, for requests that Objects and Subresources do not support.
+// Config returns the configuration of clients of the cluster, for requests that Objects and Subresources do not
+// support.
 func (c *CLI) Config() (*rest.Config, error) {
 	config, err := c.Flags.ToRESTConfig()
 	if err != nil {
@@ -101,8 +102,8 @@ func (c *CLI) Config() (*rest.Config, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.UserAgent = "virtctl/" + version.Version
-	// A user sends few requests, and the API server has its own limits. With a limit here, a wait would end with an error about the limit
-	// instead of the state for which it waited.
+	// A user sends few requests, and the API server has its own limits. With a limit here, a wait would end with an
+	// error about the limit instead of the state for which it waited.
 	config.QPS = -1
 	// JSON, because -v 8 could not show protobuf.
 	config.ContentType = "application/json"
@@ -118,7 +119,8 @@ func (c *CLI) ClusterFlags() []string {
 		name  string
 		value *string
 	}{
-		{"kubeconfig", c.Flags.KubeConfig}, {"context", c.Flags.Context}, {"cluster", c.Flags.ClusterName}, {"user", c.Flags.AuthInfoName},
+		{"kubeconfig", c.Flags.KubeConfig}, {"context", c.Flags.Context}, {"cluster", c.Flags.ClusterName},
+		{"user", c.Flags.AuthInfoName},
 		{"server", c.Flags.APIServer}, {"certificate-authority", c.Flags.CAFile}, {"client-certificate", c.Flags.CertFile},
 		{"client-key", c.Flags.KeyFile}, {"tls-server-name", c.Flags.TLSServerName}, {"as", c.Flags.Impersonate},
 	} {
@@ -175,7 +177,8 @@ func (c *CLI) target(argument, resource string) (*subresources.Client, subresour
 		name = rest
 	}
 	if name == "" || strings.Contains(name, "/") {
-		return nil, subresources.Object{}, fmt.Errorf("%q is not a name: specify only the name, and the namespace with -n", argument)
+		return nil, subresources.Object{},
+			fmt.Errorf("%q is not a name: specify only the name, and the namespace with -n", argument)
 	}
 	namespace, err := c.Namespace()
 	if err != nil {
@@ -281,7 +284,8 @@ func isAPIMissing(err error) bool {
 	})
 }
 
-// Plain removes control characters, including those of escape sequences, and invisible characters from a text, which may come from a guest.
+// Plain removes control characters, including those of escape sequences, and invisible characters from a text, which
+// may come from a guest.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {

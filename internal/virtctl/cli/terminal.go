@@ -32,8 +32,8 @@ func Terminal(stream any) (fd int, isTerminal bool) {
 	return int(file.Fd()), true
 }
 
-// MakeRaw puts the input into raw mode, in which the program reads every key, including Ctrl+C. restore ends that mode. MakeRaw does not
-// change an input that is not a terminal.
+// MakeRaw puts the input into raw mode, in which the program reads every key, including Ctrl+C. restore ends that mode.
+// MakeRaw does not change an input that is not a terminal.
 func (c *CLI) MakeRaw() (restore func(), err error) {
 	fd, isTerminal := Terminal(c.In)
 	if !isTerminal {
@@ -64,7 +64,8 @@ type Output struct{ format string }
 // AddTo adds the flag. An empty default means the command's own, human-readable output.
 func (o *Output) AddTo(cmd *cobra.Command, format string) {
 	cmd.Flags().StringVarP(&o.format, "output", "o", format, "Output format: json or yaml.")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"},
+		cobra.ShellCompDirectiveNoFileComp))
 }
 
 // Set sets the format, for a command with a flag of its own.
@@ -93,8 +94,8 @@ func (o *Output) Print(out io.Writer, value any) error {
 	return err
 }
 
-// PrintJSON writes the server's JSON in the format and keeps the order of its fields. It removes control characters, because values may
-// come from a guest.
+// PrintJSON writes the server's JSON in the format and keeps the order of its fields. It removes control characters,
+// because values may come from a guest.
 func (o *Output) PrintJSON(out io.Writer, content json.RawMessage) error {
 	var printed []byte
 	var err error
@@ -135,7 +136,9 @@ func (c *CLI) CompleteInstances(cmd *cobra.Command, args []string, typed string)
 }
 
 // CompleteKindAndName completes vm or vmi, and then a name.
-func (c *CLI) CompleteKindAndName(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *CLI) CompleteKindAndName(
+	cmd *cobra.Command, args []string, typed string,
+) ([]string, cobra.ShellCompDirective) {
 	switch {
 	case len(args) == 0:
 		return []string{"vm", "vmi"}, cobra.ShellCompDirectiveNoFileComp
@@ -147,7 +150,8 @@ func (c *CLI) CompleteKindAndName(cmd *cobra.Command, args []string, typed strin
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// names returns the names of a kind's objects that begin with what was typed; none if the cluster does not respond in time.
+// names returns the names of a kind's objects that begin with what was typed; none if the cluster does not respond in
+// time.
 func (c *CLI) names(ctx context.Context, kind, typed string) []string {
 	if ctx == nil {
 		ctx = context.Background()

@@ -59,7 +59,8 @@ kubectl logs -l vm.kubevirt.io/name=myvmi -c compute`),
 			return s.run(cmd.Context())
 		},
 	}
-	cmd.Flags().IntVar(&minutes, "timeout", 5, "The number of minutes to wait for the virtual machine instance to be ready.")
+	cmd.Flags().IntVar(&minutes, "timeout", 5,
+		"The number of minutes to wait for the virtual machine instance to be ready.")
 	return cmd
 }
 
@@ -117,7 +118,8 @@ func (d Dialer) permanent(ctx context.Context, err error) error {
 			return err // The instance has no serial console.
 		}
 		return nil
-	case http.StatusConflict, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+	case http.StatusConflict, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,
+		http.StatusGatewayTimeout, http.StatusTooManyRequests:
 		return nil
 	default:
 		return err
@@ -169,7 +171,8 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	defer restore()
-	s.printer("\r\n")(fmt.Sprintf("Successfully connected to %s console. Press Ctrl+] or Ctrl+5 to exit console.", s.vmi.Name))
+	s.printer("\r\n")(fmt.Sprintf("Successfully connected to %s console. Press Ctrl+] or Ctrl+5 to exit console.",
+		s.vmi.Name))
 	keys := readKeys(s.cli.In)
 	for {
 		err := s.serve(ctx, stream, keys)
@@ -205,7 +208,8 @@ func (s *session) result(err error) error {
 	}
 }
 
-// serve connects the terminal with the stream until one of them ends. It returns nil for the end of the stream or the keyboard.
+// serve connects the terminal with the stream until one of them ends. It returns nil for the end of the stream or the
+// keyboard.
 func (s *session) serve(ctx context.Context, stream *subresources.Stream, keys <-chan keystrokes) error {
 	defer func() { _ = stream.Close() }()
 	received := make(chan error, 1)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package create implements the commands that print manifests of virtual machines, instance types, preferences and clones.
+// Package create implements the commands that print manifests of virtual machines, instance types, preferences and
+// clones.
 package create
 
 import (
@@ -44,8 +45,8 @@ func nameOr(name, prefix string) string {
 	return name
 }
 
-// explicitNamespace returns the namespace if the user specified one, and "" otherwise, so that the manifest can be applied to any
-// namespace.
+// explicitNamespace returns the namespace if the user specified one, and "" otherwise, so that the manifest can be
+// applied to any namespace.
 func explicitNamespace(c *cli.CLI) (string, error) {
 	namespace, overridden, err := c.Flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil || !overridden {
@@ -123,11 +124,13 @@ virtctl create clone --source-name=mysnapshot --source-type=snapshot --target-na
 	flags.StringVar(&o.targetType, "target-type", "vm", "vm.")
 	for flag, list := range map[string]*[]string{
 		"label-filter": &o.spec.LabelFilters, "annotation-filter": &o.spec.AnnotationFilters,
-		"template-label-filter": &o.spec.Template.LabelFilters, "template-annotation-filter": &o.spec.Template.AnnotationFilters,
+		"template-label-filter":      &o.spec.Template.LabelFilters,
+		"template-annotation-filter": &o.spec.Template.AnnotationFilters,
 	} {
 		flags.StringArrayVar(list, flag, nil, "The keys to clone (repeatable), such as '*' and '!some/key'.")
 	}
-	flags.StringArrayVar(&o.macs, "new-mac-address", nil, "A new MAC address (repeatable): INTERFACE:ADDRESS, with dashes in the address.")
+	flags.StringArrayVar(&o.macs, "new-mac-address", nil,
+		"A new MAC address (repeatable): INTERFACE:ADDRESS, with dashes in the address.")
 	flags.StringVar(&o.serial, "new-smbios-serial", "", "The new serial number.")
 	_ = cmd.MarkFlagRequired("source-name")
 	o.output.AddTo(cmd, "yaml")

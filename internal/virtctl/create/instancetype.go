@@ -49,11 +49,13 @@ virtctl create instancetype --namespaced --cpu=8 --memory=32Gi --gpu=name:gpu1,d
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The instance type's name. By default a random one.")
-	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one. Implied by --namespace.")
+	flags.BoolVar(&o.namespaced, "namespaced", false,
+		"Create a namespaced object instead of a cluster-wide one. Implied by --namespace.")
 	flags.Uint32Var(&o.cpu, "cpu", 0, "The number of the guest's vCPUs.")
 	flags.StringVar(&o.memory, "memory", "", "The guest's memory.")
 	flags.StringArrayVar(&o.gpus, "gpu", nil, "A GPU (repeatable): name:NAME,devicename:RESOURCE.")
-	flags.StringArrayVar(&o.devices, "hostdevice", nil, "A device of the node (repeatable): name:NAME,devicename:RESOURCE.")
+	flags.StringArrayVar(&o.devices, "hostdevice", nil,
+		"A device of the node (repeatable): name:NAME,devicename:RESOURCE.")
 	flags.StringVar(&o.ioThreads, "iothreadspolicy", "", "shared, auto or supplementalPool.")
 	_ = cmd.MarkFlagRequired("cpu")
 	_ = cmd.MarkFlagRequired("memory")
@@ -95,7 +97,8 @@ func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstance
 		policies := []v1.IOThreadsPolicy{v1.IOThreadsPolicyShared, v1.IOThreadsPolicyAuto, v1.IOThreadsPolicySupplementalPool}
 		policy := v1.IOThreadsPolicy(o.ioThreads)
 		if !slices.Contains(policies, policy) {
-			return spec, flagError("iothreadspolicy", "invalid policy %q, supported values are: %s, %s, %s", o.ioThreads, policies[0], policies[1], policies[2])
+			return spec, flagError("iothreadspolicy", "invalid policy %q, supported values are: %s, %s, %s",
+				o.ioThreads, policies[0], policies[1], policies[2])
 		}
 		spec.IOThreadsPolicy = &policy
 	}
@@ -162,7 +165,8 @@ virtctl create preference --namespaced --machine-type=pc-q35-9.2`),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The preference's name. By default a random one.")
-	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one. Implied by --namespace.")
+	flags.BoolVar(&o.namespaced, "namespaced", false,
+		"Create a namespaced object instead of a cluster-wide one. Implied by --namespace.")
 	flags.StringVar(&o.storageClass, "volume-storage-class", "", "The preferred storage class of disks.")
 	flags.StringVar(&o.machine, "machine-type", "", "The preferred machine type.")
 	flags.StringVar(&o.topology, "cpu-topology", "", "The preferred CPU topology: sockets, cores, threads, spread or any.")
@@ -179,9 +183,11 @@ func (o *preferenceOptions) spec() (instancetypev1beta1.VirtualMachinePreference
 		spec.Machine = &instancetypev1beta1.MachinePreferences{PreferredMachineType: o.machine}
 	}
 	if o.topology != "" {
-		known := []string{"sockets", "cores", "threads", "spread", "any", "preferSockets", "preferCores", "preferThreads", "preferSpread", "preferAny"}
+		known := []string{"sockets", "cores", "threads", "spread", "any", "preferSockets", "preferCores",
+			"preferThreads", "preferSpread", "preferAny"}
 		if !slices.Contains(known, o.topology) {
-			return spec, flagError("cpu-topology", "invalid topology %q, supported values are: %s", o.topology, strings.Join(known, ", "))
+			return spec, flagError("cpu-topology", "invalid topology %q, supported values are: %s", o.topology,
+				strings.Join(known, ", "))
 		}
 		topology := instancetypev1beta1.PreferredCPUTopology(o.topology)
 		spec.CPU = &instancetypev1beta1.CPUPreferences{PreferredCPUTopology: &topology}

@@ -55,8 +55,10 @@ var strategies = []v1.VirtualMachineRunStrategy{
 
 func vmCommand(c *cli.CLI) *cobra.Command {
 	o := &vmOptions{
-		instancetype: inference{flag: "instancetype", infer: true, kinds: []string{"virtualmachineinstancetype", "virtualmachineclusterinstancetype"}},
-		preference:   inference{flag: "preference", infer: true, kinds: []string{"virtualmachinepreference", "virtualmachineclusterpreference"}},
+		instancetype: inference{flag: "instancetype", infer: true, kinds: []string{"virtualmachineinstancetype",
+			"virtualmachineclusterinstancetype"}},
+		preference: inference{flag: "preference", infer: true, kinds: []string{"virtualmachinepreference",
+			"virtualmachineclusterpreference"}},
 	}
 	cmd := &cobra.Command{
 		Use:   "vm",
@@ -99,7 +101,8 @@ virtctl create vm --volume-import=type:http,url:https://example.com/disk.qcow2,s
 func (o *vmOptions) addMachineFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The VM's name. By default a random one.")
-	flags.StringVar(&o.runStrategy, "run-strategy", string(v1.RunStrategyAlways), "The run strategy: Always, Manual, Halted, Once or RerunOnFailure.")
+	flags.StringVar(&o.runStrategy, "run-strategy", string(v1.RunStrategyAlways),
+		"The run strategy: Always, Manual, Halted, Once or RerunOnFailure.")
 	flags.Int64Var(&o.gracePeriod, "termination-grace-period", 180, "Seconds that the guest has to shut down.")
 	flags.StringVar(&o.memory, "memory", "512Mi", "The guest's memory.")
 	o.instancetype.addTo(cmd, "instance type")
@@ -140,7 +143,8 @@ func parseStrategy(text string) (v1.VirtualMachineRunStrategy, error) {
 	i := slices.IndexFunc(strategies, func(s v1.VirtualMachineRunStrategy) bool { return strings.EqualFold(string(s), text) })
 	if i < 0 {
 		names := strings.Trim(fmt.Sprint(strategies), "[]")
-		return "", flagError("run-strategy", "invalid run strategy %q, supported values are: %s", text, strings.ReplaceAll(names, " ", ", "))
+		return "", flagError("run-strategy", "invalid run strategy %q, supported values are: %s", text,
+			strings.ReplaceAll(names, " ", ", "))
 	}
 	return strategies[i], nil
 }
@@ -175,7 +179,8 @@ func (b *builder) volume(name string) *v1.Volume {
 	return nil
 }
 
-// inference are the flags of an instance type or a preference: its name, or the volume from whose labels it is inferred.
+// inference are the flags of an instance type or a preference: its name, or the volume from whose labels it is
+// inferred.
 type inference struct {
 	flag  string
 	kinds []string
@@ -187,9 +192,12 @@ type inference struct {
 
 func (i *inference) addTo(cmd *cobra.Command, what string) {
 	flags := cmd.Flags()
-	flags.StringVar(&i.name, i.flag, "", fmt.Sprintf("The %s, as NAME (cluster-wide) or KIND/NAME with kind %s.", what, strings.Join(i.kinds, " or ")))
-	flags.BoolVar(&i.infer, "infer-"+i.flag, true, fmt.Sprintf("Infer the %s from the labels of the volume that boots first.", what))
-	flags.StringVar(&i.from, "infer-"+i.flag+"-from", "", fmt.Sprintf("Infer the %s from the labels of this volume.", what))
+	flags.StringVar(&i.name, i.flag, "", fmt.Sprintf("The %s, as NAME (cluster-wide) or KIND/NAME with kind %s.", what,
+		strings.Join(i.kinds, " or ")))
+	flags.BoolVar(&i.infer, "infer-"+i.flag, true,
+		fmt.Sprintf("Infer the %s from the labels of the volume that boots first.", what))
+	flags.StringVar(&i.from, "infer-"+i.flag+"-from", "", fmt.Sprintf("Infer the %s from the labels of this volume.",
+		what))
 }
 
 // isExplicit reports whether the user requested inference. Otherwise it is optional.
@@ -203,7 +211,8 @@ func (i *inference) matcher() (kind, name string, err error) {
 		return "", "", flagError(i.flag, "%w", err)
 	}
 	if kind = strings.ToLower(kind); kind != "" && !slices.Contains(i.kinds, kind) {
-		return "", "", flagError(i.flag, "invalid %s kind %q, supported values are: %s", i.flag, kind, strings.Join(i.kinds, ", "))
+		return "", "", flagError(i.flag, "invalid %s kind %q, supported values are: %s", i.flag, kind,
+			strings.Join(i.kinds, ", "))
 	}
 	return kind, name, nil
 }
@@ -274,7 +283,8 @@ func (b *builder) unlessOptional(i *inference, err error) error {
 	return nil
 }
 
-// inferFrom returns the volume to infer from: that of the flag, or else the first in the boot order, or else the first one.
+// inferFrom returns the volume to infer from: that of the flag, or else the first in the boot order, or else the first
+// one.
 func (b *builder) inferFrom(i *inference) (string, error) {
 	volumes := b.vm.Spec.Template.Spec.Volumes
 	name := i.from
@@ -304,7 +314,8 @@ func (b *builder) checkInferable(volume *v1.Volume) error {
 	}
 	for _, template := range b.vm.Spec.DataVolumeTemplates {
 		spec := template.Spec
-		fromLabels := spec.SourceRef != nil || spec.Source != nil && (spec.Source.PVC != nil || spec.Source.Registry != nil || spec.Source.Snapshot != nil)
+		fromLabels := spec.SourceRef != nil || spec.Source != nil && (spec.Source.PVC != nil ||
+			spec.Source.Registry != nil || spec.Source.Snapshot != nil)
 		if template.Name == volume.DataVolume.Name && !fromLabels {
 			return errors.New("this datavolume is not valid to infer an instancetype or preference from " +
 				"(source needs to be PVC, Registry or Snapshot, sourceRef needs to be DataSource)")

@@ -26,11 +26,14 @@ const (
 func (o *vmOptions) addGuestFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.user, "user", "", "The user that cloud-init creates.")
-	flags.StringVar(&o.passwordFile, "password-file", "", "A file with the user's password. It is stored in cleartext in the VM.")
+	flags.StringVar(&o.passwordFile, "password-file", "",
+		"A file with the user's password. It is stored in cleartext in the VM.")
 	flags.StringSliceVar(&o.sshKeys, "ssh-key", nil, "An SSH key that may log in (repeatable).")
-	flags.BoolVar(&o.manageSSH, "ga-manage-ssh", false, "Configure SELinux in the guest to let the guest agent manage SSH keys.")
-	flags.StringArrayVar(&o.credentials, "access-cred", nil, "A Secret with keys or passwords that are kept up to date in the guest (repeatable): "+
-		"src:SECRET[,type:ssh|password][,method:ga|nocloud|configdrive][,user:USER].")
+	flags.BoolVar(&o.manageSSH, "ga-manage-ssh", false,
+		"Configure SELinux in the guest to let the guest agent manage SSH keys.")
+	flags.StringArrayVar(&o.credentials, "access-cred", nil,
+		"A Secret with keys or passwords that are kept up to date in the guest (repeatable): "+
+			"src:SECRET[,type:ssh|password][,method:ga|nocloud|configdrive][,user:USER].")
 	flags.StringVar(&o.cloudInit, "cloud-init", noCloud, "Cloud-init's data source: nocloud, configdrive or none.")
 	flags.StringVar(&o.userData, "cloud-init-user-data", "", "Cloud-init's user data, in base64.")
 	flags.StringVar(&o.networkData, "cloud-init-network-data", "", "Cloud-init's network data, in base64.")
@@ -96,7 +99,8 @@ func (b *builder) sshCredential(p params, secret string) (*v1.SSHPublicKeyAccess
 	case configDrive:
 		credential.PropagationMethod.ConfigDrive = &v1.ConfigDriveSSHPublicKeyAccessCredentialPropagation{}
 	default:
-		return nil, p.errorf("invalid access credentials ssh method %q, supported values are: ga, nocloud, configdrive", method)
+		return nil, p.errorf("invalid access credentials ssh method %q, supported values are: ga, nocloud, configdrive",
+			method)
 	}
 	if p.get("user") != "" {
 		return nil, p.errorf("user cannot be specified with selected access credential type and method")
@@ -125,7 +129,8 @@ func passwordCredential(p params, secret string) (*v1.UserPasswordAccessCredenti
 
 // addCloudInit adds the volume with the cloud-init data.
 func (b *builder) addCloudInit() error {
-	content := b.changed("user", "password-file", "ssh-key", "cloud-init-user-data", "cloud-init-network-data") || b.manageSSH
+	content := b.changed("user", "password-file", "ssh-key", "cloud-init-user-data", "cloud-init-network-data") ||
+		b.manageSSH
 	if !content && !b.cloudInitChanged {
 		return nil
 	}
@@ -140,7 +145,8 @@ func (b *builder) addCloudInit() error {
 	default:
 		return flagError("cloud-init", "invalid cloud-init data source type %q, supported values are: nocloud, configdrive, none", b.cloudInit)
 	}
-	for flag, value := range map[string]string{"cloud-init-user-data": b.userData, "cloud-init-network-data": b.networkData} {
+	for flag, value := range map[string]string{"cloud-init-user-data": b.userData,
+		"cloud-init-network-data": b.networkData} {
 		if _, err := base64.StdEncoding.DecodeString(value); err != nil {
 			return flagError(flag, "it must be base64: %w", err)
 		}
@@ -152,9 +158,11 @@ func (b *builder) addCloudInit() error {
 			return err
 		}
 	}
-	source := v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: generated, UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
+	source := v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: generated,
+		UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
 	if kind == configDrive {
-		source = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: generated, UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
+		source = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: generated,
+			UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
 	}
 	return b.addVolume(params{flag: "cloud-init"}, cloudInitDisk, source)
 }

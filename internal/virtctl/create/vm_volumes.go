@@ -24,16 +24,20 @@ const (
 
 func (o *vmOptions) addVolumeFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.containerDisks, "volume-containerdisk", nil, "An image with a disk (repeatable): src:IMAGE[,name:NAME][,bootorder:N].")
-	flags.StringArrayVar(&o.claims, "volume-pvc", nil, "A PersistentVolumeClaim (repeatable): src:CLAIM[,name:NAME][,bootorder:N].")
+	flags.StringArrayVar(&o.containerDisks, "volume-containerdisk", nil,
+		"An image with a disk (repeatable): src:IMAGE[,name:NAME][,bootorder:N].")
+	flags.StringArrayVar(&o.claims, "volume-pvc", nil,
+		"A PersistentVolumeClaim (repeatable): src:CLAIM[,name:NAME][,bootorder:N].")
 	flags.StringArrayVar(&o.imports, "volume-import", nil, "A disk that CDI creates (repeatable): type:TYPE,PARAMETERS[,size:SIZE][,name:NAME][,bootorder:N]. Types and parameters:\n"+importHelp())
 	flags.StringVar(&o.sysprep, "volume-sysprep", "", "An answer file of Windows: src:NAME[,type:configMap|secret].")
 	for _, old := range []struct {
 		values *[]string
 		flag   string
 		kind   string
-	}{{&o.dataSources, "volume-datasource", "ds"}, {&o.clonedClaims, "volume-clone-pvc", "pvc"}, {&o.blanks, "volume-blank", "blank"}} {
-		flags.StringArrayVar(old.values, old.flag, nil, fmt.Sprintf("Deprecated: use --volume-import=type:%s with the same parameters.", old.kind))
+	}{{&o.dataSources, "volume-datasource", "ds"}, {&o.clonedClaims, "volume-clone-pvc", "pvc"},
+		{&o.blanks, "volume-blank", "blank"}} {
+		flags.StringArrayVar(old.values, old.flag, nil,
+			fmt.Sprintf("Deprecated: use --volume-import=type:%s with the same parameters.", old.kind))
 	}
 }
 
@@ -106,13 +110,15 @@ func (b *builder) addSysprep() error {
 	return b.addVolume(p, sysprepDisk, v1.VolumeSource{Sysprep: source})
 }
 
-// addImports adds volumes that CDI creates: those of the deprecated flags, in KubeVirt's order, and then those of --volume-import.
+// addImports adds volumes that CDI creates: those of the deprecated flags, in KubeVirt's order, and then those of
+// --volume-import.
 func (b *builder) addImports() error {
 	var all []string
 	for _, old := range []struct {
 		flag, kind string
 		values     []string
-	}{{"volume-blank", "blank", b.blanks}, {"volume-clone-pvc", "pvc", b.clonedClaims}, {"volume-datasource", "ds", b.dataSources}} {
+	}{{"volume-blank", "blank", b.blanks}, {"volume-clone-pvc", "pvc", b.clonedClaims},
+		{"volume-datasource", "ds", b.dataSources}} {
 		if len(old.values) > 0 {
 			_, _ = fmt.Fprintf(b.warn, "Flag --%s has been deprecated, use flag --volume-import instead\n", old.flag)
 		}
@@ -188,14 +194,16 @@ var importers = []importer{
 		return from(cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}), nil
 	}},
 	{"gcs", []string{"url", "secretref"}, false, func(p params) (cdiv1beta1.DataVolumeSpec, error) {
-		return from(cdiv1beta1.DataVolumeSource{GCS: &cdiv1beta1.DataVolumeSourceGCS{URL: p.get("url"), SecretRef: p.get("secretref")}}), p.needAll("url")
+		return from(cdiv1beta1.DataVolumeSource{GCS: &cdiv1beta1.DataVolumeSourceGCS{URL: p.get("url"),
+			SecretRef: p.get("secretref")}}), p.needAll("url")
 	}},
 	{"http", []string{"url", "secretref", "certconfigmap", "extraheaders", "secretextraheaders"}, false, importHTTP},
-	{"imageio", []string{"url", "diskid", "secretref", "certconfigmap"}, false, func(p params) (cdiv1beta1.DataVolumeSpec, error) {
-		return from(cdiv1beta1.DataVolumeSource{Imageio: &cdiv1beta1.DataVolumeSourceImageIO{
-			URL: p.get("url"), DiskID: p.get("diskid"), SecretRef: p.get("secretref"), CertConfigMap: p.get("certconfigmap"),
-		}}), p.needAll("url", "diskid")
-	}},
+	{"imageio", []string{"url", "diskid", "secretref", "certconfigmap"}, false,
+		func(p params) (cdiv1beta1.DataVolumeSpec, error) {
+			return from(cdiv1beta1.DataVolumeSource{Imageio: &cdiv1beta1.DataVolumeSourceImageIO{
+				URL: p.get("url"), DiskID: p.get("diskid"), SecretRef: p.get("secretref"), CertConfigMap: p.get("certconfigmap"),
+			}}), p.needAll("url", "diskid")
+		}},
 	{"pvc", []string{"src"}, true, importClaim},
 	{"registry", []string{"url", "imagestream", "pullmethod", "secretref", "certconfigmap"}, false, importRegistry},
 	{"s3", []string{"url", "secretref", "certconfigmap"}, false, func(p params) (cdiv1beta1.DataVolumeSpec, error) {
@@ -229,7 +237,8 @@ func importHTTP(p params) (cdiv1beta1.DataVolumeSpec, error) {
 
 func importRegistry(p params) (cdiv1beta1.DataVolumeSpec, error) {
 	source := &cdiv1beta1.DataVolumeSourceRegistry{
-		URL: p.optional("url"), ImageStream: p.optional("imagestream"), SecretRef: p.optional("secretref"), CertConfigMap: p.optional("certconfigmap"),
+		URL: p.optional("url"), ImageStream: p.optional("imagestream"), SecretRef: p.optional("secretref"),
+		CertConfigMap: p.optional("certconfigmap"),
 	}
 	if (source.URL == nil) == (source.ImageStream == nil) {
 		return cdiv1beta1.DataVolumeSpec{}, p.errorf("exactly one of url or imagestream must be defined")
@@ -267,7 +276,8 @@ func importClaim(p params) (cdiv1beta1.DataVolumeSpec, error) {
 
 func importSnapshot(p params) (cdiv1beta1.DataVolumeSpec, error) {
 	namespace, name, err := namespacedSource(p, "snapshot")
-	return from(cdiv1beta1.DataVolumeSource{Snapshot: &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: namespace, Name: name}}), err
+	return from(cdiv1beta1.DataVolumeSource{Snapshot: &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: namespace,
+		Name: name}}), err
 }
 
 func importDataSource(p params) (cdiv1beta1.DataVolumeSpec, error) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package credentials implements the command credentials, which changes passwords and SSH keys in the Secrets of a VM's access
-// credentials. virt-handler propagates them to the running guest.
+// Package credentials implements the command credentials, which changes passwords and SSH keys in the Secrets of a VM's
+// access credentials. virt-handler propagates them to the running guest.
 package credentials
 
 import (
@@ -44,7 +44,8 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "The user in the guest.")
 	_ = cmd.MarkFlagRequired("user")
 	cmd.Flags().StringVar(&f.secret, "secret", "", "The Secret, if the VM has several. By default the first.")
-	cmd.Flags().BoolVar(&f.force, "force", false, "Change the Secret even if the VM does not own it, so that other VMs may use it as well.")
+	cmd.Flags().BoolVar(&f.force, "force", false,
+		"Change the Secret even if the VM does not own it, so that other VMs may use it as well.")
 }
 
 // target is the VM, with a client of the cluster.
@@ -89,7 +90,8 @@ func (t *target) secret(ctx context.Context, name string, force bool) (*corev1.S
 	if err := t.Get(ctx, client.ObjectKey{Namespace: t.vm.Namespace, Name: name}, secret); err != nil {
 		return nil, fmt.Errorf("error getting secret %q: %w", name, err)
 	}
-	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == t.vm.UID && o.Name == t.vm.Name })
+	owned := slices.ContainsFunc(secret.OwnerReferences,
+		func(o metav1.OwnerReference) bool { return o.UID == t.vm.UID && o.Name == t.vm.Name })
 	if !owned && !force {
 		return nil, fmt.Errorf("secret %s does not have an owner reference pointing to VM %s: other VMs may use it as well. Use --force to change it", name, t.vm.Name)
 	}
@@ -109,7 +111,8 @@ func (t *target) sshSecrets(user string) []string {
 	var names []string
 	for _, credential := range t.vm.Spec.Template.Spec.AccessCredentials {
 		ssh := credential.SSHPublicKey
-		if ssh != nil && ssh.Source.Secret != nil && ssh.PropagationMethod.QemuGuestAgent != nil && slices.Contains(ssh.PropagationMethod.QemuGuestAgent.Users, user) {
+		if ssh != nil && ssh.Source.Secret != nil && ssh.PropagationMethod.QemuGuestAgent != nil &&
+			slices.Contains(ssh.PropagationMethod.QemuGuestAgent.Users, user) {
 			names = append(names, ssh.Source.Secret.SecretName)
 		}
 	}
@@ -168,7 +171,8 @@ virtctl credentials set-password --user=jdoe --password=secret --force myvm`),
 		},
 	}
 	f.addTo(cmd)
-	cmd.Flags().StringVarP(&password, "password", "p", "", "The password. By default there is a prompt, which keeps it out of the shell's history.")
+	cmd.Flags().StringVarP(&password, "password", "p", "",
+		"The password. By default there is a prompt, which keeps it out of the shell's history.")
 	return cmd
 }
 

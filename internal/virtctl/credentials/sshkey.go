@@ -120,7 +120,8 @@ func (t *target) newSecret(ctx context.Context, f *flags, key string) (string, e
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: t.vm.Name + "-ssh-key-", Namespace: t.vm.Namespace,
 		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1.GroupVersion.String(), Kind: "VirtualMachine", Name: t.vm.Name, UID: t.vm.UID, Controller: &isController,
+			APIVersion: v1.GroupVersion.String(), Kind: "VirtualMachine", Name: t.vm.Name, UID: t.vm.UID,
+			Controller: &isController,
 		}},
 	}}
 	put(secret, newKeyName(), key)

@@ -38,7 +38,8 @@ func Gather(ctx context.Context, objects client.Client, namespace, name, program
 		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]Class{}, Hidden: map[Area]bool{},
 		Install: Install{Controller: -1, API: -1},
 	}}
-	for _, step := range []func(context.Context) error{g.vm, g.pods, g.migrations, g.claimObjects, g.classes, g.install, g.node, g.events} {
+	for _, step := range []func(context.Context) error{g.vm, g.pods, g.migrations, g.claimObjects, g.classes,
+		g.install, g.node, g.events} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -185,7 +186,8 @@ func (g *gatherer) node(ctx context.Context) error {
 	}
 	g.Node = found
 	agents := &corev1.PodList{}
-	if err := g.List(ctx, agents, client.InNamespace(g.installNamespace()), client.MatchingLabels{"kubevirt.io": "virt-handler"}); err != nil {
+	if err := g.List(ctx, agents, client.InNamespace(g.installNamespace()),
+		client.MatchingLabels{"kubevirt.io": "virt-handler"}); err != nil {
 		return g.hideForbidden(AreaNodes, err)
 	}
 	for i := range agents.Items {

@@ -57,20 +57,24 @@ func evacuation(s *Snapshot) []Finding {
 
 // volumeMigration reports that volumes are to be migrated to other claims although no migration was requested.
 func volumeMigration(s *Snapshot) []Finding {
-	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || s.migration() != nil || s.Hidden[AreaMigrations] ||
+	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || s.migration() != nil ||
+		s.Hidden[AreaMigrations] ||
 		s.condition(v1.VirtualMachineInstanceVolumesChange).Status != corev1.ConditionTrue {
 		return nil
 	}
 	f := Finding{
-		What: "Volumes of the guest are to be migrated to other claims with the guest's next migration.",
-		Do:   "Migrate it, or restore the former claims in the spec to cancel:", Commands: []string{fmt.Sprintf("%s migrate %s --namespace %s", s.Program, s.Name, s.Namespace)},
+		What:     "Volumes of the guest are to be migrated to other claims with the guest's next migration.",
+		Do:       "Migrate it, or restore the former claims in the spec to cancel:",
+		Commands: []string{fmt.Sprintf("%s migrate %s --namespace %s", s.Program, s.Name, s.Namespace)},
 	}
 	for _, moved := range s.VMI.Status.MigratedVolumes {
 		if from, to := moved.SourcePVCInfo, moved.DestinationPVCInfo; from != nil && to != nil {
-			f.Why = append(f.Why, fmt.Sprintf("Volume %s: from claim %s to claim %s.", moved.VolumeName, from.ClaimName, to.ClaimName))
+			f.Why = append(f.Why, fmt.Sprintf("Volume %s: from claim %s to claim %s.", moved.VolumeName,
+				from.ClaimName, to.ClaimName))
 		}
 	}
-	if kv := s.Install.KubeVirt; kv != nil && slices.Contains(kv.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods, v1.WorkloadUpdateMethodLiveMigrate) {
+	if kv := s.Install.KubeVirt; kv != nil && slices.Contains(kv.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
+		v1.WorkloadUpdateMethodLiveMigrate) {
 		f.Do, f.Commands = "Nothing: it is migrated automatically.", nil
 	} else if kv != nil {
 		f.Why = append(f.Why, "The workloadUpdateMethods of the KubeVirt object do not contain LiveMigrate, so that it is not migrated automatically.")
@@ -106,7 +110,8 @@ func (s *Snapshot) migrating(m *v1.VirtualMachineInstanceMigration, what string)
 	}
 	why := fmt.Sprintf("The target is being prepared on node %s.", state.TargetNode)
 	if state.StartTimestamp != nil {
-		why = fmt.Sprintf("The transfer to node %s has been running for %s (%s).", state.TargetNode, age(s.Now, state.StartTimestamp.Time), cmp.Or(state.Mode, v1.MigrationPreCopy))
+		why = fmt.Sprintf("The transfer to node %s has been running for %s (%s).", state.TargetNode,
+			age(s.Now, state.StartTimestamp.Time), cmp.Or(state.Mode, v1.MigrationPreCopy))
 	}
 	f.Why = append(f.Why, why)
 	if state.StartTimestamp != nil {
@@ -127,13 +132,14 @@ const progressEvents = 3
 // startMessage is the message of the event at the start of a transfer, which is not shown. KubeVirt's text.
 const startMessage = "VirtualMachineInstance is migrating."
 
-// progress returns the latest events of the transfer that started at this time: the rates, and what the source's agent does to complete it.
-// A transfer that completes without such measures has no events.
+// progress returns the latest events of the transfer that started at this time: the rates, and what the source's agent
+// does to complete it. A transfer that completes without such measures has no events.
 func (s *Snapshot) progress(start time.Time) []string {
 	var out []string
 	for i := range s.Events {
 		e := &s.Events[i]
-		if e.InvolvedObject.Kind != "VirtualMachineInstance" || e.Reason != string(v1.Migrating) || eventtime.LastObserved(e).Before(start) || e.Message == startMessage {
+		if e.InvolvedObject.Kind != "VirtualMachineInstance" || e.Reason != string(v1.Migrating) ||
+			eventtime.LastObserved(e).Before(start) || e.Message == startMessage {
 			continue
 		}
 		out = append(out, fmt.Sprintf("%s ago: %s", age(s.Now, eventtime.LastObserved(e)), short(e.Message)))
@@ -184,7 +190,8 @@ func (s *Snapshot) limits() []string {
 	cluster, node := defaultPerCluster, defaultPerNode
 	if kv := s.Install.KubeVirt; kv != nil && kv.Spec.Configuration.MigrationConfiguration != nil {
 		m := kv.Spec.Configuration.MigrationConfiguration
-		cluster, node = ptr.Deref(m.ParallelMigrationsPerCluster, cluster), ptr.Deref(m.ParallelOutboundMigrationsPerNode, node)
+		cluster, node = ptr.Deref(m.ParallelMigrationsPerCluster,
+			cluster), ptr.Deref(m.ParallelOutboundMigrationsPerNode, node)
 	}
 	return []string{fmt.Sprintf("Limits for parallel migrations: %d from a node, %d in the cluster.", node, cluster)}
 }

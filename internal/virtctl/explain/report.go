@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxEvents is the number of events in a report, and maxText the size of a message in bytes, so that a report fits on one screen.
+	// maxEvents is the number of events in a report, and maxText the size of a message in bytes, so that a report fits
+	// on one screen.
 	maxEvents, maxText = 5, 400
 	// maxParagraph is the size of a paragraph in bytes. It can contain several texts of other users.
 	maxParagraph = 4 * maxText
@@ -81,8 +82,8 @@ func (r *Report) Print(out io.Writer) error {
 	return err
 }
 
-// withoutJSON removes the JSON at the end of a message: the kubelet's events about the resources of a Pod have all of them there. The
-// report as JSON has the whole message.
+// withoutJSON removes the JSON at the end of a message: the kubelet's events about the resources of a Pod have all of
+// them there. The report as JSON has the whole message.
 func withoutJSON(message string) string {
 	text, _, _ := strings.Cut(message, `: {"`)
 	return text

@@ -17,7 +17,8 @@ type rule func(*Snapshot) []Finding
 
 // rules are all rules in the order of the report. Problems of the whole cluster come first.
 var rules = []rule{
-	notFound, install, deletion, stopped, crashLoop, failedSync, claims, scheduling, images, podStart, node, finished, paused, evacuation,
+	notFound, install, deletion, stopped, crashLoop, failedSync, claims, scheduling, images, podStart, node,
+	finished, paused, evacuation,
 	volumeMigration, resizing, running,
 }
 
@@ -30,9 +31,12 @@ func notFound(s *Snapshot) []Finding {
 		return nil
 	}
 	return one(Finding{
-		What:     fmt.Sprintf("There is no VirtualMachine or VirtualMachineInstance %q in namespace %q.", s.Name, s.Namespace),
-		Do:       "Search other namespaces, or create it:",
-		Commands: []string{"kubectl get vm,vmi --all-namespaces", fmt.Sprintf("%s create vm --name=%s --volume-containerdisk=src:IMAGE | kubectl apply -f -", s.Program, s.Name)},
+		What: fmt.Sprintf("There is no VirtualMachine or VirtualMachineInstance %q in namespace %q.",
+			s.Name, s.Namespace),
+		Do: "Search other namespaces, or create it:",
+		Commands: []string{"kubectl get vm,vmi --all-namespaces",
+			fmt.Sprintf("%s create vm --name=%s --volume-containerdisk=src:IMAGE | kubectl apply -f -",
+				s.Program, s.Name)},
 	})
 }
 
@@ -53,7 +57,8 @@ func install(s *Snapshot) []Finding {
 		name, effect string
 		ready        int
 	}{
-		{"virt-controller", "VMs are neither started nor stopped, and the findings below may be outdated", s.Install.Controller},
+		{"virt-controller", "VMs are neither started nor stopped, and the findings below may be outdated",
+			s.Install.Controller},
 		{"virt-api", "start, stop, console and other commands do not work", s.Install.API},
 	} {
 		if component.ready == 0 {
@@ -88,9 +93,11 @@ func deletion(s *Snapshot) []Finding {
 			grace = *s.VMI.Spec.TerminationGracePeriodSeconds
 		}
 		return one(Finding{
-			What:     fmt.Sprintf("The guest has been shutting down for %s. After %d seconds it is powered off.", age(s.Now, s.VMI.DeletionTimestamp.Time), grace),
-			Do:       "Wait, or power it off now:",
-			Commands: []string{fmt.Sprintf("%s stop %s --namespace %s --force --grace-period=0", s.Program, s.Name, s.Namespace)},
+			What: fmt.Sprintf("The guest has been shutting down for %s. After %d seconds it is powered off.",
+				age(s.Now, s.VMI.DeletionTimestamp.Time), grace),
+			Do: "Wait, or power it off now:",
+			Commands: []string{fmt.Sprintf("%s stop %s --namespace %s --force --grace-period=0",
+				s.Program, s.Name, s.Namespace)},
 		})
 	}
 	return nil
@@ -106,7 +113,8 @@ func stopped(s *Snapshot) []Finding {
 	case v1.RunStrategyHalted:
 		return one(Finding{What: "The VM is stopped, because its runStrategy is Halted.", Do: "Start it:", Commands: start})
 	case v1.RunStrategyManual:
-		return one(Finding{What: "The VM is stopped. Its runStrategy is Manual: it runs only after it is started.", Do: "Start it:", Commands: start})
+		return one(Finding{What: "The VM is stopped. Its runStrategy is Manual: it runs only after it is started.",
+			Do: "Start it:", Commands: start})
 	case v1.RunStrategyRerunOnFailure:
 		if s.VM.Status.StartFailure != nil || len(s.VM.Status.StateChangeRequests) > 0 {
 			return nil
@@ -127,13 +135,16 @@ func crashLoop(s *Snapshot) []Finding {
 		return nil
 	}
 	failure := s.VM.Status.StartFailure
-	f := Finding{What: fmt.Sprintf("The VM failed to start %d times in a row.", failure.ConsecutiveFailCount), Why: failureMessages(s)}
+	f := Finding{What: fmt.Sprintf("The VM failed to start %d times in a row.", failure.ConsecutiveFailCount),
+		Why: failureMessages(s)}
 	if retry := failure.RetryAfterTimestamp; retry != nil && retry.After(s.Now) {
-		f.Why = append(f.Why, fmt.Sprintf("The next attempt is in %s, at %s.", retry.Sub(s.Now).Round(time.Second), retry.UTC().Format("15:04:05 MST")))
+		f.Why = append(f.Why, fmt.Sprintf("The next attempt is in %s, at %s.", retry.Sub(s.Now).Round(time.Second),
+			retry.UTC().Format("15:04:05 MST")))
 	}
 	f.Do = "Fix what the messages name, and start it without waiting for the next attempt:"
 	f.Commands = []string{
-		fmt.Sprintf("kubectl --namespace %s logs --selector vmi.kubevirt.io/id=%s --container compute --tail=50", s.Namespace, s.Name),
+		fmt.Sprintf("kubectl --namespace %s logs --selector vmi.kubevirt.io/id=%s --container compute --tail=50",
+			s.Namespace, s.Name),
 		fmt.Sprintf("%s start %s --namespace %s", s.Program, s.Name, s.Namespace),
 	}
 	return one(f)
@@ -145,7 +156,8 @@ func failureMessages(s *Snapshot) []string {
 	for i := range s.Pods {
 		for _, status := range s.Pods[i].Status.ContainerStatuses {
 			if ended := status.State.Terminated; status.Name == "compute" && ended != nil {
-				messages = append(messages, fmt.Sprintf("The launcher exited with code %d: %s", ended.ExitCode, outcome(ended.Message, ended.Reason)))
+				messages = append(messages, fmt.Sprintf("The launcher exited with code %d: %s", ended.ExitCode,
+					outcome(ended.Message, ended.Reason)))
 			}
 		}
 		if len(messages) > 0 {
@@ -186,7 +198,8 @@ func paused(s *Snapshot) []Finding {
 			Commands: []string{fmt.Sprintf("%s reset %s --namespace %s", s.Program, s.Name, s.Namespace), restart},
 		})
 	case v1.PausedPostcopyFailedReason:
-		return one(Finding{What: "The guest has lost a part of its memory in a migration.", Do: "Restart it:", Commands: []string{restart}})
+		return one(Finding{What: "The guest has lost a part of its memory in a migration.", Do: "Restart it:",
+			Commands: []string{restart}})
 	default:
 		return one(Finding{What: "The guest is paused.", Do: "Resume it:", Commands: unpause})
 	}
@@ -213,9 +226,11 @@ func finished(s *Snapshot) []Finding {
 	case v1.RunStrategyOnce:
 		f.Do = "Its runStrategy is Once: it does not run again. Change the runStrategy, or create the VM again."
 	case v1.RunStrategyManual:
-		f.Do, f.Commands = "Its runStrategy is Manual. Start it again:", []string{fmt.Sprintf("%s start %s --namespace %s", s.Program, s.Name, s.Namespace)}
+		f.Do, f.Commands = "Its runStrategy is Manual. Start it again:",
+			[]string{fmt.Sprintf("%s start %s --namespace %s", s.Program, s.Name, s.Namespace)}
 	case "":
-		f.Do, f.Commands = "An instance runs once. Delete it and create it again, or use a VirtualMachine:", []string{fmt.Sprintf("kubectl --namespace %s delete vmi %s", s.Namespace, s.Name)}
+		f.Do, f.Commands = "An instance runs once. Delete it and create it again, or use a VirtualMachine:",
+			[]string{fmt.Sprintf("kubectl --namespace %s delete vmi %s", s.Namespace, s.Name)}
 	default:
 		f.Do = "Nothing: another instance is started automatically."
 	}

@@ -30,10 +30,12 @@ func node(s *Snapshot) []Finding {
 		}
 	}
 	condition := s.condition(v1.VirtualMachineInstanceNodeUnresponsive)
-	if s.Node == nil && condition.Status == corev1.ConditionTrue && condition.Reason != v1.VirtualMachineInstanceReasonAgentSilent {
+	if s.Node == nil && condition.Status == corev1.ConditionTrue &&
+		condition.Reason != v1.VirtualMachineInstanceReasonAgentSilent {
 		return one(Finding{
-			What: fmt.Sprintf("Node %s does not respond, and its guest may still run there.", name), Why: []string{short(condition.Message)},
-			Do: "Let the cluster's administrators repair the node, or take it out of service.",
+			What: fmt.Sprintf("Node %s does not respond, and its guest may still run there.", name),
+			Why:  []string{short(condition.Message)},
+			Do:   "Let the cluster's administrators repair the node, or take it out of service.",
 		})
 	}
 	silent := s.VMI.Status.Reason == "NodeUnresponsive"
@@ -59,16 +61,19 @@ func node(s *Snapshot) []Finding {
 	return one(f)
 }
 
-// lost returns the finding about a node that is not ready. Its guest may still run; only an administrator can rule that out.
+// lost returns the finding about a node that is not ready. Its guest may still run; only an administrator can rule that
+// out.
 func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 	name := s.VMI.Status.NodeName
 	f := Finding{
-		What: fmt.Sprintf("Node %s has not been ready for %s, and its guest may still run there.", name, age(s.Now, ready.LastTransitionTime.Time)),
-		Why:  []string{short(ready.Message)},
+		What: fmt.Sprintf("Node %s has not been ready for %s, and its guest may still run there.", name,
+			age(s.Now, ready.LastTransitionTime.Time)),
+		Why: []string{short(ready.Message)},
 	}
 	if nodeloss.OutOfService(s.Node) {
 		f.What = fmt.Sprintf("Node %s is out of service: the guest counts as finished as soon as its launcher Pod is deleted.", name)
-		f.Do, f.Commands = "Nothing: the Pod is deleted automatically. When the node is repaired:", []string{nodeloss.UntaintCommand(name)}
+		f.Do, f.Commands = "Nothing: the Pod is deleted automatically. When the node is repaired:",
+			[]string{nodeloss.UntaintCommand(name)}
 		return f
 	}
 	f.Why = append(f.Why, "Until that is ruled out, the VM is not started on another node: two guests would corrupt its disks.")
@@ -104,7 +109,8 @@ func running(s *Snapshot) []Finding {
 		},
 	}
 	if len(node(s)) > 0 {
-		f.Good, f.What = false, fmt.Sprintf("When node %s last responded, the guest ran there%s.", s.VMI.Status.NodeName, s.duration())
+		f.Good, f.What = false, fmt.Sprintf("When node %s last responded, the guest ran there%s.",
+			s.VMI.Status.NodeName, s.duration())
 		f.Do, f.Commands = "", nil
 	}
 	if addresses := s.addresses(); len(addresses) > 0 {
@@ -118,7 +124,9 @@ func running(s *Snapshot) []Finding {
 	}
 	found := []Finding{f}
 	if ready := s.condition(v1.VirtualMachineInstanceReady); ready.Status == corev1.ConditionFalse && len(node(s)) == 0 {
-		found = append(found, Finding{What: "It is not ready: " + sentence(ready.Reason), Why: []string{short(ready.Message)}, Do: "If it has a readinessProbe, check whether the guest responds to it."})
+		found = append(found, Finding{What: "It is not ready: " + sentence(ready.Reason),
+			Why: []string{short(ready.Message)},
+			Do:  "If it has a readinessProbe, check whether the guest responds to it."})
 	}
 	return append(found, restartRequired(s)...)
 }
@@ -144,16 +152,18 @@ func (s *Snapshot) addresses() []string {
 	return all
 }
 
-// restartRequired reports changes of the template that the running guest does not have. The table of changes says why, as far as the
-// condition names the fields.
+// restartRequired reports changes of the template that the running guest does not have. The table of changes says why,
+// as far as the condition names the fields.
 func restartRequired(s *Snapshot) []Finding {
 	restart := s.vmCondition(v1.VirtualMachineRestartRequired)
 	if restart.Status != corev1.ConditionTrue {
 		return nil
 	}
 	f := Finding{
-		What: "The VM was changed, and the guest still runs with its former configuration.", Why: []string{short(restart.Message)},
-		Do: "Restart it, or take the change back:", Commands: []string{fmt.Sprintf("%s restart %s --namespace %s", s.Program, s.Name, s.Namespace)},
+		What: "The VM was changed, and the guest still runs with its former configuration.",
+		Why:  []string{short(restart.Message)},
+		Do:   "Restart it, or take the change back:", Commands: []string{fmt.Sprintf("%s restart %s --namespace %s",
+			s.Program, s.Name, s.Namespace)},
 	}
 	explained := map[string]bool{}
 	for _, field := range liveupdate.FieldsIn(restart.Message) {
@@ -196,7 +206,8 @@ func resizing(s *Snapshot) []Finding {
 	return found
 }
 
-// rewired reports interfaces that the guest is yet to get or to lose. That it needs a restart is reported by restartRequired.
+// rewired reports interfaces that the guest is yet to get or to lose. That it needs a restart is reported by
+// restartRequired.
 func (s *Snapshot) rewired() []Finding {
 	c := s.condition(v1.VirtualMachineInstanceMigrationRequired)
 	f := Finding{What: "The guest does not have the interfaces of its spec yet.", Why: []string{short(c.Message)}}

@@ -16,7 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// Snapshot contains a VM and the related objects at one time. An object that is nil does not exist, or its area is in Hidden.
+// Snapshot contains a VM and the related objects at one time. An object that is nil does not exist, or its area is in
+// Hidden.
 type Snapshot struct {
 	Now             time.Time
 	Namespace, Name string
@@ -129,7 +130,8 @@ func (s *Snapshot) claims() (names, volumes []string) {
 	return names, volumes
 }
 
-// eventOf returns the newest event of an object with one of the reasons, or nil. Without reasons it returns the newest warning.
+// eventOf returns the newest event of an object with one of the reasons, or nil. Without reasons it returns the newest
+// warning.
 func (s *Snapshot) eventOf(kind, name string, reasons ...string) *corev1.Event {
 	for i := range s.Events {
 		e := &s.Events[i]

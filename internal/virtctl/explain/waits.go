@@ -32,19 +32,23 @@ var remedies = map[string]string{
 // handledElsewhere are reasons that other rules explain in more detail.
 var handledElsewhere = map[string]bool{
 	"FailedPvcNotFound": true, "KubeVirtNotFound": true, "ErrImagePull": true, "ImagePullBackOff": true,
-	"FailedMount": true, "FailedMapVolume": true, "FailedAttachVolume": true, "FailedCreatePodSandBox": true, "NetworkNotReady": true,
+	"FailedMount": true, "FailedMapVolume": true, "FailedAttachVolume": true, "FailedCreatePodSandBox": true,
+	"NetworkNotReady": true,
 }
 
-// missingReferences contains the kinds of objects that a VM refers to and that cannot be found, by the reason of its condition Failure.
-var missingReferences = map[string]string{"FailedFindInstancetype": "instance type", "FailedFindPreference": "preference"}
+// missingReferences contains the kinds of objects that a VM refers to and that cannot be found, by the reason of its
+// condition Failure.
+var missingReferences = map[string]string{"FailedFindInstancetype": "instance type",
+	"FailedFindPreference": "preference"}
 
 // failedSync reports that virt-controller or virt-handler cannot do what the spec requires.
 func failedSync(s *Snapshot) []Finding {
 	var found []Finding
 	if failure := s.vmCondition(v1.VirtualMachineFailure); failure.Status == corev1.ConditionTrue {
 		f := Finding{
-			What: "The VM's instance cannot be created or deleted: " + sentence(failure.Reason), Why: []string{short(failure.Message)},
-			Do: "Fix what the message names. It is retried automatically.",
+			What: "The VM's instance cannot be created or deleted: " + sentence(failure.Reason),
+			Why:  []string{short(failure.Message)},
+			Do:   "Fix what the message names. It is retried automatically.",
 		}
 		if what := missingReferences[failure.Reason]; what != "" {
 			f.What = "The VM's " + what + " cannot be found."
@@ -57,7 +61,8 @@ func failedSync(s *Snapshot) []Finding {
 	if sync.Status != corev1.ConditionFalse || handledElsewhere[sync.Reason] {
 		return found
 	}
-	f := Finding{What: "The VM cannot be run as its spec requires: " + sentence(sync.Reason), Why: []string{short(sync.Message)}, Do: remedies[sync.Reason]}
+	f := Finding{What: "The VM cannot be run as its spec requires: " + sentence(sync.Reason),
+		Why: []string{short(sync.Message)}, Do: remedies[sync.Reason]}
 	if f.Do == "" {
 		f.Do = "Fix what the message names. It is retried automatically."
 	}
@@ -81,7 +86,8 @@ func fieldOf(message string) string {
 
 // claims reports that a claim is missing, not bound or lost.
 func claims(s *Snapshot) []Finding {
-	if s.Hidden[AreaClaims] || s.VM == nil && s.VMI == nil || s.VMI != nil && (s.VMI.IsRunning() || s.VMI.IsFinal()) || stoppedByUser(s) {
+	if s.Hidden[AreaClaims] || s.VM == nil && s.VMI == nil || s.VMI != nil && (s.VMI.IsRunning() || s.VMI.IsFinal()) ||
+		stoppedByUser(s) {
 		return nil
 	}
 	var found []Finding
@@ -132,7 +138,8 @@ func (s *Snapshot) pendingClaim(claim *corev1.PersistentVolumeClaim) []Finding {
 	if claim.Spec.StorageClassName != nil {
 		class = *claim.Spec.StorageClassName
 	}
-	f := Finding{What: fmt.Sprintf("PersistentVolumeClaim %s is not bound to a volume.", name), Do: "Check its provisioner's events:", Commands: describe}
+	f := Finding{What: fmt.Sprintf("PersistentVolumeClaim %s is not bound to a volume.", name),
+		Do: "Check its provisioner's events:", Commands: describe}
 	if e := s.eventOf("PersistentVolumeClaim", name); e != nil {
 		f.Why = append(f.Why, fmt.Sprintf("%s: %s", e.Reason, short(e.Message)))
 	}
@@ -168,7 +175,8 @@ func scheduling(s *Snapshot) []Finding {
 	nodes := "No node"
 	if s.VMI != nil && s.VMI.IsRunning() {
 		// The newest Pod is the target of a migration.
-		nodes, why = "No other node", append(why, "The guest keeps running on its node. Its migration waits for a target node.")
+		nodes, why = "No other node", append(why,
+			"The guest keeps running on its node. Its migration waits for a target node.")
 	}
 	f := Finding{What: nodes + " fits the VM.", Why: why}
 	switch {
@@ -199,7 +207,8 @@ func (s *Snapshot) requestedMemory() string {
 	return ""
 }
 
-// causes are explanations of the scheduler's messages about nodes. The first match applies. lacks is the resource that is missing.
+// causes are explanations of the scheduler's messages about nodes. The first match applies. lacks is the resource that
+// is missing.
 var causes = []struct {
 	pattern     *regexp.Regexp
 	explanation string
@@ -207,13 +216,15 @@ var causes = []struct {
 }{
 	{regexp.MustCompile(`^Insufficient memory$`), "too little free memory", "memory"},
 	{regexp.MustCompile(`^Insufficient cpu$`), "too little free CPU", "cpu"},
-	{regexp.MustCompile(`^Insufficient devices\.kubevirt\.io/kvm$`), "no KVM (for software emulation: developerConfiguration.useEmulation in the KubeVirt object)", ""},
+	{regexp.MustCompile(`^Insufficient devices\.kubevirt\.io/kvm$`),
+		"no KVM (for software emulation: developerConfiguration.useEmulation in the KubeVirt object)", ""},
 	{
 		regexp.MustCompile(`^Insufficient devices\.kubevirt\.io/vhost-net$`),
 		"no vhost-net, which virtio NICs need (" + upgradecheck.LoadVhostNet + ")", "",
 	},
 	{regexp.MustCompile(`^Insufficient (\S+)$`), "too little of $1", ""},
-	{regexp.MustCompile(`untolerated taint(?:\(s\))? \{([^}:]+)[^}]*\}`), "the taint $1, which the VM does not tolerate", ""},
+	{regexp.MustCompile(`untolerated taint(?:\(s\))? \{([^}:]+)[^}]*\}`),
+		"the taint $1, which the VM does not tolerate", ""},
 	{regexp.MustCompile(`didn't match Pod's node affinity/selector`), "without the labels that the VM requires (nodeSelector, affinity), or not ready for VMs (kubevirt.io/schedulable)", ""},
 	{regexp.MustCompile(`unschedulable`), "cordoned (kubectl uncordon)", ""},
 	{regexp.MustCompile(`didn't match pod (anti-)?affinity`), "the VM's affinity to other Pods does not match", ""},
@@ -278,7 +289,8 @@ func images(s *Snapshot) []Finding {
 		switch waiting.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 			found = append(found, Finding{
-				What: fmt.Sprintf("The image %s cannot be pulled.", imageOf(pod, status, waiting.Message)), Why: []string{short(pullMessage(s, pod, waiting))},
+				What:     fmt.Sprintf("The image %s cannot be pulled.", imageOf(pod, status, waiting.Message)),
+				Why:      []string{short(pullMessage(s, pod, waiting))},
 				Do:       "Check the image's name and tag, the node's connection to the registry, and imagePullSecret if it needs one. The volumes' images:",
 				Commands: []string{fmt.Sprintf("kubectl --namespace %s get vmi %s -o jsonpath='{range .spec.volumes[*]}{.containerDisk.image}{\"\\n\"}{end}'", s.Namespace, s.Name)},
 			})
@@ -318,13 +330,16 @@ func podStart(s *Snapshot) []Finding {
 	if pod == nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending || len(images(s)) > 0 {
 		return nil
 	}
-	e := s.eventOf("Pod", pod.Name, "FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedCreatePodSandBox", "NetworkNotReady", "Failed")
+	e := s.eventOf("Pod", pod.Name, "FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedCreatePodSandBox",
+		"NetworkNotReady", "Failed")
 	if e == nil {
 		return nil
 	}
 	return one(Finding{
-		What: fmt.Sprintf("Node %s cannot start the VM's Pod: %s.", pod.Spec.NodeName, e.Reason), Why: []string{short(e.Message)},
-		Do: "Fix what the message names; the node retries automatically.", Commands: []string{fmt.Sprintf("kubectl --namespace %s describe pod %s", s.Namespace, pod.Name)},
+		What:     fmt.Sprintf("Node %s cannot start the VM's Pod: %s.", pod.Spec.NodeName, e.Reason),
+		Why:      []string{short(e.Message)},
+		Do:       "Fix what the message names; the node retries automatically.",
+		Commands: []string{fmt.Sprintf("kubectl --namespace %s describe pod %s", s.Namespace, pod.Name)},
 	})
 }
 

@@ -56,13 +56,18 @@ virtctl expose vmirs web --port=80 --name=web`),
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The service's name.")
 	_ = cmd.MarkFlagRequired("name")
-	flags.StringVar(&o.clusterIP, "cluster-ip", "", "The service's address; None for a headless one. By default the cluster chooses.")
-	flags.StringVar(&o.externalIP, "external-ip", "", "An additional address, not managed by the cluster, at which nodes accept connections.")
-	flags.StringVar(&o.loadBalancerIP, "load-balancer-ip", "", "The load balancer's address. By default the cloud provider chooses.")
+	flags.StringVar(&o.clusterIP, "cluster-ip", "",
+		"The service's address; None for a headless one. By default the cluster chooses.")
+	flags.StringVar(&o.externalIP, "external-ip", "",
+		"An additional address, not managed by the cluster, at which nodes accept connections.")
+	flags.StringVar(&o.loadBalancerIP, "load-balancer-ip", "",
+		"The load balancer's address. By default the cloud provider chooses.")
 	flags.Int32Var(&o.port, "port", 0, "The service's port.")
 	flags.StringVar(&o.protocol, "protocol", "TCP", "TCP or UDP.")
-	flags.StringVar(&o.targetPort, "target-port", "", "The guest's port, as a number or a name. By default that of the service.")
-	flags.Int32Var(&o.nodePort, "node-port", 0, "The port on each node, for --type=NodePort. By default the cluster chooses.")
+	flags.StringVar(&o.targetPort, "target-port", "",
+		"The guest's port, as a number or a name. By default that of the service.")
+	flags.Int32Var(&o.nodePort, "node-port", 0,
+		"The port on each node, for --type=NodePort. By default the cluster chooses.")
 	flags.StringVar(&o.kind, "type", "ClusterIP", "ClusterIP, NodePort or LoadBalancer, in upper or lower case.")
 	flags.StringVar(&o.portName, "port-name", "", "The port's name.")
 	flags.StringVar(&o.ipFamily, "ip-family", "", "IPv4, IPv6, or both with the preferred first: IPv4,IPv6.")
@@ -131,7 +136,8 @@ func (o *options) service() (*corev1.Service, error) {
 		service.Spec.ExternalIPs = []string{o.externalIP}
 	}
 	if o.port != 0 {
-		port := corev1.ServicePort{Name: o.portName, Protocol: protocol, Port: o.port, NodePort: o.nodePort, TargetPort: intstr.FromInt32(o.port)}
+		port := corev1.ServicePort{Name: o.portName, Protocol: protocol, Port: o.port, NodePort: o.nodePort,
+			TargetPort: intstr.FromInt32(o.port)}
 		if o.targetPort != "" {
 			port.TargetPort = intstr.Parse(o.targetPort)
 		}
@@ -164,9 +170,11 @@ func (o *options) families(service *corev1.Service) error {
 	return nil
 }
 
-// selectPods sets the service's selector to the object's launcher Pods and its owner to the object. It returns the ports that their
-// interface on the Pod network lists.
-func (o *options) selectPods(ctx context.Context, objects client.Client, service *corev1.Service, kind, name string) ([]corev1.ServicePort, error) {
+// selectPods sets the service's selector to the object's launcher Pods and its owner to the object. It returns the
+// ports that their interface on the Pod network lists.
+func (o *options) selectPods(
+	ctx context.Context, objects client.Client, service *corev1.Service, kind, name string,
+) ([]corev1.ServicePort, error) {
 	key := client.ObjectKey{Namespace: service.Namespace, Name: name}
 	switch kind {
 	case "vmirs", "vmirss", "virtualmachineinstancereplicaset", "virtualmachineinstancereplicasets":
@@ -209,11 +217,12 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 	return ports(&vmi.Spec), nil
 }
 
-// own makes the cluster delete the service with the object. As in KubeVirt, the reference does not block the deletion of the object, for
-// which a user would need the right to update its finalizers.
+// own makes the cluster delete the service with the object. As in KubeVirt, the reference does not block the deletion
+// of the object, for which a user would need the right to update its finalizers.
 func own(service *corev1.Service, owner metav1.Object, kind schema.GroupVersionKind) {
 	service.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(), BlockOwnerDeletion: ptr.To(false),
+		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(),
+		BlockOwnerDeletion: ptr.To(false),
 	}}
 }
 
@@ -222,8 +231,8 @@ func byName(name string) map[string]string {
 	return map[string]string{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(name)}
 }
 
-// ports returns the ports that the interface on the Pod network lists, which is the only one that a Service reaches. They have names,
-// because a Service with several ports requires them.
+// ports returns the ports that the interface on the Pod network lists, which is the only one that a Service reaches.
+// They have names, because a Service with several ports requires them.
 func ports(spec *v1.VirtualMachineInstanceSpec) []corev1.ServicePort {
 	network := slices.IndexFunc(spec.Networks, func(n v1.Network) bool { return n.Pod != nil })
 	if network < 0 {
@@ -243,7 +252,8 @@ func ports(spec *v1.VirtualMachineInstanceSpec) []corev1.ServicePort {
 			if protocol == "" {
 				protocol = corev1.ProtocolTCP
 			}
-			found = append(found, corev1.ServicePort{Name: name, Protocol: protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.Port)})
+			found = append(found, corev1.ServicePort{Name: name, Protocol: protocol, Port: p.Port,
+				TargetPort: intstr.FromInt32(p.Port)})
 		}
 	}
 	return found

@@ -191,7 +191,8 @@ func (s *shell) pod(ctx context.Context, o *options, user ids, block bool) (*cor
 	}
 	if template := vm.Spec.Template; template != nil {
 		pod.Labels = template.ObjectMeta.Labels
-		pod.Spec.Tolerations, pod.Spec.Affinity, pod.Spec.NodeSelector = template.Spec.Tolerations, template.Spec.Affinity, template.Spec.NodeSelector
+		pod.Spec.Tolerations, pod.Spec.Affinity, pod.Spec.NodeSelector = template.Spec.Tolerations,
+			template.Spec.Affinity, template.Spec.NodeSelector
 	}
 	return pod, nil
 }
@@ -209,7 +210,8 @@ func (s *shell) run(ctx context.Context, pod *corev1.Pod) error {
 	return s.attach(ctx, pod)
 }
 
-// create creates the Pod. Ctrl+C does not cancel the request, because it would then be unknown whether the Pod has to be deleted.
+// create creates the Pod. Ctrl+C does not cancel the request, because it would then be unknown whether the Pod has to
+// be deleted.
 func (s *shell) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -221,7 +223,8 @@ func (s *shell) delete(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	if err := s.objects.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); client.IgnoreNotFound(err) != nil {
-		s.printf("The Pod %s could not be deleted (%v). Delete it: kubectl delete pod -n %s %s", pod.Name, err, pod.Namespace, pod.Name)
+		s.printf("The Pod %s could not be deleted (%v). Delete it: kubectl delete pod -n %s %s", pod.Name,
+			err, pod.Namespace, pod.Name)
 	}
 }
 
@@ -239,7 +242,8 @@ func (s *shell) wait(ctx context.Context, pod *corev1.Pod) error {
 			return true, nil
 		case corev1.PodPending, "":
 		default:
-			return false, fmt.Errorf("the Pod %s is not running but %s: %s", pod.Name, pod.Status.Phase, cli.Plain(pod.Status.Message))
+			return false, fmt.Errorf("the Pod %s is not running but %s: %s", pod.Name, pod.Status.Phase,
+				cli.Plain(pod.Status.Message))
 		}
 		if reason := pendingReason(pod); reason != reported {
 			reported = reason
@@ -303,7 +307,8 @@ func (s *shell) executor(pod *corev1.Pod) (remotecommand.Executor, error) {
 		return nil, err
 	}
 	request := clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("attach").
-		VersionedParams(&corev1.PodAttachOptions{Container: container, Stdin: true, Stdout: true, TTY: true}, scheme.ParameterCodec)
+		VersionedParams(&corev1.PodAttachOptions{Container: container, Stdin: true, Stdout: true, TTY: true},
+			scheme.ParameterCodec)
 	return remotecommand.NewWebSocketExecutor(config, http.MethodGet, request.URL().String())
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Names and paths of the image and its container. They are KubeVirt's (pkg/virtctl/guestfs), so that either virtctl works with either
-// image.
+// Names and paths of the image and its container. They are KubeVirt's (pkg/virtctl/guestfs), so that either virtctl
+// works with either image.
 const (
 	imageName     = "libguestfs-tools"
 	container     = "libguestfs"
@@ -71,7 +71,8 @@ func reference(info v1.GuestfsInfo) (string, error) {
 // newPod returns the Pod for a claim. Unless it runs as root, it complies with the restricted Pod security standard.
 func newPod(claim client.ObjectKey, o *options, user ids, block bool) *corev1.Pod {
 	shell := corev1.Container{
-		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(o.pullPolicy), Command: []string{entrypoint}, Stdin: true, TTY: true,
+		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(o.pullPolicy),
+		Command: []string{entrypoint}, Stdin: true, TTY: true,
 		Env: []corev1.EnvVar{
 			// libguestfs runs QEMU directly, with the appliance of the image.
 			{Name: "LIBGUESTFS_BACKEND", Value: "direct"},

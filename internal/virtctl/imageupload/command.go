@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package imageupload implements the command image-upload, which copies a local file to a volume of the cluster by the Containerized
-// Data Importer (CDI). CDI cannot resume uploads, so an upload that fails starts again from the beginning.
+// Package imageupload implements the command image-upload, which copies a local file to a volume of the cluster by the
+// Containerized Data Importer (CDI). CDI cannot resume uploads, so an upload that fails starts again from the
+// beginning.
 package imageupload
 
 import (
@@ -112,11 +113,14 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.imagePath, "image-path", "", "The file with the image.")
 	flags.StringVar(&o.archivePath, "archive-path", "", "The file with the tar archive.")
 	flags.StringVar(&o.size, "size", "", "The size of a new volume, such as 10Gi.")
-	flags.StringVar(&o.storageClass, "storage-class", "", "The storage class of a new volume. By default the cluster chooses.")
+	flags.StringVar(&o.storageClass, "storage-class", "",
+		"The storage class of a new volume. By default the cluster chooses.")
 	flags.StringVar(&o.accessMode, "access-mode", "", "The access mode of a new volume, such as ReadWriteMany.")
 	flags.StringVar(&o.volumeMode, "volume-mode", "", "The mode of a new volume: block or filesystem.")
-	flags.BoolVar(&o.noCreate, "no-create", false, "Use an existing DataVolume or claim. The content of the claim is overwritten.")
-	flags.BoolVar(&o.forceBind, "force-bind", false, "Bind the claim immediately, even if its storage class waits for a first consumer.")
+	flags.BoolVar(&o.noCreate, "no-create", false,
+		"Use an existing DataVolume or claim. The content of the claim is overwritten.")
+	flags.BoolVar(&o.forceBind, "force-bind", false,
+		"Bind the claim immediately, even if its storage class waits for a first consumer.")
 	flags.BoolVar(&o.dataSource, "datasource", false, "Create or update a DataSource of the same name for the volume.")
 	flags.StringVar(&o.defaultInstancetype, "default-instancetype", "", "The default instance type of VMs with the image.")
 	flags.StringVar(&o.defaultInstancetypeKind, "default-instancetype-kind", "",
@@ -124,7 +128,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.defaultPreference, "default-preference", "", "The default preference of VMs with the image.")
 	flags.StringVar(&o.defaultPreferenceKind, "default-preference-kind", "",
 		fmt.Sprintf("The kind of that preference: %s or %s (the default).", kindPreference, kindClusterPreference))
-	flags.StringVar(&o.proxyURL, "uploadproxy-url", "", "The URL of CDI's upload proxy. By default that of CDI's configuration.")
+	flags.StringVar(&o.proxyURL, "uploadproxy-url", "",
+		"The URL of CDI's upload proxy. By default that of CDI's configuration.")
 	flags.BoolVar(&o.insecure, "insecure", false, "Do not verify the upload proxy's certificate.")
 	flags.UintVar(&o.waitSeconds, "wait-secs", 300, "Seconds to wait until the volume is ready for the upload.")
 	flags.UintVar(&o.retries, "retry", 5, "How often to repeat the upload after a temporary error.")
@@ -135,7 +140,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("image-path", "archive-path")
 	cmd.MarkFlagsOneRequired("image-path", "archive-path")
 	cmd.MarkFlagsMutuallyExclusive("size", "pvc-size")
-	_ = cmd.RegisterFlagCompletionFunc("volume-mode", cobra.FixedCompletions([]string{modeBlock, modeFilesystem}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("volume-mode", cobra.FixedCompletions([]string{modeBlock, modeFilesystem},
+		cobra.ShellCompDirectiveNoFileComp))
 }
 
 // parse validates arguments and flags.
@@ -184,7 +190,8 @@ func (u *upload) parseVolumeMode() error {
 
 func (u *upload) parseDefaults() error {
 	for _, d := range []struct{ flag, name, kind, one, other string }{
-		{"--default-instancetype", u.defaultInstancetype, u.defaultInstancetypeKind, kindInstancetype, kindClusterInstancetype},
+		{"--default-instancetype", u.defaultInstancetype, u.defaultInstancetypeKind, kindInstancetype,
+			kindClusterInstancetype},
 		{"--default-preference", u.defaultPreference, u.defaultPreferenceKind, kindPreference, kindClusterPreference},
 	} {
 		switch {

@@ -81,7 +81,8 @@ func isTemporary(err error) bool {
 	var path *os.PathError
 	switch {
 	case errors.As(err, &response):
-		return response.code >= http.StatusInternalServerError || response.code == http.StatusTooManyRequests || response.code == http.StatusRequestTimeout
+		return response.code >= http.StatusInternalServerError || response.code == http.StatusTooManyRequests ||
+			response.code == http.StatusRequestTimeout
 	case errors.As(err, &certificate), errors.As(err, &path):
 		return false
 	}
@@ -152,8 +153,8 @@ func (u *upload) attempt(ctx context.Context, p *proxy, token string, from *sour
 	return failure
 }
 
-// proxyError returns an error about a request to the upload proxy. It does not wrap the url.Error, so that it is not mistaken for an error
-// of the API server.
+// proxyError returns an error about a request to the upload proxy. It does not wrap the url.Error, so that it is not
+// mistaken for an error of the API server.
 func proxyError(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -166,14 +167,15 @@ func proxyError(err error) error {
 	return fmt.Errorf("the upload proxy: %w", err)
 }
 
-// Paths of the upload proxy. The asynchronous one responds when it has received the data, the other one when the data is on the volume.
-// https://github.com/kubevirt/containerized-data-importer/blob/main/pkg/common/common.go
+// Paths of the upload proxy. The asynchronous one responds when it has received the data, the other one when the data
+// is on the volume. https://github.com/kubevirt/containerized-data-importer/blob/main/pkg/common/common.go
 const (
 	pathAsync = "/v1beta1/upload-async"
 	pathSync  = "/v1beta1/upload"
 )
 
-// tokenKind is a request for an upload token. CDI's aggregated API returns the token in its status and does not store it.
+// tokenKind is a request for an upload token. CDI's aggregated API returns the token in its status and does not store
+// it.
 var tokenKind = schema.GroupVersionKind{Group: "upload.cdi.kubevirt.io", Version: "v1beta1", Kind: "UploadTokenRequest"}
 
 // configName is the name of the only CDIConfig.

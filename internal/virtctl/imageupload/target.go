@@ -31,7 +31,8 @@ const (
 	annPodPhase = "cdi.kubevirt.io/storage.pod.phase"
 	// annPodReady is true when that Pod can receive data.
 	annPodReady = "cdi.kubevirt.io/storage.pod.ready"
-	// annUsePopulator on a DataVolume is true if CDI populates another claim, PVC prime, and rebinds its volume to this one.
+	// annUsePopulator on a DataVolume is true if CDI populates another claim, PVC prime, and rebinds its volume to this
+	// one.
 	annUsePopulator = "cdi.kubevirt.io/storage.usePopulator"
 	// annPrimeName is the name of PVC prime.
 	annPrimeName = "cdi.kubevirt.io/storage.populator.pvcPrime"
@@ -70,7 +71,9 @@ func (u *upload) ensureTarget(ctx context.Context) error {
 }
 
 // claimOfDataVolume returns the claim that CDI populates for a DataVolume: its own, or PVC prime.
-func (u *upload) claimOfDataVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+func (u *upload) claimOfDataVolume(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim,
+) (*corev1.PersistentVolumeClaim, error) {
 	volume := &cdi.DataVolume{}
 	err := u.objects.Get(ctx, u.key(), volume)
 	switch {
@@ -103,7 +106,8 @@ func (u *upload) check(claim *corev1.PersistentVolumeClaim) error {
 	case !u.noCreate && !prepared:
 		return fmt.Errorf("PVC %s not available for upload: it was not created for one; use --no-create to overwrite it", u.name)
 	case u.isArchive() && claim.Annotations[cdi.ContentTypeAnnotation] != string(v1beta1.DataVolumeArchive):
-		return fmt.Errorf("PVC %s doesn't have archive contentType annotation: it needs %s=%s", u.name, cdi.ContentTypeAnnotation, v1beta1.DataVolumeArchive)
+		return fmt.Errorf("PVC %s doesn't have archive contentType annotation: it needs %s=%s", u.name,
+			cdi.ContentTypeAnnotation, v1beta1.DataVolumeArchive)
 	}
 	return nil
 }
@@ -144,8 +148,8 @@ func (u *upload) quantity() (resource.Quantity, error) {
 	return size, nil
 }
 
-// checkStorageClass returns an error for a storage class that does not exist, because the claim would stay pending. It does nothing if the
-// user may not read storage classes.
+// checkStorageClass returns an error for a storage class that does not exist, because the claim would stay pending. It
+// does nothing if the user may not read storage classes.
 func (u *upload) checkStorageClass(ctx context.Context) error {
 	if u.storageClass == "" {
 		return nil
@@ -195,8 +199,10 @@ func (u *upload) metadata() metav1.ObjectMeta {
 func (u *upload) labels() map[string]string {
 	labels := map[string]string{}
 	for label, value := range map[string]string{
-		instancetype.DefaultInstancetypeLabel: u.defaultInstancetype, instancetype.DefaultInstancetypeKindLabel: u.defaultInstancetypeKind,
-		instancetype.DefaultPreferenceLabel: u.defaultPreference, instancetype.DefaultPreferenceKindLabel: u.defaultPreferenceKind,
+		instancetype.DefaultInstancetypeLabel:     u.defaultInstancetype,
+		instancetype.DefaultInstancetypeKindLabel: u.defaultInstancetypeKind,
+		instancetype.DefaultPreferenceLabel:       u.defaultPreference,
+		instancetype.DefaultPreferenceKindLabel:   u.defaultPreferenceKind,
 	} {
 		if value != "" {
 			labels[label] = value

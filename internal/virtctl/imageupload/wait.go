@@ -60,7 +60,8 @@ func (u *upload) waitReady(ctx context.Context) error {
 	})
 	switch {
 	case err != nil && ctx.Err() == nil && limited.Err() != nil:
-		return fmt.Errorf("PVC %s was not ready for the upload within %d seconds (--wait-secs): %s", u.name, u.waitSeconds, state)
+		return fmt.Errorf("PVC %s was not ready for the upload within %d seconds (--wait-secs): %s",
+			u.name, u.waitSeconds, state)
 	case err != nil:
 		return err
 	case announced:
@@ -135,7 +136,8 @@ func (u *upload) failedEvent(ctx context.Context) error {
 			continue
 		}
 		switch {
-		case event.InvolvedObject.Kind == "PersistentVolumeClaim" && event.Reason == reasonProvisioningFailed && !strings.Contains(event.Message, conflictMessage):
+		case event.InvolvedObject.Kind == "PersistentVolumeClaim" && event.Reason == reasonProvisioningFailed &&
+			!strings.Contains(event.Message, conflictMessage):
 			return fmt.Errorf("provisioning failed: %s", event.Message)
 		case event.InvolvedObject.Kind == "DataVolume" && event.Reason == reasonClaimNotValid:
 			return fmt.Errorf("claim not valid: %s", event.Message)
@@ -244,7 +246,8 @@ func (p *progress) percent(sent int64) int64 { return sent * 100 / p.size }
 
 func (p *progress) show() {
 	p.last, p.shown = p.now(), p.sent
-	line := fmt.Sprintf("%s of %s, %d %%, %s/s", formatBytes(p.sent), formatBytes(p.size), p.percent(p.sent), formatBytes(p.rate()))
+	line := fmt.Sprintf("%s of %s, %d %%, %s/s", formatBytes(p.sent), formatBytes(p.size), p.percent(p.sent),
+		formatBytes(p.rate()))
 	if p.terminal {
 		// Overwrite the line.
 		_, _ = fmt.Fprintf(p.out, "\r%s\x1b[K", line)

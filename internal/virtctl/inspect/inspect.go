@@ -52,7 +52,8 @@ virtctl permitted-devices`),
 					gpus = append(gpus, device.ResourceName)
 				}
 			}
-			_, err = fmt.Fprintf(c.Out, "Permitted Devices: \nHost Devices: \n%s \nGPU Devices: \n%s\n", strings.Join(devices, ", "), strings.Join(gpus, ", "))
+			_, err = fmt.Fprintf(c.Out, "Permitted Devices: \nHost Devices: \n%s \nGPU Devices: \n%s\n",
+				strings.Join(devices, ", "), strings.Join(gpus, ", "))
 			return err
 		},
 	}

@@ -41,7 +41,8 @@ virtctl migrate myvm --addedNodeSelector=kubernetes.io/hostname=node2`),
 			return scheduled(c, vm, "migrate")
 		},
 	}
-	cmd.Flags().StringToStringVar(&selector, "addedNodeSelector", nil, "Labels (key=value,…) that the target node must have, for this migration only.")
+	cmd.Flags().StringToStringVar(&selector, "addedNodeSelector", nil,
+		"Labels (key=value,…) that the target node must have, for this migration only.")
 	dry.addTo(cmd)
 	return cmd
 }

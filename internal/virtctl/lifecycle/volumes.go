@@ -71,7 +71,8 @@ virtctl addvolume myvm --volume-name=data --disk-type=lun`),
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&p.volume, "volume-name", "", "Name of the DataVolume or PersistentVolumeClaim. It is also the name of the disk.")
+	flags.StringVar(&p.volume, "volume-name", "",
+		"Name of the DataVolume or PersistentVolumeClaim. It is also the name of the disk.")
 	flags.StringVar(&p.serial, "serial", "", "Serial number of the disk. Default: the name of the volume, of which at most 36 characters fit on a SCSI disk.")
 	flags.StringVar(&p.cache, "cache", "", "Cache mode of the disk: none, writethrough or writeback.")
 	flags.StringVar(&p.kind, "disk-type", typeDisk, "Type of the disk: disk or lun.")
@@ -95,7 +96,8 @@ virtctl removevolume myvm --volume-name=data`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return putVolume(cmd.Context(), c, args[0], "removevolume", volume, v1.RemoveVolumeOptions{Name: volume, DryRun: dry.options(c.Out)})
+			return putVolume(cmd.Context(), c, args[0], "removevolume", volume, v1.RemoveVolumeOptions{Name: volume,
+				DryRun: dry.options(c.Out)})
 		},
 	}
 	cmd.Flags().StringVar(&volume, "volume-name", "", "Name of the volume.")
@@ -105,7 +107,8 @@ virtctl removevolume myvm --volume-name=data`),
 	return cmd
 }
 
-// persist adds KubeVirt's flag --persist, which has no effect there either: a change of a VM persists, one of an instance cannot.
+// persist adds KubeVirt's flag --persist, which has no effect there either: a change of a VM persists, one of an
+// instance cannot.
 func persist(cmd *cobra.Command) {
 	cmd.Flags().Bool("persist", false, "Has no effect: a change of a VM always persists.")
 	_ = cmd.Flags().MarkDeprecated("persist", "a change of a VM always persists")
@@ -182,6 +185,7 @@ func putVolume(ctx context.Context, c *cli.CLI, argument, verb, volume string, o
 		return fmt.Errorf("error %s volume: %w", doing, err)
 	}
 	// KubeVirt's sentence, because scripts match it.
-	_, err = fmt.Fprintf(c.Out, "Successfully submitted %s volume request to VM %s for volume %s\n", verb[:len(verb)-len("volume")], target.Name, volume)
+	_, err = fmt.Fprintf(c.Out, "Successfully submitted %s volume request to VM %s for volume %s\n",
+		verb[:len(verb)-len("volume")], target.Name, volume)
 	return err
 }

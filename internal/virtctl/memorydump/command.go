@@ -36,7 +36,8 @@ const (
 	patience = 10 * time.Minute
 	// poll is the time between two reads of its state.
 	poll = 2 * time.Second
-	// overheadPercent is how much of a claim its file system needs at most, if nothing else is configured. KubeVirt's 5.5 %, rounded up.
+	// overheadPercent is how much of a claim its file system needs at most, if nothing else is configured. KubeVirt's
+	// 5.5 %, rounded up.
 	overheadPercent = 6
 )
 
@@ -90,13 +91,18 @@ virtctl memory-dump remove myvm`),
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.claim, "claim-name", "", "The PersistentVolumeClaim for the dump; by default that of the last dump.")
+	flags.StringVar(&o.claim, "claim-name", "",
+		"The PersistentVolumeClaim for the dump; by default that of the last dump.")
 	flags.BoolVar(&o.create, "create-claim", false, "Create the claim, with room for the memory of the VM.")
-	flags.StringVar(&o.storageClass, "storage-class", "", "With --create-claim: its storage class; the default one by default.")
+	flags.StringVar(&o.storageClass, "storage-class", "",
+		"With --create-claim: its storage class; the default one by default.")
 	flags.StringVar(&o.accessMode, "access-mode", "", "With --create-claim: its access mode; ReadWriteOnce by default.")
-	flags.StringVar(&o.download.Output, "output", "", "The file to write; - is the standard output. With get: also download the dump.")
-	flags.StringVar(&o.download.Format, "format", "", "The format of the file: gzip (the default), a compressed archive, or raw, an archive.")
-	flags.BoolVar(&o.download.PortForward, "port-forward", false, "Download by way of the API server, which needs no Ingress or Route.")
+	flags.StringVar(&o.download.Output, "output", "",
+		"The file to write; - is the standard output. With get: also download the dump.")
+	flags.StringVar(&o.download.Format, "format", "",
+		"The format of the file: gzip (the default), a compressed archive, or raw, an archive.")
+	flags.BoolVar(&o.download.PortForward, "port-forward", false,
+		"Download by way of the API server, which needs no Ingress or Route.")
 	flags.Uint16Var(&o.download.LocalPort, "local-port", 0, "The local port for --port-forward; a free one by default.")
 	return cmd
 }
@@ -157,7 +163,8 @@ func (d *dump) get(ctx context.Context) error {
 		}
 	}
 	body := v1.VirtualMachineMemoryDumpRequest{ClaimName: d.claim}
-	if err := d.put(ctx, "memorydump", body, "Successfully submitted memory dump request of VM %s", d.key.Name); err != nil {
+	if err := d.put(ctx, "memorydump", body, "Successfully submitted memory dump request of VM %s",
+		d.key.Name); err != nil {
 		return err
 	}
 	request, err := d.await(ctx)
@@ -216,7 +223,8 @@ func (d *dump) await(ctx context.Context) (*v1.VirtualMachineMemoryDumpRequest, 
 		return request.Phase == v1.MemoryDumpCompleted, nil
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil && request != nil {
-		return nil, fmt.Errorf("the memory dump of VM %s is still %s after %s: %s", d.key.Name, request.Phase, patience, request.Message)
+		return nil, fmt.Errorf("the memory dump of VM %s is still %s after %s: %s", d.key.Name, request.Phase,
+			patience, request.Message)
 	}
 	return request, err
 }
@@ -246,7 +254,8 @@ func (d *dump) createClaim(ctx context.Context) error {
 	if d.storageClass != "" {
 		claim.Spec.StorageClassName = &d.storageClass
 	}
-	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes,
+		resource.BinarySI)}
 	if err := d.objects.Create(ctx, claim); err != nil {
 		return fmt.Errorf("create the claim %s: %w", d.claim, err)
 	}
@@ -257,6 +266,7 @@ func (d *dump) createClaim(ctx context.Context) error {
 // export downloads a claim by way of an export, which is deleted afterwards.
 func (d *dump) export(ctx context.Context, claim string) error {
 	request := d.download
-	request.Key, request.Claim = client.ObjectKey{Namespace: d.key.Namespace, Name: "export-" + d.key.Name + "-" + claim}, claim
+	request.Key, request.Claim = client.ObjectKey{Namespace: d.key.Namespace,
+		Name: "export-" + d.key.Name + "-" + claim}, claim
 	return vmexport.DownloadClaim(ctx, d.cli, d.objects, request)
 }

@@ -33,8 +33,8 @@ type forwarder struct {
 	wait func(context.Context)
 }
 
-// failurePause is the pause after a failure to accept a connection or to read a datagram. Its cause may last: for example, the process may
-// have no more file descriptors.
+// failurePause is the pause after a failure to accept a connection or to read a datagram. Its cause may last: for
+// example, the process may have no more file descriptors.
 const failurePause = 100 * time.Millisecond
 
 func pause(ctx context.Context) {
@@ -83,7 +83,8 @@ func (f *forwarder) open(ctx context.Context, p port) (func(), error) {
 }
 
 func (f *forwarder) announce(address net.Addr, p port) {
-	_, _ = fmt.Fprintf(f.out, "Forwarding from %s to %s %s port %d (%s)\n", address, f.dial.Target.Kind(), f.dial.Target.Name, p.remote, p.protocol)
+	_, _ = fmt.Fprintf(f.out, "Forwarding from %s to %s %s port %d (%s)\n", address, f.dial.Target.Kind(),
+		f.dial.Target.Name, p.remote, p.protocol)
 }
 
 // report prints the error of one connection. The others continue.
@@ -93,7 +94,8 @@ func (f *forwarder) report(p port, err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, _ = fmt.Fprintf(f.errOut, "error forwarding to %s port %d of %s: %s\n", p.protocol, p.remote, f.dial.Target.Name, cli.Plain(err.Error()))
+	_, _ = fmt.Fprintf(f.errOut, "error forwarding to %s port %d of %s: %s\n", p.protocol, p.remote, f.dial.Target.Name,
+		cli.Plain(err.Error()))
 }
 
 func (f *forwarder) serveTCP(ctx context.Context, listener net.Listener, p port) {
@@ -165,25 +167,26 @@ func stdio(ctx context.Context, dial *Dialer, protocol string, number int, strea
 // ignoreClosed returns nil for the regular end of a connection.
 func ignoreClosed(err error) error {
 	var closed *subresources.ClosedError
-	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.As(err, &closed) && closed.Code == websocket.StatusNormalClosure {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.As(err, &closed) &&
+		closed.Code == websocket.StatusNormalClosure {
 		return nil
 	}
 	return err
 }
 
 const (
-	// maxDatagram is the size of the largest datagram that is forwarded. It is the limit of servers for one message, and larger than what
-	// networks transport.
+	// maxDatagram is the size of the largest datagram that is forwarded. It is the limit of servers for one message,
+	// and larger than what networks transport.
 	maxDatagram = 32 << 10
 	// idleTimeout is how long the stream of a client stays open without a datagram. The value is common in firewalls.
 	idleTimeout = 2 * time.Minute
-	// maxClients limits the clients of a UDP port, and queueLength the datagrams that wait for a client's stream. Datagrams beyond these
-	// limits are dropped, which UDP permits.
+	// maxClients limits the clients of a UDP port, and queueLength the datagrams that wait for a client's stream.
+	// Datagrams beyond these limits are dropped, which UDP permits.
 	maxClients, queueLength = 1024, 64
 )
 
-// udpClients are the clients of a UDP port by their addresses. Each has its own queue, and its own stream, from which it gets its
-// responses.
+// udpClients are the clients of a UDP port by their addresses. Each has its own queue, and its own stream, from which
+// it gets its responses.
 type udpClients struct {
 	mu     sync.Mutex
 	queues map[string]chan []byte
@@ -251,7 +254,9 @@ func (c *udpClients) remove(client string) {
 }
 
 // serveClient forwards one client's datagrams until none has been received for idleTimeout.
-func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, client net.Addr, queue <-chan []byte, p port) error {
+func (f *forwarder) serveClient(
+	ctx context.Context, listener net.PacketConn, client net.Addr, queue <-chan []byte, p port,
+) error {
 	stream, err := f.dial.Dial(ctx, udp, p.remote)
 	if err != nil {
 		return err
@@ -281,9 +286,11 @@ func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, cl
 	}
 }
 
-// forwardResponses sends the guest's datagrams, of which each is a message of the stream, to the client. It signals each of them on
-// received.
-func forwardResponses(stream *subresources.Stream, listener net.PacketConn, client net.Addr, received chan<- struct{}) error {
+// forwardResponses sends the guest's datagrams, of which each is a message of the stream, to the client. It signals
+// each of them on received.
+func forwardResponses(
+	stream *subresources.Stream, listener net.PacketConn, client net.Addr, received chan<- struct{},
+) error {
 	for {
 		datagram, err := stream.Message(maxDatagram)
 		if err != nil {

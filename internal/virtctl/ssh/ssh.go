@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package ssh implements the commands ssh and scp, which run the local OpenSSH client with virtctl port-forward as its ProxyCommand.
+// Package ssh implements the commands ssh and scp, which run the local OpenSSH client with virtctl port-forward as its
+// ProxyCommand.
 package ssh
 
 import (
@@ -38,10 +39,13 @@ type options struct {
 func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.username, "username", "l", defaultUsername(), "The user in the guest.")
-	flags.StringVarP(&o.identity, "identity-file", "i", "", "A private key. By default OpenSSH uses the SSH agent and the keys in ~/.ssh.")
-	flags.StringVar(&o.knownHosts, "known-hosts", "", "The file of known host keys. By default OpenSSH's own; an empty value disables the check of host keys.")
+	flags.StringVarP(&o.identity, "identity-file", "i", "",
+		"A private key. By default OpenSSH uses the SSH agent and the keys in ~/.ssh.")
+	flags.StringVar(&o.knownHosts, "known-hosts", "",
+		"The file of known host keys. By default OpenSSH's own; an empty value disables the check of host keys.")
 	flags.IntVarP(&o.port, "port", "p", 22, "The guest's port.")
-	flags.StringArrayVarP(&o.localOptions, "local-ssh-opts", "t", nil, "An additional option for the local OpenSSH client. Can be repeated.")
+	flags.StringArrayVarP(&o.localOptions, "local-ssh-opts", "t", nil,
+		"An additional option for the local OpenSSH client. Can be repeated.")
 	flags.BoolVar(&o.vsock, "vsock", false, "Connect to the instance's VSOCK port.")
 	// KubeVirt had this flag up to 1.6, where false chose an SSH client inside virtctl.
 	flags.BoolVar(&o.localSSH, "local-ssh", true, "Use the local OpenSSH client.")
@@ -54,7 +58,8 @@ func (o *options) complete(c *cli.CLI, cmd *cobra.Command) error {
 		return fmt.Errorf("--local-ssh=false is not supported: %s has no SSH client of its own. Install OpenSSH and leave out --local-ssh", c.Program)
 	}
 	if cmd.Flags().Changed("local-ssh") {
-		// pflag's MarkDeprecated is not used, because cobra prints its message to the standard output, which belongs to the guest.
+		// pflag's MarkDeprecated is not used, because cobra prints its message to the standard output, which belongs to
+		// the guest.
 		_, _ = fmt.Fprintln(c.ErrOut, "Flag --local-ssh has been deprecated, the local OpenSSH client is always used")
 	}
 	o.identitySet = cmd.Flags().Changed("identity-file")
@@ -134,7 +139,8 @@ virtctl ssh jdoe@vm/myvm --local-ssh-opts='-oStrictHostKeyChecking=no' --local-s
 	return cmd
 }
 
-// host returns the target as OpenSSH's [user@]host. The host name is KubeVirt's; it has no slash or colon, which scp would interpret.
+// host returns the target as OpenSSH's [user@]host. The host name is KubeVirt's; it has no slash or colon, which scp
+// would interpret.
 func (o *options) host(target subresources.Object) string {
 	host := strings.Join([]string{shortKind(target), target.Name, target.Namespace}, ".")
 	if o.username != "" {
@@ -146,7 +152,8 @@ func (o *options) host(target subresources.Object) string {
 // shortKind returns vm or vmi.
 func shortKind(target subresources.Object) string { return strings.ToLower(target.Kind()) }
 
-// proxyCommand returns the command with which OpenSSH connects to the target: this program's port-forward, to the same cluster.
+// proxyCommand returns the command with which OpenSSH connects to the target: this program's port-forward, to the same
+// cluster.
 func (o *options) proxyCommand(c *cli.CLI, program string, target subresources.Object) string {
 	words := append([]string{program, "port-forward", "--stdio=true"}, c.ClusterFlags()...)
 	if o.vsock {
@@ -185,13 +192,16 @@ func (o *options) hostKeyOptions() []string {
 const stopTimeout = 5 * time.Second
 
 // runOpenSSH runs ssh or scp. Its exit code becomes virtctl's.
-func (o *options) runOpenSSH(ctx context.Context, c *cli.CLI, name string, target subresources.Object, arguments []string) error {
+func (o *options) runOpenSSH(
+	ctx context.Context, c *cli.CLI, name string, target subresources.Object, arguments []string,
+) error {
 	program, err := os.Executable()
 	if err != nil {
 		program = os.Args[0]
 	}
 	all := append([]string{"-o", "ProxyCommand=" + o.proxyCommand(c, program, target)}, o.localOptions...)
-	all = append(all, o.hostKeyOptions()...) // OpenSSH uses the first value of an option, so the user's own values are first.
+	// OpenSSH uses the first value of an option, so the user's own values are first.
+	all = append(all, o.hostKeyOptions()...)
 	if o.identitySet {
 		all = append(all, "-i", o.identity)
 	}
@@ -253,7 +263,8 @@ virtctl scp jdoe@vmi/myvmi:myfile.bin ~/myfile.bin`),
 	}
 	t.addTo(cmd)
 	cmd.Flags().BoolVarP(&t.recursive, "recursive", "r", false, "Recursively copy entire directories.")
-	cmd.Flags().BoolVar(&t.preserve, "preserve", false, "Preserve modification times, access times and modes of the files.")
+	cmd.Flags().BoolVar(&t.preserve, "preserve", false,
+		"Preserve modification times, access times and modes of the files.")
 	return cmd
 }
 
@@ -283,7 +294,8 @@ func (t *transfer) parse(from, to, namespace string) error {
 // cutRemote splits target:path. Drive letters of Windows and paths that begin with a dot, a slash or a tilde are local.
 func cutRemote(argument string) (target, path string, isRemote bool) {
 	target, path, found := strings.Cut(argument, ":")
-	if !found || len(target) < 2 || strings.HasPrefix(target, ".") || strings.HasPrefix(target, "/") || strings.HasPrefix(target, "~") {
+	if !found || len(target) < 2 || strings.HasPrefix(target, ".") || strings.HasPrefix(target, "/") ||
+		strings.HasPrefix(target, "~") {
 		return "", "", false
 	}
 	return target, path, true

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package subresources is a client of subresources.kubevirt.io: requests that change or query a VM or an instance, and streams
-// over websockets. It works with every server of KubeVirt's API.
+// Package subresources is a client of subresources.kubevirt.io: requests that change or query a VM or an instance, and
+// streams over websockets. It works with every server of KubeVirt's API.
 package subresources
 
 import (
@@ -87,7 +87,8 @@ func (c *Client) Put(ctx context.Context, object Object, verb string, body any) 
 	if err != nil {
 		return err
 	}
-	return c.rest.Put().AbsPath(object.segments(verb)...).SetHeader("Content-Type", "application/json").Body(content).Do(ctx).Error()
+	return c.rest.Put().AbsPath(object.segments(verb)...).SetHeader("Content-Type",
+		"application/json").Body(content).Do(ctx).Error()
 }
 
 // Get decodes a subresource's JSON. Parameters may be nil.
@@ -127,7 +128,8 @@ func (c *Client) GetGroup(ctx context.Context, verb string, into any) error {
 	return decode(response, into)
 }
 
-// GetGroupWith is GetGroup with a request body, as for dump-cluster-profiler. Nothing is decoded if into is nil or there is no content.
+// GetGroupWith is GetGroup with a request body, as for dump-cluster-profiler. Nothing is decoded if into is nil or
+// there is no content.
 func (c *Client) GetGroupWith(ctx context.Context, verb string, body, into any) error {
 	request := c.rest.Get().AbsPath(root, verb)
 	if body != nil {
@@ -165,7 +167,8 @@ func decode(content []byte, into any) error {
 	return nil
 }
 
-// Stream opens a stream. The path is the subresource and its arguments. If the server rejects the request, the error is a StatusError.
+// Stream opens a stream. The path is the subresource and its arguments. If the server rejects the request, the error is
+// a StatusError.
 func (c *Client) Stream(ctx context.Context, object Object, path []string, parameters url.Values) (*Stream, error) {
 	address := c.rest.Get().AbsPath(object.segments(path...)...).URL()
 	address.RawQuery = parameters.Encode()
@@ -178,7 +181,8 @@ func (c *Client) Stream(ctx context.Context, object Object, path []string, param
 	}
 	if chosen := socket.Subprotocol(); chosen != Protocol && chosen != ReasonProtocol && chosen != "" {
 		_ = socket.Close(websocket.StatusProtocolError, "unknown subprotocol")
-		return nil, fmt.Errorf("the server chose the stream protocol %q, which is neither %s nor %s", chosen, ReasonProtocol, Protocol)
+		return nil, fmt.Errorf("the server chose the stream protocol %q, which is neither %s nor %s",
+			chosen, ReasonProtocol, Protocol)
 	}
 	return newStream(socket), nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Subprotocols of websockets with a plain stream of bytes. KubeVirt supports only Protocol. With ReasonProtocol, a close frame means that
-// another client has taken over the stream.
+// Subprotocols of websockets with a plain stream of bytes. KubeVirt supports only Protocol. With ReasonProtocol, a
+// close frame means that another client has taken over the stream.
 const (
 	Protocol       = "plain.kubevirt.io"
 	ReasonProtocol = "reason.vireo.io"
@@ -27,8 +27,8 @@ const (
 	pingInterval = 30 * time.Second
 	// closeTimeout limits the exchange of close frames.
 	closeTimeout = 2 * time.Second
-	// lingerTimeout is how long the server may send nothing after the end of the local input before the stream is closed. Websockets cannot
-	// close one direction, so the server does not detect the end of the input.
+	// lingerTimeout is how long the server may send nothing after the end of the local input before the stream is
+	// closed. Websockets cannot close one direction, so the server does not detect the end of the input.
 	lingerTimeout = 10 * time.Second
 )
 
@@ -88,7 +88,8 @@ func (s *Stream) keepAlive() {
 	}
 }
 
-// Read implements io.Reader. The end of the stream is io.EOF if the server closed it normally, otherwise ClosedError or ErrLost.
+// Read implements io.Reader. The end of the stream is io.EOF if the server closed it normally, otherwise ClosedError or
+// ErrLost.
 func (s *Stream) Read(into []byte) (int, error) {
 	for {
 		if s.message == nil {
@@ -195,7 +196,8 @@ func isLocalEnd(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err
 func translate(err error) error {
 	var closed websocket.CloseError
 	switch {
-	case errors.As(err, &closed) && (closed.Code == websocket.StatusNormalClosure || closed.Code == websocket.StatusNoStatusRcvd) && closed.Reason == "":
+	case errors.As(err, &closed) && (closed.Code == websocket.StatusNormalClosure ||
+		closed.Code == websocket.StatusNoStatusRcvd) && closed.Reason == "":
 		return io.EOF
 	case errors.As(err, &closed):
 		return &ClosedError{Code: closed.Code, Reason: closed.Reason}
@@ -207,7 +209,8 @@ func translate(err error) error {
 	}
 }
 
-// Message reads one message of at most limit bytes, for streams in which messages have a meaning. Do not mix it with Read.
+// Message reads one message of at most limit bytes, for streams in which messages have a meaning. Do not mix it with
+// Read.
 func (s *Stream) Message(limit int64) ([]byte, error) {
 	_, message, err := s.socket.Reader(s.ctx)
 	if err != nil {

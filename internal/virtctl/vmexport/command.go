@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vmexport implements the command vmexport, which creates, deletes and downloads VirtualMachineExports. Functions, flags
-// and errors are KubeVirt's.
+// Package vmexport implements the command vmexport, which creates, deletes and downloads VirtualMachineExports.
+// Functions, flags and errors are KubeVirt's.
 package vmexport
 
 import (
@@ -117,24 +117,33 @@ func (o *options) addTo(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("vm", "snapshot", "pvc")
 	flags.StringVar(&o.output, "output", "", "The file to write; - is the standard output.")
 	flags.StringVar(&o.volume, "volume", "", "The volume to download; ignored if there is only one.")
-	flags.StringVar(&o.format, "format", "", "The format of the file: gzip (the default), raw, or oci for a VM with all its disks.")
+	flags.StringVar(&o.format, "format", "",
+		"The format of the file: gzip (the default), raw, or oci for a VM with all its disks.")
 	flags.BoolVar(&o.insecure, "insecure", false, "Do not verify the certificate of the server.")
 	flags.BoolVar(&o.keep, "keep-vme", false, "Keep the export after the download.")
-	flags.BoolVar(&o.delete, "delete-vme", false, "Delete the export after the download, even if it fails or the export existed before; ignored with --manifest.")
+	flags.BoolVar(&o.delete, "delete-vme", false,
+		"Delete the export after the download, even if it fails or the export existed before; ignored with --manifest.")
 	cmd.MarkFlagsMutuallyExclusive("keep-vme", "delete-vme")
 	flags.DurationVar(&o.ttl, "ttl", 0, "How long the export lives from its creation; 2h by default.")
 	flags.BoolVar(&o.manifest, "manifest", false, "Download the manifests of the VM instead of a volume.")
-	flags.BoolVar(&o.includeSecret, "include-secret", false, "With --manifest: also the Secret with the token, which CDI needs for the import.")
-	flags.StringVar(&o.manifestFormat, "manifest-output-format", "", "The format of manifests: yaml (the default) or json.")
-	flags.StringVar(&o.serviceURL, "service-url", "", "HOST[:PORT] under which the export's Service can be reached, such as that of a NodePort.")
-	flags.BoolVar(&o.portForward, "port-forward", false, "Download by way of the API server, which needs no Ingress or Route.")
+	flags.BoolVar(&o.includeSecret, "include-secret", false,
+		"With --manifest: also the Secret with the token, which CDI needs for the import.")
+	flags.StringVar(&o.manifestFormat, "manifest-output-format", "",
+		"The format of manifests: yaml (the default) or json.")
+	flags.StringVar(&o.serviceURL, "service-url", "",
+		"HOST[:PORT] under which the export's Service can be reached, such as that of a NodePort.")
+	flags.BoolVar(&o.portForward, "port-forward", false,
+		"Download by way of the API server, which needs no Ingress or Route.")
 	flags.Uint16Var(&o.localPort, "local-port", 0, "The local port for --port-forward; a free one by default.")
 	flags.IntVar(&o.retries, "retry", 0, "How often to repeat a download that fails temporarily.")
 	flags.StringToStringVar(&o.labels, "labels", nil, "Labels of the export, its Pod and its Service, as key=value.")
-	flags.StringToStringVar(&o.annotations, "annotations", nil, "Annotations of the export, its Pod and its Service, as key=value.")
+	flags.StringToStringVar(&o.annotations, "annotations", nil,
+		"Annotations of the export, its Pod and its Service, as key=value.")
 	flags.DurationVar(&o.readiness, "readiness-timeout", defaultReadiness, "How long to wait until the export is ready.")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatGzip, formatRaw, formatOCI}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("manifest-output-format", cobra.FixedCompletions([]string{outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatGzip, formatRaw, formatOCI},
+		cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("manifest-output-format",
+		cobra.FixedCompletions([]string{outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // onlyFor are the flags that only some functions have.
@@ -142,8 +151,10 @@ var onlyFor = map[string][]string{
 	create: {"vm", "snapshot", "pvc", "ttl", "labels", "annotations", "readiness-timeout"},
 	remove: {},
 	download: {
-		"vm", "snapshot", "pvc", "output", "volume", "format", "insecure", "keep-vme", "delete-vme", "ttl", "manifest", "include-secret",
-		"manifest-output-format", "service-url", "port-forward", "local-port", "retry", "labels", "annotations", "readiness-timeout",
+		"vm", "snapshot", "pvc", "output", "volume", "format", "insecure", "keep-vme", "delete-vme", "ttl",
+		"manifest", "include-secret",
+		"manifest-output-format", "service-url", "port-forward", "local-port", "retry", "labels",
+		"annotations", "readiness-timeout",
 	},
 }
 
@@ -240,7 +251,8 @@ func (o *options) source() *corev1.TypedLocalObjectReference {
 	case o.vm != "":
 		return &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: o.vm}
 	case o.snapshot != "":
-		return &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot", Name: o.snapshot}
+		return &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"),
+			Kind: "VirtualMachineSnapshot", Name: o.snapshot}
 	case o.pvc != "":
 		return &corev1.TypedLocalObjectReference{APIGroup: ptr.To(""), Kind: "PersistentVolumeClaim", Name: o.pvc}
 	default:
@@ -248,8 +260,8 @@ func (o *options) source() *corev1.TypedLocalObjectReference {
 	}
 }
 
-// printf prints a line without control characters, because values may be other users' texts. It prints to the standard error if the
-// standard output is used for the download.
+// printf prints a line without control characters, because values may be other users' texts. It prints to the standard
+// error if the standard output is used for the download.
 func (e *export) printf(format string, values ...any) {
 	out := e.cli.Out
 	if e.output == "" || e.output == "-" {

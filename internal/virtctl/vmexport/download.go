@@ -37,9 +37,9 @@ type temporary struct{ error }
 // Unwrap implements errors.Unwrap.
 func (t temporary) Unwrap() error { return t.error }
 
-// download creates the export if the flags specify a source, downloads it, and deletes the export if it has created it. If the download
-// fails, the export, whose lifetime is limited anyway, is kept for a retry. It is also kept for manifests, because CDI imports from it. As
-// in KubeVirt, --delete-vme has no effect on manifests.
+// download creates the export if the flags specify a source, downloads it, and deletes the export if it has created it.
+// If the download fails, the export, whose lifetime is limited anyway, is kept for a retry. It is also kept for
+// manifests, because CDI imports from it. As in KubeVirt, --delete-vme has no effect on manifests.
 func (e *export) download(ctx context.Context) (err error) {
 	created := false
 	if e.source() != nil {
@@ -109,8 +109,8 @@ func (e *export) attempt(ctx context.Context, vmExport *exportv1.VirtualMachineE
 	return nil
 }
 
-// save writes a download. A file gets its name when it is complete. A write to anything else is not retried, because bytes that were
-// written to a pipe cannot be taken back.
+// save writes a download. A file gets its name when it is complete. A write to anything else is not retried, because
+// bytes that were written to a pipe cannot be taken back.
 func (e *export) save(from io.Reader) error {
 	if e.output == "-" {
 		return final(io.Copy(e.cli.Out, from))
@@ -137,7 +137,8 @@ func (e *export) save(from io.Reader) error {
 	return err
 }
 
-// final returns the error of a download that was interrupted after some bytes were written, and that must not be retried.
+// final returns the error of a download that was interrupted after some bytes were written, and that must not be
+// retried.
 func final(written int64, err error) error {
 	err = readError(err)
 	retry := temporary{}
@@ -156,8 +157,11 @@ func readError(err error) error {
 	return temporary{fmt.Errorf("the download was cut off: %w", err)}
 }
 
-// address returns the address of the image or the volume to download, and whether it is to be decompressed for the format raw.
-func (e *export) address(vmExport *exportv1.VirtualMachineExport, links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
+// address returns the address of the image or the volume to download, and whether it is to be decompressed for the
+// format raw.
+func (e *export) address(
+	vmExport *exportv1.VirtualMachineExport, links *exportv1.VirtualMachineExportLink,
+) (address string, packed bool, err error) {
 	if e.format != formatOCI {
 		return e.volumeAddress(links)
 	}
@@ -172,8 +176,9 @@ func (e *export) address(vmExport *exportv1.VirtualMachineExport, links *exportv
 	return "", false, fmt.Errorf("OCI export format not available for '%s'", e.key)
 }
 
-// volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, if an export has only one
-// volume, it is downloaded regardless of its name. The claims that were created from a snapshot also have the names of the VM's.
+// volumeAddress returns the address of the volume to download, and whether it is compressed. As in KubeVirt, if an
+// export has only one volume, it is downloaded regardless of its name. The claims that were created from a snapshot
+// also have the names of the VM's.
 func (e *export) volumeAddress(links *exportv1.VirtualMachineExportLink) (address string, packed bool, err error) {
 	if len(links.Volumes) == 0 {
 		return "", false, fmt.Errorf("unable to access the volume info from '%s' VirtualMachineExport", e.key)
@@ -232,7 +237,9 @@ func (e *export) manifests(ctx context.Context, server *server) error {
 	return e.save(&all)
 }
 
-func (e *export) manifestOf(ctx context.Context, server *server, address string, accept http.Header, to io.Writer) error {
+func (e *export) manifestOf(
+	ctx context.Context, server *server, address string, accept http.Header, to io.Writer,
+) error {
 	if address == "" {
 		return fmt.Errorf("unable to access the manifest info from '%s' VirtualMachineExport", e.key)
 	}

@@ -31,8 +31,9 @@ var errExists = errors.New("already exists")
 func (e *export) create(ctx context.Context) error {
 	secret := "secret-" + e.key.Name
 	vmExport := &exportv1.VirtualMachineExport{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: e.key.Name, Labels: e.labels, Annotations: e.annotations},
-		Spec:       exportv1.VirtualMachineExportSpec{Source: *e.source(), TokenSecretRef: &secret},
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: e.key.Name, Labels: e.labels,
+			Annotations: e.annotations},
+		Spec: exportv1.VirtualMachineExportSpec{Source: *e.source(), TokenSecretRef: &secret},
 	}
 	if e.ttl > 0 {
 		vmExport.Spec.TTLDuration = &metav1.Duration{Duration: e.ttl}
@@ -47,8 +48,9 @@ func (e *export) create(ctx context.Context) error {
 	owner := metav1.NewControllerRef(vmExport, exportv1.GroupVersion.WithKind(exportKind))
 	owner.BlockOwnerDeletion = ptr.To(false) // true requires a permission for exports in some clusters
 	token := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: secret, OwnerReferences: []metav1.OwnerReference{*owner}},
-		Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{content.TokenKey: []byte(rand.Text())},
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.key.Namespace, Name: secret,
+			OwnerReferences: []metav1.OwnerReference{*owner}},
+		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{content.TokenKey: []byte(rand.Text())},
 	}
 	if err := e.createToken(ctx, vmExport, token); err != nil {
 		return fmt.Errorf("the export was created, but not the Secret with its token: %w", err)
@@ -57,7 +59,8 @@ func (e *export) create(ctx context.Context) error {
 	return nil
 }
 
-// createToken creates the Secret with an export's token. One that exists is the user's, and has the token, unless it belongs to an earlier
+// createToken creates the Secret with an export's token. One that exists is the user's, and has the token, unless it
+// belongs to an earlier
 // export of the name: that one is about to be removed by the garbage collector, and is replaced.
 func (e *export) createToken(ctx context.Context, vmExport *exportv1.VirtualMachineExport, token *corev1.Secret) error {
 	wanted := token.DeepCopy()
@@ -116,7 +119,8 @@ func (e *export) await(ctx context.Context) (*exportv1.VirtualMachineExport, err
 		return false, nil
 	})
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		return nil, fmt.Errorf("VirtualMachineExport '%s' was not ready within %s: %s", e.key, e.readiness, cli.Plain(waitsFor(vmExport)))
+		return nil, fmt.Errorf("VirtualMachineExport '%s' was not ready within %s: %s", e.key, e.readiness,
+			cli.Plain(waitsFor(vmExport)))
 	}
 	return vmExport, err
 }
@@ -127,8 +131,10 @@ func waitsFor(vmExport *exportv1.VirtualMachineExport) string {
 		return "virt-controller has not reconciled it yet"
 	}
 	var texts []string
-	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC, exportv1.ConditionVolumesCreated} {
-		if c := conditions.Find(vmExport.Status.Conditions, kind); c != nil && c.Status != corev1.ConditionTrue && c.Message != "" {
+	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC,
+		exportv1.ConditionVolumesCreated} {
+		if c := conditions.Find(vmExport.Status.Conditions, kind); c != nil && c.Status != corev1.ConditionTrue &&
+			c.Message != "" {
 			texts = append(texts, c.Message)
 		}
 	}
@@ -167,7 +173,8 @@ type ClaimDownload struct {
 // DownloadClaim downloads a claim as the command does.
 func DownloadClaim(ctx context.Context, c *cli.CLI, objects client.Client, d ClaimDownload) error {
 	e := &export{cli: c, objects: objects, key: d.Key, options: options{
-		pvc: d.Claim, output: d.Output, format: d.Format, portForward: d.PortForward, localPort: d.LocalPort, readiness: defaultReadiness,
+		pvc: d.Claim, output: d.Output, format: d.Format, portForward: d.PortForward, localPort: d.LocalPort,
+		readiness: defaultReadiness,
 	}}
 	return e.download(ctx)
 }

@@ -43,8 +43,8 @@ func (s *server) close() {
 	}
 }
 
-// server returns the server of the export: at its external address, or at its Service through a forwarded port or another address. In the
-// latter cases, too, the certificate is verified for the Service's name.
+// server returns the server of the export: at its external address, or at its Service through a forwarded port or
+// another address. In the latter cases, too, the certificate is verified for the Service's name.
 func (e *export) server(ctx context.Context, vmExport *exportv1.VirtualMachineExport) (*server, error) {
 	s := &server{links: vmExport.Status.Links.External}
 	var err error
@@ -73,7 +73,8 @@ func (e *export) server(ctx context.Context, vmExport *exportv1.VirtualMachineEx
 		config.RootCAs = roots // otherwise the system's
 	}
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, DisableCompression: true, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: connectTimeout,
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, DisableCompression: true,
+		TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: connectTimeout,
 	}
 	if replacement != "" {
 		if _, _, err := net.SplitHostPort(replacement); err != nil {
@@ -84,12 +85,13 @@ func (e *export) server(ctx context.Context, vmExport *exportv1.VirtualMachineEx
 			return (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, replacement)
 		}
 	}
-	s.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	s.http = &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return s, nil
 }
 
-// connectionError returns an error about a request to a server. It does not wrap the url.Error, so that it is not mistaken for an error of
-// the API server.
+// connectionError returns an error about a request to a server. It does not wrap the url.Error, so that it is not
+// mistaken for an error of the API server.
 func connectionError(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -103,7 +105,9 @@ func connectionError(err error) error {
 }
 
 // forward forwards a local port to the Pod of the export.
-func (e *export) forward(ctx context.Context, vmExport *exportv1.VirtualMachineExport) (port uint16, stop chan struct{}, err error) {
+func (e *export) forward(
+	ctx context.Context, vmExport *exportv1.VirtualMachineExport,
+) (port uint16, stop chan struct{}, err error) {
 	config, err := e.cli.Config()
 	if err != nil {
 		return 0, nil, err
@@ -144,11 +148,13 @@ func (e *export) forward(ctx context.Context, vmExport *exportv1.VirtualMachineE
 	return forwarded[0].Local, stop, nil
 }
 
-// podAddress returns the address of the API server for a forwarded port of the export's Pod, which has the name of its Service.
+// podAddress returns the address of the API server for a forwarded port of the export's Pod, which has the name of its
+// Service.
 func podAddress(config *rest.Config, vmExport *exportv1.VirtualMachineExport) (*url.URL, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, err
 	}
-	return base.JoinPath("api", "v1", "namespaces", vmExport.Namespace, "pods", cmp.Or(vmExport.Status.ServiceName, content.ServiceName(vmExport.Name)), "portforward"), nil
+	return base.JoinPath("api", "v1", "namespaces", vmExport.Namespace, "pods", cmp.Or(vmExport.Status.ServiceName,
+		content.ServiceName(vmExport.Name)), "portforward"), nil
 }

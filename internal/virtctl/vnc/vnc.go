@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vnc implements the command vnc, which shows a guest's screen in a viewer, at a local port, in a browser or in a file.
+// Package vnc implements the command vnc, which shows a guest's screen in a viewer, at a local port, in a browser or in
+// a file.
 package vnc
 
 import (
@@ -66,11 +67,14 @@ virtctl vnc screenshot testvmi --file=screen.png`),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.proxyOnly, "proxy-only", false, "Serve the screen at a local port for a viewer of your own, and print the port as JSON.")
+	flags.BoolVar(&o.proxyOnly, "proxy-only", false,
+		"Serve the screen at a local port for a viewer of your own, and print the port as JSON.")
 	flags.BoolVar(&o.web, "web", false, "Serve a page with the screen and the serial console to a local browser.")
 	flags.IntVar(&o.port, "port", 0, "The local port. By default a free one.")
-	flags.StringVar(&o.address, "address", "127.0.0.1", "The local address of --proxy-only. Every program that can connect to it controls the guest.")
-	flags.BoolVar(&o.preserveSession, "preserve-session", false, "Fail if another client uses the screen, instead of disconnecting it.")
+	flags.StringVar(&o.address, "address", "127.0.0.1",
+		"The local address of --proxy-only. Every program that can connect to it controls the guest.")
+	flags.BoolVar(&o.preserveSession, "preserve-session", false,
+		"Fail if another client uses the screen, instead of disconnecting it.")
 	o.viewer.addFlags(flags)
 	cmd.MarkFlagsMutuallyExclusive("proxy-only", "web")
 	cmd.MarkFlagsMutuallyExclusive("address", "web")
@@ -116,7 +120,9 @@ func (o *options) run(ctx context.Context, c *cli.CLI, argument string) error {
 }
 
 // runViewer starts a viewer and serves it until it exits.
-func runViewer(ctx context.Context, listener net.Listener, stream *subresources.Stream, start func(context.Context, string) error) error {
+func runViewer(
+	ctx context.Context, listener net.Listener, stream *subresources.Stream, start func(context.Context, string) error,
+) error {
 	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(connectTimeout)); err != nil {
 		return err
 	}
@@ -226,7 +232,8 @@ virtctl vnc screenshot testvmi -f - | display`),
 			return os.WriteFile(file, image, 0o600)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "Where to store the screenshot in PNG format; - is the standard output.")
+	cmd.Flags().StringVarP(&file, "file", "f", "",
+		"Where to store the screenshot in PNG format; - is the standard output.")
 	cmd.Flags().BoolVarP(&moveCursor, "move-cursor", "m", false, "Move the cursor first, which turns on a blanked screen.")
 	_ = cmd.MarkFlagRequired("file")
 	return cmd
@@ -261,7 +268,8 @@ func (v *viewer) addFlags(flags *pflag.FlagSet) {
 	for _, k := range kinds {
 		names = append(names, k.name)
 	}
-	flags.StringVar(&v.kind, "vnc-type", "", "The viewer: "+strings.Join(names, ", ")+". By default the first that is installed.")
+	flags.StringVar(&v.kind, "vnc-type", "", "The viewer: "+strings.Join(names,
+		", ")+". By default the first that is installed.")
 	flags.StringVar(&v.path, "vnc-path", "", "The viewer's program, if it is not on the PATH. Needs --vnc-type.")
 }
 

@@ -3,9 +3,9 @@
 
 // Package web serves a page with a guest's screen and serial console to a local browser.
 //
-// The page controls the guest, so access is restricted: the server listens on the loopback address only; its paths begin with a
-// random token, which other local users do not know; it accepts only its own host name, so that other sites cannot reach it by
-// DNS rebinding; and it opens streams only for its own page.
+// The page controls the guest, so access is restricted: the server listens on the loopback address only; its paths
+// begin with a random token, which other local users do not know; it accepts only its own host name, so that other
+// sites cannot reach it by DNS rebinding; and it opens streams only for its own page.
 package web
 
 import (
@@ -34,8 +34,8 @@ const (
 	headerTimeout = 10 * time.Second
 	// maxMessage is the largest message of the page: a clipboard or a paste.
 	maxMessage = 1 << 20
-	// statusRefused is the close code if the cluster rejects a stream. The page shows the reason, which has at most maxReason bytes in a
-	// close frame.
+	// statusRefused is the close code if the cluster rejects a stream. The page shows the reason, which has at most
+	// maxReason bytes in a close frame.
 	statusRefused = websocket.StatusCode(4000)
 	maxReason     = 120
 )
@@ -96,8 +96,10 @@ func (s *Server) handler() http.Handler {
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "+
-			"connect-src 'self' ws://"+s.hosts[0]+" ws://"+s.hosts[1]+"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		header.Set("Content-Security-Policy",
+			"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "+
+				"connect-src 'self' ws://"+s.hosts[0]+" ws://"+s.hosts[1]+
+				"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
