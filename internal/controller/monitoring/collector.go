@@ -13,7 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // scrapeTimeout is how long reading the cache may take.
@@ -132,4 +135,100 @@ func (c *Collector) read(ctx context.Context) (objects, error) {
 	}
 	o.types.add(types)
 	return o, nil
+}
+
+// Process returns the metrics of a virt-controller, which also does what KubeVirt's virt-operator does.
+func Process(ready, leading, emulation func() bool) []prometheus.Collector {
+	return []prometheus.Collector{
+		metrics.NewStatus("virt_controller_ready_status", "1 if this virt-controller can become the leader.", ready),
+		metrics.NewStatus("virt_controller_leading_status", "1 if this virt-controller is the leader.", leading),
+		metrics.NewStatus("virt_operator_ready_status", "The same as virt_controller_ready_status.", ready),
+		metrics.NewStatus("virt_operator_leading_status", "The same as virt_controller_leading_status.", leading),
+		metrics.NewStatus("configuration_emulation_enabled", "1 if guests run without KVM.", emulation),
+	}
+}
+
+// vendorLabel is the label of an instance type or preference with its vendor. As in KubeVirt, metrics contain only the names of objects of
+// known vendors, which are the same in all clusters, and not the names of users' own objects.
+const (
+	vendorLabel = "instancetype.kubevirt.io/vendor"
+	otherType   = "<other>"
+)
+
+var vendors = map[string]bool{"kubevirt.io": true, "redhat.com": true}
+
+// typeKey identifies an instance type or preference. The namespace of a cluster-wide one is empty.
+type typeKey struct{ kind, namespace, name string }
+
+// typeIndex contains the instance types and preferences of the cluster.
+type typeIndex map[typeKey]client.Object
+
+// add adds the objects of lists.
+func (t typeIndex) add(lists []client.ObjectList) {
+	for _, list := range lists {
+		_ = meta.EachListItem(list, func(item runtime.Object) error {
+			object, ok := item.(client.Object)
+			if !ok {
+				return nil
+			}
+			t[typeKey{kindOf(object), object.GetNamespace(), object.GetName()}] = object
+			return nil
+		})
+	}
+}
+
+// kindOf returns the kind of an instance type or preference. Objects of a typed list have no kind of their own.
+func kindOf(object client.Object) string {
+	preference, namespaced := reference.PreferenceSpec(object) != nil, object.GetNamespace() != ""
+	class := reference.Instancetypes
+	if preference {
+		class = reference.Preferences
+	}
+	if namespaced {
+		return class.Namespaced.Name
+	}
+	return class.Cluster.Name
+}
+
+// find returns the object that a matcher of a VM refers to, or nil.
+func (t typeIndex) find(class *reference.Class, vm *v1.VirtualMachine) client.Object {
+	matcher := class.MatcherOf(&vm.Spec)
+	if matcher == nil {
+		return nil
+	}
+	kind, err := class.KindOf(matcher.Kind)
+	if err != nil {
+		return nil
+	}
+	key := typeKey{kind: kind.Name, name: matcher.Name}
+	if kind.Namespaced {
+		key.namespace = vm.Namespace
+	}
+	return t[key]
+}
+
+// ofVM returns the name of a VM's instance type or preference for a label.
+func (t typeIndex) ofVM(class *reference.Class, vm *v1.VirtualMachine) string {
+	if class.MatcherOf(&vm.Spec) == nil {
+		return ""
+	}
+	return publicName(t.find(class, vm))
+}
+
+// ofVMI returns the name of what was applied to a VMI, for a label.
+func (t typeIndex) ofVMI(class *reference.Class, vmi *v1.VirtualMachineInstance) string {
+	if name, ok := vmi.Annotations[class.NamespacedAnnotation]; ok {
+		return publicName(t[typeKey{class.Namespaced.Name, vmi.Namespace, name}])
+	}
+	if name, ok := vmi.Annotations[class.ClusterAnnotation]; ok {
+		return publicName(t[typeKey{kind: class.Cluster.Name, name: name}])
+	}
+	return ""
+}
+
+func publicName(object client.Object) string {
+	if object == nil || !vendors[object.GetLabels()[vendorLabel]] {
+		return otherType
+	}
+	return object.GetName()
 }

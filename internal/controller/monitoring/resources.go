@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/instancetype"
@@ -168,4 +169,17 @@ func requestsOf(spec *v1.VirtualMachineInstanceSpec) []request {
 func valueOf(list corev1.ResourceList, name corev1.ResourceName) float64 {
 	q := list[name]
 	return q.AsApproximateFloat64()
+}
+
+var snapshotTaken = metrics.Describe("vmsnapshot_succeeded_timestamp_seconds", "When a snapshot of a VM was taken, in Unix time.",
+	"name", "snapshot_name", "namespace")
+
+func collectSnapshots(snapshots []snapshotv1beta1.VirtualMachineSnapshot, to chan<- prometheus.Metric) {
+	for i := range snapshots {
+		snapshot := &snapshots[i]
+		if snapshot.Status == nil || snapshot.Status.Phase != snapshotv1beta1.Succeeded || snapshot.Status.CreationTime == nil {
+			continue
+		}
+		to <- metrics.Gauge(snapshotTaken, float64(snapshot.Status.CreationTime.Unix()), snapshot.Spec.Source.Name, snapshot.Name, snapshot.Namespace)
+	}
 }
