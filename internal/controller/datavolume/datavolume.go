@@ -11,7 +11,10 @@ import (
 	"fmt"
 	"net/http"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +22,79 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/internal/controller/optional"
 )
+
+// Reasons of a DataVolume's conditions. Source: kubevirt/kubevirt pkg/storage/types, HasDataVolumeErrors and
+// HasDataVolumeExceededQuotaError.
+const (
+	reasonError           = "Error"
+	reasonImagePullFailed = "ImagePullFailed"
+	reasonExceededQuota   = "ErrExceededQuota"
+)
+
+// Usable reports whether a VM may use the claim: it is filled, or will be filled when a Pod uses it.
+func Usable(dv *cdi.DataVolume) bool {
+	return dv.Status.Phase == cdi.DataVolumeSucceeded || dv.Status.Phase == cdi.DataVolumePendingPopulation
+}
+
+// WaitsForConsumer reports whether the claim is filled only after a Pod has used it, which must not be the VM's launcher Pod.
+func WaitsForConsumer(dv *cdi.DataVolume) bool {
+	return dv.Status.Phase == cdi.DataVolumeWaitForFirstConsumer
+}
+
+// Provisioning reports whether the importer is filling the claim.
+func Provisioning(dv *cdi.DataVolume) bool {
+	if Usable(dv) {
+		return false
+	}
+	bound := dv.Status.Condition(cdi.DataVolumeBound)
+	return !WaitsForConsumer(dv) || bound != nil && bound.Status == corev1.ConditionTrue
+}
+
+// Failed reports whether the importer has failed for good.
+func Failed(dv *cdi.DataVolume) bool { return dv.Status.Phase == cdi.DataVolumeFailed }
+
+// Problem returns what prevents the importer from filling the claim, or "".
+func Problem(dv *cdi.DataVolume) string {
+	if Failed(dv) {
+		return fmt.Sprintf("DataVolume %s is in Failed phase", dv.Name)
+	}
+	running := dv.Status.Condition(cdi.DataVolumeRunning)
+	if running != nil && running.Status == corev1.ConditionFalse &&
+		(running.Reason == reasonError || running.Reason == reasonImagePullFailed) {
+		return fmt.Sprintf("DataVolume %s importer has stopped running due to an error: %s", dv.Name, running.Message)
+	}
+	return ""
+}
+
+// ExceedsQuota returns the importer's message if a quota is exceeded, or "".
+func ExceedsQuota(dv *cdi.DataVolume) string {
+	bound := dv.Status.Condition(cdi.DataVolumeBound)
+	if dv.Status.Phase != cdi.DataVolumePending || bound == nil || bound.Status == corev1.ConditionTrue ||
+		bound.Reason != reasonExceededQuota {
+		return ""
+	}
+	return fmt.Sprintf("DataVolume %s importer is not running due to an error: %s", dv.Name, bound.Message)
+}
+
+// Filled reports whether a claim has its content: no DataVolume owns it, or the importer has filled it. Otherwise, problem says what users
+// have to do, or is empty if they only have to wait.
+func Filled(ctx context.Context, reader Reader, claim *corev1.PersistentVolumeClaim) (filled bool, problem string, err error) {
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
+		return true, "", nil
+	}
+	dv, err := reader.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name})
+	switch {
+	case errors.Is(err, ErrNotInstalled):
+		return false, ErrNotInstalled.Error(), nil
+	case apierrors.IsNotFound(err):
+		return false, "", nil // The cache is stale, or the claim is about to be deleted with its owner.
+	case err != nil:
+		return false, "", err
+	default:
+		return dv.Status.Phase == cdi.DataVolumeSucceeded, "", nil
+	}
+}
 
 // CRD is the name of the CustomResourceDefinition of DataVolumes.
 const CRD = "datavolumes.cdi.kubevirt.io"
