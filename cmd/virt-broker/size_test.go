@@ -33,7 +33,7 @@ var programs = map[brokerapi.Program]struct {
 	// forbidden are prefixes of packages that it may not be built from, beside those of all programs.
 	forbidden []string
 }{
-	brokerapi.Broker:        {2970, 4059, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.Broker:        {2970, 4058, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 	brokerapi.NetworkBroker: {2459, 3445, []string{"internal/broker/network", "internal/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
 	brokerapi.DevicePlugin:  {2114, 3008, []string{"internal/broker/device"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }

@@ -143,7 +143,7 @@ func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, erro
 }
 
 // isReplaced reports whether an attempt to connect has failed because the agent is being replaced: there is none, it
-// does not listen, or its address could not be reached and is not that of the node's agent any more.
+// does not listen, or its address could not be reached and the agent has another one now.
 func (c *Client) isReplaced(ctx context.Context, node, address string, err error) bool {
 	var noAgent *noAgentError
 	if errors.As(err, &noAgent) || errors.Is(err, syscall.ECONNREFUSED) {

@@ -35,9 +35,9 @@ type table interface {
 	set([]Device) error
 }
 
-// Set makes the rules of this package in the cgroups of a process, or of this one if it is nil, those for the devices,
-// if the current ones differ. isPod reports whether an element of a cgroup's path is that of the Pod: the cgroups below
-// it are the container's. It is given the current devices.
+// Set replaces the rules of this package in the cgroups of a process, or of this one if it is nil, with those for the
+// devices, unless they are the same. isPod reports whether an element of a cgroup's path is that of the Pod: the
+// cgroups below it are the container's. It is given the current devices.
 func Set(process *os.File, isPod func(element string) bool, wanted func(current []Device) ([]Device, error)) error {
 	return inHierarchy(process, func(hierarchy *os.File, cgroup podprocess.Cgroup) error {
 		paths := pathsOf(cgroup, isPod)
@@ -149,8 +149,7 @@ func withDevices(cgroups []podprocess.Cgroup) (found podprocess.Cgroup) {
 	return found
 }
 
-// pathsOf returns the paths of a container's cgroups in their hierarchy, given that of a process: from the outermost to
-// that one.
+// pathsOf returns the paths of a container's cgroups in their hierarchy, from the outermost to that of a process.
 func pathsOf(cgroup podprocess.Cgroup, isPod func(string) bool) (paths []string) {
 	pod := slices.IndexFunc(cgroup.Elements, isPod)
 	if pod < 0 || slices.Contains(cgroup.Elements, "..") {

@@ -219,7 +219,7 @@ func (s *Server) receive(conn *net.UnixConn) (request *brokerapi.Request, releas
 }
 
 // checkClient returns an error unless the kernel says that the peer is virt-handler's user, or the program's own. It
-// reports whether it is the latter: then it is one of the programs.
+// reports whether the peer is one of the programs.
 func (s *Server) checkClient(conn *net.UnixConn) (isProgram bool, err error) {
 	peer, err := pods.PeerCredentials(conn)
 	if err != nil {

@@ -168,8 +168,8 @@ func call(ctx context.Context, socket string, request *brokerapi.Request) (*brok
 const (
 	// inAll is how many requests of a kind are in flight. A request that hangs takes a thread.
 	inAll = 768
-	// reserved are those of them that only a Pod without any other request gets, so that Pods with many requests leave
-	// room for the others. No kubelet supports more than 500 Pods.
+	// reserved of them are only for Pods without any other request, so that Pods with many requests leave room for the
+	// others. No kubelet supports more than 500 Pods.
 	reserved = 512
 	// maxConnections is how many connections are open. Each takes about 24 KiB.
 	maxConnections = 2048
