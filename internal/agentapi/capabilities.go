@@ -12,9 +12,9 @@ const LabelValue = "virt-handler"
 // ObjectName returns the name of an agent's Lease and ConfigMap in the install namespace.
 func ObjectName(node string) string { return "virt-handler." + node }
 
-// Capabilities is the report of what QEMU and libvirt of the launcher image support on a node. The agent writes it to a ConfigMap when it
-// changes, and virt-controller sets labels of the Node from it. It comes from a node, which is less trusted than the control plane, so
-// virt-controller validates and limits every entry.
+// Capabilities is the report of what QEMU and libvirt of the launcher image support on a node. The agent writes it to a
+// ConfigMap when it changes, and virt-controller sets labels of the Node from it. It comes from a node, which is less
+// trusted than the control plane, so virt-controller validates and limits every entry.
 type Capabilities struct {
 	// Arch is the node's architecture, by its name in Go and Kubernetes, such as amd64.
 	Arch string `json:"arch"`

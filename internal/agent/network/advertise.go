@@ -21,8 +21,8 @@ const (
 	// routerSolicitation is a type of ICMPv6 messages (RFC 4861, 4.1).
 	routerSolicitation = 133
 	hopLimit           = 64
-	// advertiseInterval is the interval of unsolicited advertisements. A guest keeps the gateway for routerLifetime (at most 9000 s)
-	// without any, so that it does not notice a restart of the agent.
+	// advertiseInterval is the interval of unsolicited advertisements. A guest keeps the gateway for routerLifetime (at
+	// most 9000 s) without any, so that it does not notice a restart of the agent.
 	advertiseInterval = 5 * time.Minute
 	routerLifetime    = 9000 * time.Second
 	// responseInterval limits the rate of responses to a guest's solicitations; the kernel drops what is not read.
@@ -40,9 +40,9 @@ type Router struct {
 	MTU int
 }
 
-// Advertise sends router advertisements to the guest until ctx is done: its gateway is on the bridge, and it gets an address from
-// DHCPv6, which itself has no option for a gateway. The launcher has no permission to send these messages. Advertise closes the
-// socket.
+// Advertise sends router advertisements to the guest until ctx is done: its gateway is on the bridge, and it gets an
+// address from DHCPv6, which itself has no option for a gateway. The launcher has no permission to send these messages.
+// Advertise closes the socket.
 func Advertise(ctx context.Context, router Router, network netip.Prefix) error {
 	stop := context.AfterFunc(ctx, func() { _ = router.Conn.Close() })
 	defer stop()
@@ -105,7 +105,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// routerMessage returns the advertisement of a bridge as the gateway of a network. Addresses and all other configuration come from DHCPv6.
+// routerMessage returns the advertisement of a bridge as the gateway of a network. Addresses and all other
+// configuration come from DHCPv6.
 func routerMessage(bridge Router, network netip.Prefix) ([]byte, error) {
 	return ndp.MarshalMessage(&ndp.RouterAdvertisement{
 		CurrentHopLimit: hopLimit, ManagedConfiguration: true, OtherConfiguration: true, RouterLifetime: routerLifetime,
@@ -128,7 +129,8 @@ const (
 // Advertisement is what Advertisers run for one Pod. It is run until its context is done, and again after a failure.
 type Advertisement func(ctx context.Context) error
 
-// AdvertiseFor returns the Advertisement of a plan's gateway. open opens its socket, and returns none if there is nothing to advertise.
+// AdvertiseFor returns the Advertisement of a plan's gateway. open opens its socket, and returns none if there is
+// nothing to advertise.
 func AdvertiseFor(plan Plan, open func(ctx context.Context, podInterface string) (Router, error)) Advertisement {
 	return func(ctx context.Context) error {
 		for i := range plan.Interfaces {
@@ -177,7 +179,8 @@ func (a *Advertisers) Start(ctx context.Context) error {
 	return nil
 }
 
-// Run runs an Advertisement for a Pod, until Forget. It does nothing if the Pod has one already, even one that has returned.
+// Run runs an Advertisement for a Pod, until Forget. It does nothing if the Pod has one already, even one that has
+// returned.
 func (a *Advertisers) Run(pod types.UID, advertisement Advertisement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

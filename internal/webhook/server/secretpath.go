@@ -28,9 +28,10 @@ const (
 	sinceKey    = "path-since"
 )
 
-// Paths are the keys that the tokens of paths are derived from at which API servers call the webhooks. Only API servers and administrators
-// can read a token, because API servers present no client certificate to webhooks: docs/adr/0098. A key is accepted before and after the webhook configurations contain
-// its paths: other replicas have it before an API server uses it, and an API server may use it until it has read the new configuration.
+// Paths are the keys that the tokens of paths are derived from at which API servers call the webhooks. Only API servers
+// and administrators can read a token, because API servers present no client certificate to webhooks: docs/adr/0098. A
+// key is accepted before and after the webhook configurations contain its paths: other replicas have it before an API
+// server uses it, and an API server may use it until it has read the new configuration.
 type Paths struct {
 	current, next, previous []byte
 	// since is when current became the current key.
@@ -55,9 +56,9 @@ func (p Paths) Data() map[string][]byte {
 // Exist reports whether there is a key.
 func (p Paths) Exist() bool { return len(p.current) > 0 }
 
-// Renew replaces the current key by the next one if it is older than PathLifetime, or if it became the current one before leading, when this
-// process became the leader: while no webhook responded, an API server may have named the path in an error that a user got. It returns
-// when Renew has to be called again.
+// Renew replaces the current key by the next one if it is older than PathLifetime, or if it became the current one
+// before leading, when this process became the leader: while no webhook responded, an API server may have named the
+// path in an error that a user got. It returns when Renew has to be called again.
 func (p Paths) Renew(now, leading time.Time) (Paths, time.Time) {
 	again := p.since.Add(PathLifetime)
 	if p.Exist() && len(p.next) > 0 && !p.since.Before(leading) && !p.since.After(now) && now.Before(again) {
@@ -72,10 +73,12 @@ func (p Paths) Renew(now, leading time.Time) (Paths, time.Time) {
 
 func newKey() []byte { return []byte(rand.Text()) }
 
-// Path returns the path of a webhook. Each webhook has a token of its own, so that the path of one does not reveal those of others.
+// Path returns the path of a webhook. Each webhook has a token of its own, so that the path of one does not reveal
+// those of others.
 func (p Paths) Path(webhook string) string { return "/" + token(p.current, webhook) + "/" + webhook }
 
-// Webhook returns the name of the webhook that a path leads to. ok is false if the path has none of the tokens of this webhook.
+// Webhook returns the name of the webhook that a path leads to. ok is false if the path has none of the tokens of this
+// webhook.
 func (p Paths) Webhook(path string) (name string, ok bool) {
 	path, rooted := strings.CutPrefix(path, "/")
 	presented, name, found := strings.Cut(path, "/")
