@@ -78,7 +78,7 @@ func TestDisksFollowTheTableOfBuses(t *testing.T) {
 				t.Errorf("%s on %s: can be plugged: %v (%v)", kind, name, can, err)
 			}
 			if err != nil && !strings.Contains(err.Error(), pluggable()) {
-				t.Errorf("%s on %s: %v. Want it to name %s", kind, name, err, pluggable())
+				t.Errorf("%s on %s: %v. checkPluggable in plug.go should name %s", kind, name, err, pluggable())
 			}
 		}
 	}

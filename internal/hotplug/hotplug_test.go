@@ -225,7 +225,8 @@ func TestProblemFollowsTheTableOfBuses(t *testing.T) {
 			}
 			none := builder.MakeDisk("a", kind, "")
 			if problem := hotplug.Problem(&none); diskbus.Of(name).Plugs(kind) && !strings.Contains(problem, "'"+string(name)+"'") {
-				t.Errorf("%q does not name the bus %s, on which a %s can be plugged", problem, name, kind)
+				t.Errorf("%q, of Problem in internal/hotplug/disk.go, does not name the bus %s, on which a %s can be plugged",
+					problem, name, kind)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
@@ -40,9 +41,15 @@ func TestEveryConditionIsDocumented(t *testing.T) {
 	}
 }
 
+// sourcesRead has what sources has read, by directory.
+var sourcesRead = map[string]string{}
+
 // sources returns the code below a directory, without tests.
 func sources(t *testing.T, below string) string {
 	t.Helper()
+	if text, found := sourcesRead[below]; found {
+		return text
+	}
 	var all strings.Builder
 	directory := filepath.Join(root, filepath.FromSlash(below))
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
@@ -56,6 +63,7 @@ func sources(t *testing.T, below string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sourcesRead[below] = all.String()
 	return all.String()
 }
 
@@ -159,30 +167,29 @@ func inRoom(pattern, wanted string) func(t *testing.T, c *crd) bool {
 	}
 }
 
-// hasHealthTest reports whether tests of a directory use a kind and health.Kstatus.
-func hasHealthTest(t *testing.T, c *crd) bool {
-	t.Helper()
-	uses, checks := map[string]bool{}, map[string]bool{}
-	named := regexp.MustCompile(`\b` + c.Spec.Names.Kind + `\{`)
-	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
+// healthTests returns the tests of the directories whose tests use health.Kstatus.
+var healthTests = sync.OnceValue(func() string {
+	texts := map[string]string{}
+	_ = filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		raw, err := os.ReadFile(path)
-		directory := filepath.Dir(path)
-		uses[directory] = uses[directory] || named.Match(raw)
-		checks[directory] = checks[directory] || strings.Contains(string(raw), "health.Kstatus(")
+		texts[filepath.Dir(path)] += string(raw)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for directory := range checks {
-		if checks[directory] && uses[directory] {
-			return true
+	var all strings.Builder
+	for _, text := range texts {
+		if strings.Contains(text, "health.Kstatus(") {
+			all.WriteString(text)
 		}
 	}
-	return false
+	return all.String()
+})
+
+// hasHealthTest reports whether tests of a directory use a kind and health.Kstatus.
+func hasHealthTest(_ *testing.T, c *crd) bool {
+	return regexp.MustCompile(`\b` + c.Spec.Names.Kind + `\{`).MatchString(healthTests())
 }
 
 var kindPlaces = []kindPlace{

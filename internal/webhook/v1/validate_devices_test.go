@@ -121,7 +121,8 @@ func TestBusRules(t *testing.T) {
 	runRules(t, cases)
 	for _, name := range diskbus.Names(diskbus.CDRom) {
 		runRules(t, []ruleCase{{
-			name: "message for a CD-ROM", spec: newSpec(withDisk(builder.MakeDisk("a", diskbus.CDRom, v1.DiskBusVirtio), claim("c"))),
+			name: "the message for CD-ROMs in validate_disks.go names " + string(name),
+			spec: newSpec(withDisk(builder.MakeDisk("a", diskbus.CDRom, v1.DiskBusVirtio), claim("c"))),
 			want: []string{path + ".cdrom.bus: " + string(name)},
 		}})
 	}
