@@ -48,8 +48,12 @@ func JoinErrors(errs field.ErrorList) error {
 	return LimitErrors(errs).ToAggregate()
 }
 
-// NewInvalid returns the API error "Invalid" for an object, with a list that is capped by LimitErrors.
+// NewInvalid returns the API error "Invalid" for an object, with a list that is capped by LimitErrors, or nil for an empty
+// list.
 func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
 	return apierrors.NewInvalid(kind, name, LimitErrors(errs))
 }
 

@@ -119,6 +119,21 @@ func (o *Output) PrintJSON(out io.Writer, content json.RawMessage) error {
 // completionTimeout is how long a press of the tab key may take.
 const completionTimeout = 3 * time.Second
 
+// CompleteFirst returns a function that completes the first argument, which is one of the words, and by next those after
+// it.
+func CompleteFirst(next cobra.CompletionFunc, words ...string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		switch {
+		case len(args) == 0:
+			return words, cobra.ShellCompDirectiveNoFileComp
+		case next != nil:
+			return next(cmd, args[1:], typed)
+		default:
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+}
+
 // CompleteVMs completes the name of a VM in a shell.
 func (c *CLI) CompleteVMs(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {

@@ -97,12 +97,7 @@ virtctl image-upload dv files --size=1Gi --archive-path=/images/files.tar`),
 			}
 			return u.run(cmd.Context())
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return []string{"dv", "pvc"}, cobra.ShellCompDirectiveNoFileComp
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		},
+		ValidArgsFunction: cli.CompleteFirst(nil, "dv", "pvc"),
 	}
 	o.addTo(cmd)
 	return cmd

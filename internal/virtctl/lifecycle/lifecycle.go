@@ -34,6 +34,18 @@ func (d *dryRun) options(out io.Writer) []string {
 	return []string{metav1.DryRunAll}
 }
 
+// change sends a request to the VM that an argument names. doing is for the error.
+func change(cmd *cobra.Command, c *cli.CLI, argument, verb, doing string, body func() any) error {
+	api, vm, err := c.VM(argument)
+	if err != nil {
+		return err
+	}
+	if err := api.Put(cmd.Context(), vm, verb, body()); err != nil {
+		return fmt.Errorf("error %s VirtualMachine: %w", doing, err)
+	}
+	return scheduled(c, vm, verb)
+}
+
 // scheduled prints that the request was accepted. The sentence is KubeVirt's, because scripts match it.
 func scheduled(c *cli.CLI, object subresources.Object, verb string) error {
 	_, err := fmt.Fprintf(c.Out, "%s %s was scheduled to %s\n", object.Kind(), object.Name, verb)
@@ -58,15 +70,9 @@ virtctl unpause vm myvm`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, vm, err := c.VM(args[0])
-			if err != nil {
-				return err
-			}
-			options := v1.StartOptions{Paused: paused, DryRun: dry.options(c.Out)}
-			if err := api.Put(cmd.Context(), vm, "start", options); err != nil {
-				return fmt.Errorf("error starting VirtualMachine: %w", err)
-			}
-			return scheduled(c, vm, "start")
+			return change(cmd, c, args[0], "start", "starting", func() any {
+				return v1.StartOptions{Paused: paused, DryRun: dry.options(c.Out)}
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&paused, "paused", false, "Start the guest paused. It boots when it is unpaused.")
@@ -122,14 +128,7 @@ virtctl %[1]s myvm --force --grace-period=0`, t.verb)),
 			if err != nil {
 				return err
 			}
-			api, vm, err := c.VM(args[0])
-			if err != nil {
-				return err
-			}
-			if err := api.Put(cmd.Context(), vm, t.verb, t.body(seconds, dry.options(c.Out))); err != nil {
-				return fmt.Errorf("error %s VirtualMachine: %w", t.doing, err)
-			}
-			return scheduled(c, vm, t.verb)
+			return change(cmd, c, args[0], t.verb, t.doing, func() any { return t.body(seconds, dry.options(c.Out)) })
 		},
 	}
 	g.addTo(cmd)

@@ -30,15 +30,9 @@ virtctl migrate myvm --addedNodeSelector=kubernetes.io/hostname=node2`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, vm, err := c.VM(args[0])
-			if err != nil {
-				return err
-			}
-			options := v1.MigrateOptions{DryRun: dry.options(c.Out), AddedNodeSelector: selector}
-			if err := api.Put(cmd.Context(), vm, "migrate", options); err != nil {
-				return fmt.Errorf("error migrating VirtualMachine: %w", err)
-			}
-			return scheduled(c, vm, "migrate")
+			return change(cmd, c, args[0], "migrate", "migrating", func() any {
+				return v1.MigrateOptions{DryRun: dry.options(c.Out), AddedNodeSelector: selector}
+			})
 		},
 	}
 	cmd.Flags().StringToStringVar(&selector, "addedNodeSelector", nil,

@@ -83,12 +83,7 @@ virtctl memory-dump remove myvm`),
 			d := &dump{options: o, cli: c}
 			return d.run(cmd, strings.ToLower(args[0]), args[1])
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return []string{get, download, remove}, cobra.ShellCompDirectiveNoFileComp
-			}
-			return c.CompleteVMs(cmd, args[1:], typed)
-		},
+		ValidArgsFunction: cli.CompleteFirst(c.CompleteVMs, get, download, remove),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.claim, "claim-name", "",

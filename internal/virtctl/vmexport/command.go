@@ -98,12 +98,7 @@ virtctl vmexport delete vm1-export`),
 			e := &export{options: o, cli: c}
 			return e.run(cmd, strings.ToLower(args[0]), args[1])
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return []string{create, remove, download}, cobra.ShellCompDirectiveNoFileComp
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		},
+		ValidArgsFunction: cli.CompleteFirst(nil, create, remove, download),
 	}
 	o.addTo(cmd)
 	return cmd

@@ -34,7 +34,9 @@ func instancetypeHooks(scheme *runtime.Scheme) map[string]*admission.Webhook {
 
 // instancetypeValidator validates instance types or preferences of a kind. The rules do not depend on the VMs that refer to them, because
 // these have copies.
-type instancetypeValidator[T client.Object] struct{}
+type instancetypeValidator[T client.Object] struct {
+	deletable[T]
+}
 
 // ValidateCreate implements admission.Validator.
 func (v instancetypeValidator[T]) ValidateCreate(_ context.Context, object T) (admission.Warnings, error) {
@@ -63,9 +65,4 @@ func (v instancetypeValidator[T]) ValidateUpdate(ctx context.Context, _, after T
 		return nil, nil
 	}
 	return v.ValidateCreate(ctx, after)
-}
-
-// ValidateDelete implements admission.Validator.
-func (instancetypeValidator[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) {
-	return nil, nil
 }

@@ -116,9 +116,6 @@ func validateWithConfig(kv *v1.KubeVirt, found ...*field.Error) (admission.Warni
 	if _, err := clusterconfig.FromKubeVirt(kv); err != nil {
 		errs = append(errs, fieldErrors(err)...)
 	}
-	if len(errs) == 0 {
-		return warnings, nil
-	}
 	return warnings, specsupport.NewInvalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
 }
 

@@ -20,7 +20,10 @@ import (
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=create;update,versions=v1alpha1,name=migration-policy-validator.kubevirt.io,admissionReviewVersions=v1
 
 // migrationPolicyValidator validates the fields that depend on the cluster's configuration. The CRD's schema validates the rest.
-type migrationPolicyValidator struct{ config ConfigSource }
+type migrationPolicyValidator struct {
+	deletable[*v1alpha1.MigrationPolicy]
+	config ConfigSource
+}
 
 var _ admission.Validator[*v1alpha1.MigrationPolicy] = (*migrationPolicyValidator)(nil)
 
@@ -37,20 +40,12 @@ func (v *migrationPolicyValidator) ValidateUpdate(_ context.Context, before, aft
 	return nil, v.validate(before, after)
 }
 
-// ValidateDelete implements admission.Validator.
-func (*migrationPolicyValidator) ValidateDelete(context.Context, *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
-	return nil, nil
-}
-
 func (v *migrationPolicyValidator) validate(before, after *v1alpha1.MigrationPolicy) error {
 	enabled := v.config.Current().IsEnabled(clusterconfig.GateStallDetection)
 	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs, enabled)
 	if current, wanted := stallDetector(before), stallDetector(after); wanted != nil && !equality.Semantic.DeepEqual(current, wanted) && !enabled {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "experimental", "stallDetector"),
 			"experimental.stallDetector cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate"))
-	}
-	if len(errs) == 0 {
-		return nil
 	}
 	return specsupport.NewInvalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
 }

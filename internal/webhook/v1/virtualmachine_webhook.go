@@ -80,6 +80,7 @@ func setRecord(vm *metav1.PartialObjectMetadata, record firmware.Record) jsonpat
 
 // vmValidator validates a VM by the rules for its VMI.
 type vmValidator struct {
+	deletable[*v1.VirtualMachine]
 	config  ConfigSource
 	trusted sets.Set[string]
 	finder  reference.Finder
@@ -178,11 +179,6 @@ func volumesOf(vm *v1.VirtualMachine) []v1.Volume {
 		return nil
 	}
 	return vm.Spec.Template.Spec.Volumes
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (v *vmValidator) ValidateDelete(context.Context, *v1.VirtualMachine) (admission.Warnings, error) {
-	return nil, nil
 }
 
 func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clusterconfig.Config, trusted bool) field.ErrorList {

@@ -19,7 +19,10 @@ import (
 
 // backupValidator checks the feature gate of backups and their trackers. The schemas have the rules for the specs. KubeVirt also refuses a
 // second backup of a source, which waits here.
-type backupValidator[T runtime.Object] struct{ config ConfigSource }
+type backupValidator[T runtime.Object] struct {
+	deletable[T]
+	config ConfigSource
+}
 
 var (
 	_ admission.Validator[*v1alpha1.VirtualMachineBackup]        = (*backupValidator[*v1alpha1.VirtualMachineBackup])(nil)
@@ -36,10 +39,5 @@ func (v *backupValidator[T]) ValidateCreate(context.Context, T) (admission.Warni
 
 // ValidateUpdate implements admission.Validator. The schemas refuse changes of the specs.
 func (*backupValidator[T]) ValidateUpdate(_ context.Context, _, _ T) (admission.Warnings, error) {
-	return nil, nil
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (*backupValidator[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) {
 	return nil, nil
 }

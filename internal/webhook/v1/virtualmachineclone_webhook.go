@@ -63,7 +63,10 @@ func (m *cloneMutator) Handle(_ context.Context, request admission.Request) admi
 
 // cloneValidator validates a clone, with KubeVirt's messages. Changes of the spec are admitted, and have an effect until the target is
 // created.
-type cloneValidator struct{ config ConfigSource }
+type cloneValidator struct {
+	deletable[*v1beta1.VirtualMachineClone]
+	config ConfigSource
+}
 
 var _ admission.Validator[*v1beta1.VirtualMachineClone] = (*cloneValidator)(nil)
 
@@ -82,11 +85,6 @@ func (*cloneValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.
 		return nil, nil
 	}
 	return validateClone(after)
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (*cloneValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
-	return nil, nil
 }
 
 // validateClone returns KubeVirt's errors in KubeVirt's order, with its types and paths, some of which differ from the schema. An error

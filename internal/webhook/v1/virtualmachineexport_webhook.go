@@ -22,7 +22,9 @@ import (
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=export.kubevirt.io,resources=virtualmachineexports,verbs=create;update,versions=v1,name=virtualmachineexport-validator.export.kubevirt.io,admissionReviewVersions=v1
 
 // exportValidator validates the source of an export, with KubeVirt's messages.
-type exportValidator struct{}
+type exportValidator struct {
+	deletable[*exportv1.VirtualMachineExport]
+}
 
 var _ admission.Validator[*exportv1.VirtualMachineExport] = exportValidator{}
 
@@ -67,11 +69,6 @@ func (exportValidator) ValidateUpdate(_ context.Context, before, after *exportv1
 		return nil, nil
 	}
 	return nil, invalidExport(after, field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")) // KubeVirt's text
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (exportValidator) ValidateDelete(context.Context, *exportv1.VirtualMachineExport) (admission.Warnings, error) {
-	return nil, nil
 }
 
 func invalidExport(vmExport *exportv1.VirtualMachineExport, errs ...*field.Error) error {

@@ -34,6 +34,7 @@ func (d *vmiDefaulter) Default(_ context.Context, vmi *v1.VirtualMachineInstance
 
 // vmiValidator validates a VMI.
 type vmiValidator struct {
+	deletable[*v1.VirtualMachineInstance]
 	config  ConfigSource
 	trusted sets.Set[string]
 }
@@ -72,11 +73,6 @@ func (v *vmiValidator) ValidateUpdate(
 	return nil, invalidVMI(after, errs)
 }
 
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (v *vmiValidator) ValidateDelete(context.Context, *v1.VirtualMachineInstance) (admission.Warnings, error) {
-	return nil, nil
-}
-
 func (v *vmiValidator) isTrusted(ctx context.Context) bool { return fromTrusted(ctx, v.trusted) }
 
 // fromTrusted reports whether a request is from one of our service accounts.
@@ -86,8 +82,5 @@ func fromTrusted(ctx context.Context, trusted sets.Set[string]) bool {
 }
 
 func invalidVMI(vmi *v1.VirtualMachineInstance, errs field.ErrorList) error {
-	if len(errs) == 0 {
-		return nil
-	}
 	return specsupport.NewInvalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), vmi.Name, errs)
 }

@@ -39,6 +39,7 @@ func (migrationDefaulter) Default(_ context.Context, m *v1.VirtualMachineInstanc
 
 // migrationValidator validates a migration.
 type migrationValidator struct {
+	deletable[*v1.VirtualMachineInstanceMigration]
 	config ConfigSource
 	// apiReader reads from the API server, because a cache may lack a migration that was just created.
 	apiReader client.Reader
@@ -125,13 +126,5 @@ func (v *migrationValidator) ValidateUpdate(
 	default:
 		errs = append(errs, field.Forbidden(label, "selector label can't be modified on an in-flight migration"))
 	}
-	if len(errs) == 0 {
-		return nil, nil
-	}
 	return nil, specsupport.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), after.Name, errs)
-}
-
-// ValidateDelete implements admission.Validator. Deleting a migration aborts it.
-func (v *migrationValidator) ValidateDelete(context.Context, *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
-	return nil, nil
 }

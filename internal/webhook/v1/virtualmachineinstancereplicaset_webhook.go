@@ -21,6 +21,7 @@ import (
 
 // replicaSetValidator validates a replica set by the rules for its VMIs.
 type replicaSetValidator struct {
+	deletable[*v1.VirtualMachineInstanceReplicaSet]
 	config ConfigSource
 }
 
@@ -50,13 +51,6 @@ func (v *replicaSetValidator) ValidateUpdate(
 		return nil, nil
 	}
 	return v.ValidateCreate(ctx, after)
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (v *replicaSetValidator) ValidateDelete(
-	context.Context, *v1.VirtualMachineInstanceReplicaSet,
-) (admission.Warnings, error) {
-	return nil, nil
 }
 
 func validateReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec, config clusterconfig.Config) field.ErrorList {

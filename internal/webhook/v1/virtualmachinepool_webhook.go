@@ -28,6 +28,7 @@ import (
 
 // poolValidator validates a pool, and its template by the rules for VMs.
 type poolValidator struct {
+	deletable[*poolv1.VirtualMachinePool]
 	config ConfigSource
 }
 
@@ -71,11 +72,6 @@ func (v *poolValidator) ValidateUpdate(_ context.Context, before, after *poolv1.
 			"selector is immutable after creation."))
 	}
 	return v.validate(after)
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (v *poolValidator) ValidateDelete(context.Context, *poolv1.VirtualMachinePool) (admission.Warnings, error) {
-	return nil, nil
 }
 
 // vmOfPool returns a VM of a pool, with a name of the usual length.

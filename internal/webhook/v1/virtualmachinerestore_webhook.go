@@ -25,6 +25,7 @@ import (
 // restoreValidator validates a restore. The reconciler checks whether the snapshot can be restored to the target, because both may change.
 // The messages are KubeVirt's.
 type restoreValidator struct {
+	deletable[*v1beta1.VirtualMachineRestore]
 	config ConfigSource
 	// reader reads from the cache.
 	reader client.Reader
@@ -62,15 +63,7 @@ func (v *restoreValidator) ValidateUpdate(_ context.Context, before, after *v1be
 	return nil, invalidRestore(after, field.ErrorList{immutable()})
 }
 
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (v *restoreValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
-	return nil, nil
-}
-
 func invalidRestore(vmRestore *v1beta1.VirtualMachineRestore, errs field.ErrorList) error {
-	if len(errs) == 0 {
-		return nil
-	}
 	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineRestore").GroupKind(), vmRestore.Name, errs)
 }
 

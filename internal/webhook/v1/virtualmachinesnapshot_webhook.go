@@ -20,7 +20,10 @@ import (
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinesnapshots,verbs=create;update,versions=v1beta1,name=virtualmachinesnapshot-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
 
 // snapshotValidator validates the source of a snapshot, with KubeVirt's messages.
-type snapshotValidator struct{ config ConfigSource }
+type snapshotValidator struct {
+	deletable[*v1beta1.VirtualMachineSnapshot]
+	config ConfigSource
+}
 
 var _ admission.Validator[*v1beta1.VirtualMachineSnapshot] = (*snapshotValidator)(nil)
 
@@ -48,11 +51,6 @@ func (*snapshotValidator) ValidateUpdate(_ context.Context, before, after *v1bet
 		return nil, nil
 	}
 	return nil, invalidSnapshot(after, immutable())
-}
-
-// ValidateDelete implements admission.Validator. It admits every deletion.
-func (*snapshotValidator) ValidateDelete(context.Context, *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
-	return nil, nil
 }
 
 func invalidSnapshot(vmSnapshot *v1beta1.VirtualMachineSnapshot, err *field.Error) error {
