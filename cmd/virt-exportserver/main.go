@@ -24,10 +24,10 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/server"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -150,7 +150,7 @@ func serve(ctx context.Context, http1 *http.Server, listener net.Listener) error
 		}
 		done <- err
 	}()
-	if err := http1.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err,
+	if err := http1.ServeTLS(limits.Connections(listener, maxConnections), "", ""); !errors.Is(err,
 		http.ErrServerClosed) {
 		return err
 	}

@@ -31,12 +31,12 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/proxy"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -270,7 +270,7 @@ func serve(ctx context.Context, server *http.Server, o *Options) error {
 		}
 		done <- err
 	}()
-	if err := server.ServeTLS(connectionlimit.New(listener, maxConnections), "", ""); !errors.Is(err,
+	if err := server.ServeTLS(limits.Connections(listener, maxConnections), "", ""); !errors.Is(err,
 		http.ErrServerClosed) {
 		return err
 	}

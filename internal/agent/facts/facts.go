@@ -17,10 +17,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // vhostNet is the device with which QEMU offloads a guest's network traffic to the kernel.

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/agent/limits"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 type readerFunc func([]byte) (int, error)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -50,8 +50,8 @@ type reader struct {
 func newReader(o *Options) *reader {
 	return &reader{
 		read: o.Read, clock: o.Clock, guests: map[types.UID]*state{},
-		queue:  limits.NewQueueWithLimits(limits.Limits{Capacity: Slots - silentSlots, PerNamespace: slotsPerNamespace}),
-		silent: limits.NewQueueWithLimits(limits.Limits{Capacity: silentSlots, PerNamespace: silentSlotsPerNamespace}),
+		queue:  limits.NewQueueOf(limits.QueueLimits{Capacity: Slots - silentSlots, PerNamespace: slotsPerNamespace}),
+		silent: limits.NewQueueOf(limits.QueueLimits{Capacity: silentSlots, PerNamespace: silentSlotsPerNamespace}),
 	}
 }
 

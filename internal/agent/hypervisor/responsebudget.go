@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/vireo-project/vireo/internal/agent/limits"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // Limits for the memory that the responses of launchers and guests may take at a time. Small responses are not counted: their
@@ -34,7 +34,7 @@ type ResponseBudget struct{ queue *limits.Queue }
 
 // NewResponseBudget returns a budget of ResponseBudgetBytes.
 func NewResponseBudget() *ResponseBudget {
-	return &ResponseBudget{limits.NewQueueWithLimits(limits.Limits{
+	return &ResponseBudget{limits.NewQueueOf(limits.QueueLimits{
 		Capacity: ResponseBudgetBytes, PerNamespace: ResponseBudgetPerNamespace,
 	})}
 }

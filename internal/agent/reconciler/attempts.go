@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/vireo-project/vireo/internal/agent/limits"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // firstAttemptDelay and maxAttemptDelay are the delays before an act that has failed is tried again. The act itself may cause events

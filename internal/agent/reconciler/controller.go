@@ -33,7 +33,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
@@ -42,6 +41,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (

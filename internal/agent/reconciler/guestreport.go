@@ -16,7 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -64,11 +64,11 @@ func (s *scope) report() guestReport {
 type guestWriteLimit struct {
 	// last is the report in the status, or nil if that is not known.
 	last    *guestReport
-	limiter *limits.Limiter
+	limiter *limits.TokenBucket
 }
 
 func newGuestWriteLimit() guestWriteLimit {
-	return guestWriteLimit{limiter: limits.NewLimiter(guestBurst, limits.ExponentialBackoff(guestPause, maxGuestPause))}
+	return guestWriteLimit{limiter: limits.NewTokenBucket(guestBurst, limits.ExponentialBackoff(guestPause, maxGuestPause))}
 }
 
 // delay returns how long the write of a report is delayed, and the report to use until then.

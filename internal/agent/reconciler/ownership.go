@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/limits"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )

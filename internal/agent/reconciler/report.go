@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/agent/limits"
+	"github.com/vireo-project/vireo/internal/limits"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // reports limits the writes of the status.
 type reports struct {
 	// writes limits all writes but the unthrottled ones, and guest those that the guest alone causes.
-	writes      *limits.Limiter
+	writes      *limits.TokenBucket
 	unthrottled unthrottledReports
 	guest       guestWriteLimit
 }
@@ -25,7 +25,7 @@ type reports struct {
 func newReports() reports {
 	return reports{
 		guest:  newGuestWriteLimit(),
-		writes: limits.NewLimiter(writeBurst, limits.ExponentialBackoff(writePause, maxWritePause)),
+		writes: limits.NewTokenBucket(writeBurst, limits.ExponentialBackoff(writePause, maxWritePause)),
 	}
 }
 

@@ -29,9 +29,9 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/component/profiler"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -96,7 +96,7 @@ func New(o Options) (*Server, error) {
 	o.Limits = o.Limits.withDefaults()
 	s := &Server{
 		Options: o, sessions: newSessions(o.Limits), dialVSOCK: dialVSOCK,
-		guestRequests: limits.NewQueueWithLimits(limits.Limits{
+		guestRequests: limits.NewQueueOf(limits.QueueLimits{
 			Capacity:     int64(o.Limits.GuestRequests),
 			PerNamespace: int64(min(o.Limits.GuestRequestsPerNamespace, o.Limits.GuestRequests)),
 			QueueLength:  o.Limits.GuestRequestQueue,

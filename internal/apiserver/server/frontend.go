@@ -21,7 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // Limits of connections, as those of a Kubernetes API server. Source: k8s.io/apiserver pkg/server/secure_serving.go.
@@ -75,7 +75,7 @@ func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		ClientAuth: tls.RequestClientCert}
 	f := &frontend{
-		Listener: connectionlimit.New(info.Listener, maxConnections), timeout: generic.ShutdownTimeout,
+		Listener: limits.Connections(info.Listener, maxConnections), timeout: generic.ShutdownTimeout,
 		stopping: make(chan struct{}), stopped: make(chan struct{}),
 		tls: dynamiccertificates.NewDynamicServingCertificateController(config.Clone(), info.ClientCA,
 			info.Cert, info.SNICerts, nil),
@@ -98,7 +98,7 @@ func newHTTPServer(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler: handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout,
 		ReadHeaderTimeout: readHeaderTimeout,
-		ConnContext:       connectionlimit.Context,
+		ConnContext:       limits.ConnContext,
 		ErrorLog:          stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: frameBuffer,
@@ -155,7 +155,7 @@ func (f *frontend) wait() {
 // protect returns a handler that protects the connections of users who have authenticated, as long as it serves their
 // requests.
 func protect(handler http.Handler) http.Handler {
-	protected := connectionlimit.Protected(handler, maxProtected)
+	protected := limits.Protected(handler, maxProtected)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, known := request.UserFrom(r.Context()); known && !slices.Contains(u.GetGroups(), user.AllUnauthenticated) {
 			protected.ServeHTTP(w, r)

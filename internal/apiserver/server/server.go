@@ -29,6 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // Server is virt-api.
@@ -156,19 +157,13 @@ const retryAfter = 1
 // tenant may have at most as many requests in flight as there are free slots: a single tenant gets half of all slots,
 // each of two tenants a third, and so on. So slots remain for tenants that have none.
 //
-// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot
-// in the library's own limits, and the client can retry. The node agents queue instead (internal/agent/limits), because
-// a waiting caller there costs almost nothing.
-type concurrencyLimiter struct {
-	mu sync.Mutex
-	// free is the number of free slots.
-	free int
-	// inFlight is the number of requests in flight by tenant. A tenant without requests has no entry.
-	inFlight map[string]int
-}
+// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot in the
+// library's own limits, and the client can retry. The node agents queue instead (limits.Queue), because a waiting
+// caller there costs almost nothing.
+type concurrencyLimiter struct{ shares *limits.Shares }
 
 func newConcurrencyLimiter(slots int) *concurrencyLimiter {
-	return &concurrencyLimiter{free: slots, inFlight: map[string]int{}}
+	return &concurrencyLimiter{limits.NewShares(int64(slots), 0)}
 }
 
 // limit wraps a handler: it returns an error if the tenant of the request has reached its limit.
@@ -177,39 +172,18 @@ func (l *concurrencyLimiter) limit(
 ) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		tenant := tenantOf(r)
-		if inFlight, ok := l.acquire(tenant); !ok {
+		if inFlight, ok := l.shares.Take(tenant, 1); !ok {
 			return apierrors.NewTooManyRequests(fmt.Sprintf(
 				"%s has %d requests in flight, and the rest of what virt-api serves is reserved for other users",
 				tenant, inFlight), retryAfter)
 		}
-		defer l.release(tenant)
+		defer l.shares.Give(tenant, 1)
 		return do(w, r)
 	}
 }
 
-// acquire takes a slot if the tenant may have one, and returns the number of slots that it has.
-func (l *concurrencyLimiter) acquire(tenant string) (inFlight int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if inFlight = l.inFlight[tenant]; inFlight >= l.free {
-		return inFlight, false
-	}
-	l.inFlight[tenant]++
-	l.free--
-	return inFlight + 1, true
-}
-
-func (l *concurrencyLimiter) release(tenant string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.free++
-	if l.inFlight[tenant]--; l.inFlight[tenant] == 0 {
-		delete(l.inFlight, tenant)
-	}
-}
-
-// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service
-// account in a namespace can create many.
+// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service account in a
+// namespace can create many.
 func tenantOf(r *http.Request) string {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {

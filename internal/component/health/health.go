@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // Path is the path of the health check.
@@ -122,7 +122,7 @@ func WithProbes(mgr ctrl.Manager, address string) (ctrl.Manager, error) {
 	}
 	// The manager starts a Server before its caches.
 	if err := mgr.Add(&manager.Server{
-		Name: "health probe", Server: probeServer(p.handler()), Listener: connectionlimit.New(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
+		Name: "health probe", Server: probeServer(p.handler()), Listener: limits.Connections(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
 	}); err != nil {
 		_ = listener.Close()
 		return nil, err

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // server is an API server that responds, or fails with err.
@@ -103,7 +103,7 @@ func serveProbes(t *testing.T, server *http.Server, limit int) string {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(connectionlimit.New(listener, limit)) }()
+	go func() { done <- server.Serve(limits.Connections(listener, limit)) }()
 	t.Cleanup(func() {
 		_ = server.Close()
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {

@@ -27,9 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/profiler"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -122,7 +122,7 @@ func listen(handler http.Handler, o Options) (*manager.Server, error) {
 		return nil, fmt.Errorf("cannot listen for requests of the metrics: %w", err)
 	}
 	return &manager.Server{
-		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(connectionlimit.New(listener, maxConnections), config),
+		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(limits.Connections(listener, maxConnections), config),
 		ShutdownTimeout: ptr.To(shutdownTimeout),
 	}, nil
 }
@@ -134,7 +134,7 @@ func Handler(o Options) (http.Handler, error) {
 		return nil, err
 	}
 	// Where clients must authorize, only those that may read the metrics come so far.
-	return connectionlimit.Protected(&page{from: &shared{from: gatherer, clock: clock.RealClock{}}}, maxProtected), nil
+	return limits.Protected(&page{from: &shared{from: gatherer, clock: clock.RealClock{}}}, maxProtected), nil
 }
 
 // Gatherer returns the metrics of a component: its own, those of all components, and those of its library.
@@ -177,7 +177,7 @@ func (o *Options) tls() (*tls.Config, error) {
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadTimeout: requestTimeout, ReadHeaderTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnContext: connectionlimit.Context,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnContext: limits.ConnContext,
 	}
 }
 

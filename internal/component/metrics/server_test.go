@@ -23,7 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // broken is a collector with a good metric and one that cannot be collected.
@@ -114,12 +114,12 @@ func TestRequestsInServiceKeepTheirConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(connectionlimit.Protected(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := newServer(limits.Protected(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
 		<-leave
 		_, _ = io.WriteString(w, "metrics")
 	}), maxProtected))
-	go func() { _ = server.Serve(connectionlimit.New(listener, maxConnections)) }()
+	go func() { _ = server.Serve(limits.Connections(listener, maxConnections)) }()
 	t.Cleanup(func() { _ = server.Close() })
 
 	failed := make(chan error, 2*maxProtected)

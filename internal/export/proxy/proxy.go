@@ -37,8 +37,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -79,14 +79,17 @@ type Options struct {
 // Proxy forwards requests to exporters.
 type Proxy struct {
 	options Options
-	limits  limits
+	speeds  speedLimits
 	// slotWait is how long a request waits for the slot in which its token is checked.
 	slotWait time.Duration
 	// downloads are the requests to which an exporter has responded, and connecting those to which it has not.
-	downloads, connecting *slots
+	downloads, connecting *limits.Shares
 	// undecided are those of connecting by export.
 	undecided *queues
 }
+
+// newShares returns slots of which a namespace gets at most maxOfNamespace, and none if it has as many as are free.
+func newShares() *limits.Shares { return limits.NewShares(maxDownloads, maxOfNamespace) }
 
 // New returns a proxy.
 func New(o Options) *Proxy {
@@ -94,20 +97,20 @@ func New(o Options) *Proxy {
 		o.Dial = (&net.Dialer{Timeout: connectTimeout, Control: onlyServices}).DialContext
 	}
 	return &Proxy{
-		options: o, limits: defaultLimits, slotWait: maxWait,
-		downloads: newSlots(), connecting: newSlots(), undecided: newQueues(maxUndecided),
+		options: o, speeds: defaultLimits, slotWait: maxWait,
+		downloads: newShares(), connecting: newShares(), undecided: newQueues(maxUndecided),
 	}
 }
 
 // HTTP returns the server, without an address and certificates. Downloads protect their connections, if its listener is
-// one of connectionlimit.
+// one of limits.Connections.
 func (p *Proxy) HTTP() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
 		Protocols: protocols,
 		Handler:   p, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
-		ConnContext: connectionlimit.Context,
+		ConnContext: limits.ConnContext,
 		ErrorLog:    stdlog.New(io.Discard, "", 0), // anyone can cause its errors
 	}
 }
@@ -211,14 +214,14 @@ func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	return promptConn{Conn: conn, stall: p.limits.stall}, nil
+	return promptConn{Conn: conn, stall: p.speeds.stall}, nil
 }
 
 // forward forwards a request, and the response if the exporter accepts the token. Only then does the request count as a
 // download, because anyone can send requests.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid types.UID) {
 	log := p.options.Log.WithValues("namespace", t.namespace, "name", t.name, "path", t.rest)
-	start, out := time.Now(), &response{ResponseWriter: w, stall: p.limits.stall}
+	start, out := time.Now(), &response{ResponseWriter: w, stall: p.speeds.stall}
 	defer func() {
 		log.Info("Forwarded a request", "status", out.code, "bytes", out.sent, "duration", time.Since(start).String())
 	}()
@@ -231,15 +234,15 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target, uid ty
 		unauthorized(out) // the rest of the response may have no end
 		return
 	}
-	if !p.downloads.acquire(t.namespace) {
+	if _, ok := p.downloads.Take(t.namespace, 1); !ok {
 		busy(out, "too many downloads")
 		return
 	}
-	defer p.downloads.release(t.namespace)
-	defer connectionlimit.Protect(r.Context())()
+	defer p.downloads.Give(t.namespace, 1)
+	defer limits.Protect(r.Context())()
 	maps.Copy(out.Header(), responseHeader(received.Header))
 	out.WriteHeader(received.StatusCode)
-	to := newTransfer(out, p.limits.of(t.rest), func() error { return p.changed(r.Context(), t, uid) })
+	to := newTransfer(out, p.speeds.of(t.rest), func() error { return p.changed(r.Context(), t, uid) })
 	if _, err := io.CopyBuffer(to, received.Body, make([]byte, copyBuffer)); err != nil {
 		log.Info("A download was cut off", "error", err.Error())
 		panic(http.ErrAbortHandler) // so that the client does not regard the partial download as complete
@@ -298,12 +301,12 @@ func (p *Proxy) reserve(ctx context.Context, t target) (release func()) {
 	if !p.undecided.acquire(ctx, export) {
 		return nil
 	}
-	if !p.connecting.acquire(t.namespace) {
+	if _, ok := p.connecting.Take(t.namespace, 1); !ok {
 		p.undecided.release(export)
 		return nil
 	}
 	return func() {
-		p.connecting.release(t.namespace)
+		p.connecting.Give(t.namespace, 1)
 		p.undecided.release(export)
 	}
 }

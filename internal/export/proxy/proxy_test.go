@@ -30,8 +30,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/limits"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -101,7 +101,7 @@ func start(t *testing.T, name string, exporter http.HandlerFunc, configure ...fu
 		one(p)
 	}
 	w.proxy = httptest.NewUnstartedServer(p)
-	w.proxy.Config, w.proxy.Listener = p.HTTP(), connectionlimit.New(w.proxy.Listener, connections)
+	w.proxy.Config, w.proxy.Listener = p.HTTP(), limits.Connections(w.proxy.Listener, connections)
 	w.proxy.Start()
 	t.Cleanup(w.proxy.Close)
 	return w

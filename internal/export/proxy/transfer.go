@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 )
 
-// limits are how slow a download may be. Otherwise a client or an exporter could keep a slot for any time.
-type limits struct {
+// speedLimits are how slow a download may be. Otherwise a client or an exporter could keep a slot for any time.
+type speedLimits struct {
 	// stall is how long a client may accept no byte, and an exporter send none.
 	stall time.Duration
 	// grace is how long a download may take before the averages are checked.
@@ -34,13 +34,13 @@ type limits struct {
 }
 
 // defaultLimits are the limits of a proxy.
-var defaultLimits = limits{
+var defaultLimits = speedLimits{
 	stall: 2 * time.Minute, grace: 5 * time.Minute, client: 64 << 10, exporter: 1 << 10, image: 32,
 	check: 10 * time.Second, absence: 2 * time.Minute,
 }
 
 // of returns the limits for a path of an exporter.
-func (l limits) of(path string) limits {
+func (l speedLimits) of(path string) speedLimits {
 	if path == content.OCIPath {
 		l.exporter = l.image
 	}
@@ -97,7 +97,7 @@ func (r *response) Write(p []byte) (int, error) {
 // transfer writes the body of a response, and fails if the download is too slow or its export is gone.
 type transfer struct {
 	out    *response
-	limits limits
+	speeds speedLimits
 	// export returns nil, errNotReady or errGone.
 	export func() error
 
@@ -106,9 +106,9 @@ type transfer struct {
 	accepting time.Duration
 }
 
-func newTransfer(out *response, limits limits, export func() error) *transfer {
+func newTransfer(out *response, speeds speedLimits, export func() error) *transfer {
 	now := time.Now()
-	return &transfer{out: out, limits: limits, export: export, start: now, checked: now, ready: now}
+	return &transfer{out: out, speeds: speeds, export: export, start: now, checked: now, ready: now}
 }
 
 // Write implements io.Writer.
@@ -125,11 +125,11 @@ func (t *transfer) Write(p []byte) (int, error) {
 // verify returns why the download ends now, or nil.
 func (t *transfer) verify(now time.Time) error {
 	switch {
-	case t.tooSlow(t.accepting, t.limits.client):
+	case t.tooSlow(t.accepting, t.speeds.client):
 		return errSlowClient
-	case t.tooSlow(now.Sub(t.start), t.limits.exporter):
+	case t.tooSlow(now.Sub(t.start), t.speeds.exporter):
 		return errSlowExporter
-	case now.Sub(t.checked) < t.limits.check:
+	case now.Sub(t.checked) < t.speeds.check:
 		return nil
 	}
 	t.checked = now
@@ -137,46 +137,14 @@ func (t *transfer) verify(now time.Time) error {
 	switch {
 	case err == nil:
 		t.ready = now
-	case errors.Is(err, errNotReady) && now.Sub(t.ready) <= t.limits.absence:
+	case errors.Is(err, errNotReady) && now.Sub(t.ready) <= t.speeds.absence:
 		return nil
 	}
 	return err
 }
 
 func (t *transfer) tooSlow(took time.Duration, least int64) bool {
-	return took > t.limits.grace && float64(t.out.sent) < float64(least)*took.Seconds()
-}
-
-// slots limit concurrent requests to maxDownloads, and to maxOfNamespace in a namespace. A namespace gets no slot if it
-// has as many as are free, so that a few namespaces cannot take all.
-type slots struct {
-	mu    sync.Mutex
-	total int
-	of    map[string]int
-}
-
-func newSlots() *slots { return &slots{of: map[string]int{}} }
-
-// acquire takes a slot, or returns false.
-func (s *slots) acquire(namespace string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of[namespace] >= min(maxOfNamespace, maxDownloads-s.total) {
-		return false
-	}
-	s.total++
-	s.of[namespace]++
-	return true
-}
-
-// release returns a slot.
-func (s *slots) release(namespace string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total--
-	if s.of[namespace]--; s.of[namespace] == 0 {
-		delete(s.of, namespace)
-	}
+	return took > t.speeds.grace && float64(t.out.sent) < float64(least)*took.Seconds()
 }
 
 // queues contain a queue for each export, in which requests wait for one of its slots. Anyone can take a slot, for a

@@ -18,6 +18,7 @@ import (
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const downloadPath = readyPath + "/volumes/data/disk.img"
@@ -51,7 +52,7 @@ func (w *world) expectCut(download io.Reader, reason string) {
 }
 
 func TestSilentExporters(t *testing.T) {
-	w := start(t, readyServer, forever(time.Hour), func(p *Proxy) { p.limits.stall = 2 * time.Second })
+	w := start(t, readyServer, forever(time.Hour), func(p *Proxy) { p.speeds.stall = 2 * time.Second })
 	w.expectCut(w.open(downloadPath), "i/o timeout")
 }
 
@@ -74,7 +75,7 @@ func TestDownloadsEndWithTheirExport(t *testing.T) {
 		}, errNotReady},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, readyServer, forever(time.Millisecond), func(p *Proxy) { p.limits.check, p.limits.absence = 0, 10*time.Millisecond })
+			w := start(t, readyServer, forever(time.Millisecond), func(p *Proxy) { p.speeds.check, p.speeds.absence = 0, 10*time.Millisecond })
 			download := w.open(downloadPath)
 			if _, err := io.CopyN(io.Discard, download, 1<<20); err != nil {
 				t.Fatal(err)
@@ -107,7 +108,7 @@ func TestPace(t *testing.T) {
 		"an exporter that is slow at first": {0, grace, 0, nil},
 	} {
 		now := time.Now()
-		to := &transfer{out: &response{sent: tc.sent}, limits: defaultLimits, start: now.Add(-tc.elapsed), accepting: tc.accepting, checked: now}
+		to := &transfer{out: &response{sent: tc.sent}, speeds: defaultLimits, start: now.Add(-tc.elapsed), accepting: tc.accepting, checked: now}
 		if err := to.verify(now); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
@@ -123,7 +124,7 @@ func TestPaceOfImages(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	w := start(t, readyServer, slow, func(p *Proxy) { p.limits.grace, p.limits.client, p.limits.exporter = 100*time.Millisecond, 1, 1<<20 })
+	w := start(t, readyServer, slow, func(p *Proxy) { p.speeds.grace, p.speeds.client, p.speeds.exporter = 100*time.Millisecond, 1, 1<<20 })
 	if n, err := io.Copy(io.Discard, w.open(readyPath+content.OCIPath)); n != 8*4<<10 || err != nil {
 		t.Errorf("got %d bytes of the image, %v", n, err)
 	}
@@ -160,7 +161,7 @@ func (w slowWriter) Write(p []byte) (int, error) {
 func TestAnExportMayBeNotReadyForAWhile(t *testing.T) {
 	now := time.Now()
 	var is error
-	to := newTransfer(&response{}, limits{grace: time.Hour, check: time.Second, absence: time.Minute}, func() error { return is })
+	to := newTransfer(&response{}, speedLimits{grace: time.Hour, check: time.Second, absence: time.Minute}, func() error { return is })
 	after := func(d time.Duration, export, want error) {
 		t.Helper()
 		is = export
@@ -178,40 +179,20 @@ func TestAnExportMayBeNotReadyForAWhile(t *testing.T) {
 	after(230*time.Second+time.Millisecond, errGone, nil) // not checked again yet
 }
 
-func TestLimits(t *testing.T) {
-	s := newSlots()
-	for range maxOfNamespace {
-		if !s.acquire("a") {
-			t.Fatal("refused")
-		}
-	}
-	if s.acquire("a") || !s.acquire("b") {
-		t.Error("the limit of a namespace is not its own")
-	}
-	s.release("a")
-	if !s.acquire("a") {
-		t.Error("a slot is lost")
-	}
-	s.total = maxDownloads
-	if s.acquire("c") {
-		t.Error("there is no limit")
-	}
-}
-
 func TestAFewNamespacesDoNotTakeAll(t *testing.T) {
-	s := newSlots()
+	s := newShares()
 	for i := range maxDownloads / maxOfNamespace {
 		taken := 0
-		for s.acquire(strconv.Itoa(i)) {
-			taken++
+		for has, ok := s.Take(strconv.Itoa(i), 1); ok; has, ok = s.Take(strconv.Itoa(i), 1) {
+			taken = int(has)
 		}
-		if taken == 0 {
-			t.Errorf("namespace %d is refused", i)
+		if taken == 0 || taken > maxOfNamespace {
+			t.Errorf("namespace %d gets %d", i, taken)
 		}
 	}
-	for range 4 {
-		if !s.acquire("another") {
-			t.Errorf("another namespace is refused: %d downloads are forwarded", s.total)
+	for i := range 4 {
+		if _, ok := s.Take("another", 1); !ok {
+			t.Errorf("another namespace is refused after %d", i)
 		}
 	}
 }
@@ -293,8 +274,8 @@ func TestRequestsThatTheExporterRefusesTakeNoSlot(t *testing.T) {
 	for range maxUndecided {
 		<-arrived
 	}
-	if p.downloads.total != 0 {
-		t.Errorf("%d requests are counted as downloads", p.downloads.total)
+	if got := taken(p.downloads); got != 0 {
+		t.Errorf("%d requests are counted as downloads", got)
 	}
 	// The next request waits, and is served when the exporter has refused one of those.
 	served := make(chan received)
@@ -320,15 +301,21 @@ func TestRequestsThatTheExporterRefusesTakeNoSlot(t *testing.T) {
 		}
 	}
 	w.proxy.Close() // all requests have ended
-	if len(p.undecided.of) != 0 || p.connecting.total != 0 || p.downloads.total != 0 {
-		t.Errorf("slots are lost: %v, %d, %d", p.undecided.of, p.connecting.total, p.downloads.total)
+	if len(p.undecided.of) != 0 || taken(p.connecting) != 0 || taken(p.downloads) != 0 {
+		t.Errorf("slots are lost: %v, %d, %d", p.undecided.of, taken(p.connecting), taken(p.downloads))
 	}
+}
+
+// taken returns how many slots the namespace of the tests has.
+func taken(s *limits.Shares) int64 {
+	has, _ := s.Take("default", 0)
+	return has
 }
 
 func TestTooManyDownloads(t *testing.T) {
 	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "data") }, func(p *Proxy) {
 		for range maxOfNamespace {
-			p.downloads.acquire("default")
+			p.downloads.Take("default", 1)
 		}
 	})
 	got := w.get(readyPath + "/x?x-kubevirt-export-token=right")

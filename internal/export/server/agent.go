@@ -13,8 +13,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -36,7 +36,7 @@ func (s *Server) Report() content.Report { return s.pull.report() }
 // ServeAgent accepts the connections of the agent of the guest's node until the context ends, and closes the listener.
 func (s *Server) ServeAgent(ctx context.Context, listener net.Listener, serving func() (*tls.Certificate, error)) {
 	config := AgentTLS(serving, s.servedBackup)
-	listener = connectionlimit.New(listener, maxAgentConnections)
+	listener = limits.Connections(listener, maxAgentConnections)
 	stop := context.AfterFunc(ctx, func() {
 		closeAll(listener)
 		s.pull.sessions.close()
@@ -63,7 +63,7 @@ func (s *Server) welcome(ctx context.Context, conn *tls.Conn) {
 		closeAll(conn)
 		return
 	}
-	connectionlimit.Protect(connectionlimit.Context(ctx, conn)) // until it is closed
+	limits.Protect(limits.ConnContext(ctx, conn)) // until it is closed
 	s.pull.sessions.add(conn)
 }
 

@@ -20,8 +20,8 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
 	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -144,14 +144,14 @@ func (s *Server) handler(path string) http.Handler {
 }
 
 // HTTP returns the server of the export, without an address and certificates. Downloads protect their connections, if
-// its listener is one of connectionlimit.
+// its listener is one of limits.Connections.
 func (s *Server) HTTP() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true) // as KubeVirt's
 	return &http.Server{
 		Protocols: protocols,
 		Handler:   s, ReadHeaderTimeout: readTimeout, IdleTimeout: idle, MaxHeaderBytes: maxHeaderBytes,
-		ConnContext: connectionlimit.Context,
+		ConnContext: limits.ConnContext,
 		ErrorLog:    quietLog(s.options.Log),
 	}
 }
@@ -185,7 +185,7 @@ func (s *Server) guard(serve func(http.ResponseWriter, *http.Request) error) htt
 			http.Error(w, "too many downloads at the same time: try again later", http.StatusServiceUnavailable)
 			return
 		}
-		defer connectionlimit.Protect(r.Context())()
+		defer limits.Protect(r.Context())()
 		s.serve(w, r, serve)
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -80,7 +79,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	server := manager.Server{
 		Name: "webhooks", Server: newServer(s.handler()), ShutdownTimeout: ptr.To(shutdownTimeout),
-		Listener: tls.NewListener(connectionlimit.New(listener, maxConnections), config),
+		Listener: tls.NewListener(limits.Connections(listener, maxConnections), config),
 	}
 	s.started.Store(true)
 	return server.Start(ctx)
@@ -101,13 +100,13 @@ func (s *Server) StartedChecker() healthz.Checker {
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadTimeout: readTimeout, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ConnContext: connectionlimit.Context,
+		MaxHeaderBytes: maxHeader, ConnContext: limits.ConnContext,
 	}
 }
 
 // handler responds with 404 to a request with a path that API servers do not use, before it reads the body.
 func (s *Server) handler() http.Handler {
-	admitted := connectionlimit.Protected(newBudget(maxBodies).limit(s.WebhookMux()), maxProtected)
+	admitted := limits.Protected(newBodies(maxBodies).limit(s.WebhookMux()), maxProtected)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, ok := s.options.Webhook(r.URL.Path)
 		if !ok {
@@ -135,20 +134,15 @@ const (
 	maxBody = 7 << 20
 )
 
-// budget limits the memory for bodies. The bodies of one client, by its address, may have as much as is left by all together: one client
-// gets half of the memory, each of two a third. So one that sends bodies without an end does not keep out the others.
-type budget struct {
-	mu   sync.Mutex
-	left int64
-	// used is what the bodies of each client have. A client without bodies has no entry.
-	used map[string]int64
-}
+// bodies limits the memory for bodies. The tenants of its shares are clients, by their addresses, so one that sends bodies without an end
+// does not keep out the others.
+type bodies struct{ shares *limits.Shares }
 
-func newBudget(size int64) *budget { return &budget{left: size, used: map[string]int64{}} }
+func newBodies(size int64) *bodies { return &bodies{limits.NewShares(size, 0)} }
 
-// limit returns a handler that refuses requests whose bodies are beyond the budget. The API server repeats such a request, because the
+// limit returns a handler that refuses requests whose bodies are beyond the limit. The API server repeats such a request, because the
 // response has a Retry-After.
-func (b *budget) limit(next http.Handler) http.Handler {
+func (b *bodies) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		size := r.ContentLength
 		if size < 0 {
@@ -162,33 +156,12 @@ func (b *budget) limit(next http.Handler) http.Handler {
 		if host, _, err := net.SplitHostPort(client); err == nil {
 			client = host
 		}
-		if !b.take(client, size) {
+		if _, ok := b.shares.Take(client, size); !ok {
 			w.Header().Set("Retry-After", "1")
 			refuse(w, http.StatusTooManyRequests)
 			return
 		}
-		defer b.give(client, size)
+		defer b.shares.Give(client, size)
 		next.ServeHTTP(w, r)
 	})
-}
-
-// take reserves memory for a client's body.
-func (b *budget) take(client string, size int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.used[client]+size > b.left {
-		return false
-	}
-	b.left -= size
-	b.used[client] += size
-	return true
-}
-
-func (b *budget) give(client string, size int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left += size
-	if b.used[client] -= size; b.used[client] == 0 {
-		delete(b.used, client)
-	}
 }

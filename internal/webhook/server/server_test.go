@@ -21,7 +21,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/vireo-project/vireo/internal/component/connectionlimit"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // path is the only one that API servers use in these tests.
@@ -38,7 +38,7 @@ func serve(t *testing.T, hook http.Handler, timeout time.Duration) string {
 	}
 	server := newServer(s.handler())
 	server.ReadTimeout = timeout
-	go func() { _ = server.Serve(connectionlimit.New(listener, maxConnections)) }()
+	go func() { _ = server.Serve(limits.Connections(listener, maxConnections)) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return listener.Addr().String()
 }
@@ -151,25 +151,6 @@ func TestABodyThatStopsIsNotWaitedFor(t *testing.T) {
 	}
 	if err := <-failed; err == nil {
 		t.Error("the body was read")
-	}
-}
-
-func TestABudgetIsDivided(t *testing.T) {
-	b := newBudget(100)
-	for step, s := range []struct {
-		client string
-		size   int64
-		want   bool
-	}{{"a", 51, true}, {"a", 1, false}, {"b", 30, true}, {"b", 1, false}, {"c", 9, true}, {"c", 2, false}} {
-		if got := b.take(s.client, s.size); got != s.want {
-			t.Errorf("step %d: got %v with %d left", step, got, b.left)
-		}
-	}
-	b.give("a", 51)
-	b.give("b", 30)
-	b.give("c", 9)
-	if b.left != 100 || len(b.used) != 0 {
-		t.Errorf("%d are left, used are %v", b.left, b.used)
 	}
 }
 

@@ -16,9 +16,9 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 // ChangeDisk carries out an operation on a running guest. It returns before the guest has released a disk that is detached, which

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/limits"
 )
 
 const (
@@ -265,7 +265,7 @@ func (c *Conn) pollGuest(domain string) {
 
 // poll polls until the connection is closed, and calls notify when the report changes.
 func (p *guestPoller) poll(done <-chan struct{}, request func() (*hypervisor.GuestInfo, error), notify func()) {
-	pauses, limit := limits.ExponentialBackoff(firstGuestPoll, maxGuestPoll), limits.NewLimiter(guestPolls, limits.ExponentialBackoff(guestPollPause, guestPollPause))
+	pauses, limit := limits.ExponentialBackoff(firstGuestPoll, maxGuestPoll), limits.NewTokenBucket(guestPolls, limits.ExponentialBackoff(guestPollPause, guestPollPause))
 	for {
 		select {
 		case <-done:

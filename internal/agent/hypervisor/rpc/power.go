@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/limits"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/limits"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
@@ -196,7 +196,7 @@ func (s *clockSetter) resumed(done <-chan struct{}, set func() error, logger log
 
 // keep tries until the clock is set, the guest agent has not responded for clockTimeout, or the connection is closed.
 func (s *clockSetter) keep(done <-chan struct{}, set func() error, logger logr.Logger) {
-	pauses, limit := limits.ExponentialBackoff(firstClockPause, maxClockPause), limits.NewLimiter(clockTries, limits.ExponentialBackoff(clockTryPause, clockTryPause))
+	pauses, limit := limits.ExponentialBackoff(firstClockPause, maxClockPause), limits.NewTokenBucket(clockTries, limits.ExponentialBackoff(clockTryPause, clockTryPause))
 	for {
 		select {
 		case <-done:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package connectionlimit_test
+package limits_test
 
 import (
 	"go/ast"
@@ -16,14 +16,14 @@ import (
 	"testing"
 )
 
-const root = "../../.."
+const root = "../.."
 
 // protection says how a listener is protected from clients that send nothing or too much: text of a file that limits its connections, that
 // demands a certificate of its clients in the handshake, or that lets only some clients reach it.
 type protection struct{ file, text string }
 
 const (
-	limit       = `connectionlimit.New(`
+	limit       = `limits.Connections(`
 	certificate = `tls.RequireAndVerifyClientCert`
 	socket      = `"unix"`
 	bridge      = `unix.BindToDevice(`

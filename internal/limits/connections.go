@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package connectionlimit limits the number of open connections of a server to which anyone can connect.
-package connectionlimit
+package limits
 
 import (
 	"context"
@@ -35,9 +34,9 @@ type client struct {
 	connections int
 }
 
-// New returns a listener that limits the number of open connections of another one. A new connection beyond the limit closes the oldest
+// Connections returns a listener that limits the number of open connections of another one. A new connection beyond the limit closes the oldest
 // one that is not protected, of the address that has most connections.
-func New(l net.Listener, limit int) net.Listener {
+func Connections(l net.Listener, limit int) net.Listener {
 	return &listener{Listener: l, limit: limit, clients: map[string]*client{}}
 }
 
@@ -126,8 +125,8 @@ func (c *conn) Close() error {
 // key is the key of a request's connection in its context.
 type key struct{}
 
-// Context is the ConnContext of an http.Server whose requests Protect their connections.
-func Context(ctx context.Context, c net.Conn) context.Context {
+// ConnContext is the ConnContext of an http.Server whose requests Protect their connections.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if encrypted, ok := c.(*tls.Conn); ok {
 		c = encrypted.NetConn()
 	}
@@ -148,7 +147,7 @@ func Protect(ctx context.Context) (release func()) {
 	return func() { c.listener.protect(c, -1) }
 }
 
-// Protected returns a handler that protects the connections of the first limit requests that it serves at a time. Its server has Context as
+// Protected returns a handler that protects the connections of the first limit requests that it serves at a time. Its server has ConnContext as
 // its ConnContext.
 func Protected(handler http.Handler, limit int) http.Handler {
 	free := make(chan struct{}, limit)

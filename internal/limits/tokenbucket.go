@@ -16,9 +16,9 @@ func ExponentialBackoff(initial, limit time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: initial, Factor: 2, Steps: math.MaxInt, Cap: limit}
 }
 
-// Limiter is a token bucket whose refill interval backs off: each token that the caller had to wait for makes the interval
+// TokenBucket is a token bucket whose refill interval backs off: each token that the caller had to wait for makes the interval
 // longer, and a full bucket resets it. rate.Limiter has a constant rate. It is not safe for concurrent use.
-type Limiter struct {
+type TokenBucket struct {
 	burst int
 	// initial is the backoff of the refill interval, next its current state.
 	initial, next wait.Backoff
@@ -29,15 +29,15 @@ type Limiter struct {
 	delayed bool
 }
 
-// NewLimiter returns a Limiter with a full bucket of burst tokens.
-func NewLimiter(burst int, intervals wait.Backoff) *Limiter {
-	l := &Limiter{burst: burst, initial: intervals, next: intervals, bucket: rate.NewLimiter(0, burst)}
+// NewTokenBucket returns a TokenBucket with a full bucket of burst tokens.
+func NewTokenBucket(burst int, intervals wait.Backoff) *TokenBucket {
+	l := &TokenBucket{burst: burst, initial: intervals, next: intervals, bucket: rate.NewLimiter(0, burst)}
 	l.stepInterval(time.Time{})
 	return l
 }
 
 // Delay returns the time until a token is available, 0 if there is one.
-func (l *Limiter) Delay(now time.Time) time.Duration {
+func (l *TokenBucket) Delay(now time.Time) time.Duration {
 	missing := 1 - l.bucket.TokensAt(now)
 	if missing <= 0 {
 		return 0
@@ -48,7 +48,7 @@ func (l *Limiter) Delay(now time.Time) time.Duration {
 }
 
 // Take removes a token.
-func (l *Limiter) Take(now time.Time) {
+func (l *TokenBucket) Take(now time.Time) {
 	if l.bucket.TokensAt(now) >= float64(l.burst) {
 		l.next = l.initial
 		l.stepInterval(now)
@@ -60,7 +60,7 @@ func (l *Limiter) Take(now time.Time) {
 }
 
 // stepInterval sets the interval to the next one of the backoff.
-func (l *Limiter) stepInterval(now time.Time) {
+func (l *TokenBucket) stepInterval(now time.Time) {
 	l.interval = l.next.Step()
 	l.bucket.SetLimitAt(now, rate.Every(l.interval))
 }

@@ -124,7 +124,7 @@ func acquire(t *testing.T, q *Queue, namespace string, units int64) func() {
 }
 
 func TestLimitsPerNamespace(t *testing.T) {
-	q := NewQueueWithLimits(Limits{Capacity: 4, PerNamespace: 3, QueueLength: 2})
+	q := NewQueueOf(QueueLimits{Capacity: 4, PerNamespace: 3, QueueLength: 2})
 	release := acquire(t, q, "busy", 3)
 	granted := make(chan struct{}, 2)
 	for range 2 {
@@ -148,7 +148,7 @@ func TestLimitsPerNamespace(t *testing.T) {
 }
 
 func TestSmallRequestsDoNotStarveLargeOnes(t *testing.T) {
-	q := NewQueueWithLimits(Limits{Capacity: 4})
+	q := NewQueueOf(QueueLimits{Capacity: 4})
 	first, second := acquire(t, q, "small", 2), acquire(t, q, "small", 1)
 	order := make(chan string, 2)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package connectionlimit
+package limits
 
 import (
 	"crypto/tls"
@@ -24,7 +24,7 @@ func start(t *testing.T, limit int) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	return &world{t: t, listener: New(listener, limit)}
+	return &world{t: t, listener: Connections(listener, limit)}
 }
 
 // connect returns the server's side of a new connection.
@@ -89,9 +89,9 @@ func TestTheOldestIsClosed(t *testing.T) {
 func TestProtectedConnectionsStayOpen(t *testing.T) {
 	w := start(t, 2)
 	a, b := w.connect(), w.connect()
-	release := Protect(Context(t.Context(), a))
+	release := Protect(ConnContext(t.Context(), a))
 	// As that of an HTTPS server.
-	again := Protect(Context(t.Context(), tls.Server(a, &tls.Config{MinVersion: tls.VersionTLS13})))
+	again := Protect(ConnContext(t.Context(), tls.Server(a, &tls.Config{MinVersion: tls.VersionTLS13})))
 	c := w.connect()
 	w.expect("o-o", a, b, c)
 	again()
@@ -106,7 +106,7 @@ func TestTheLimitAppliesToProtectedConnections(t *testing.T) {
 	w := start(t, 2)
 	a, b := w.connect(), w.connect()
 	for _, c := range []net.Conn{a, b} {
-		defer Protect(Context(t.Context(), c))()
+		defer Protect(ConnContext(t.Context(), c))()
 	}
 	w.expect("oo-", a, b, w.connect())
 }
@@ -132,7 +132,7 @@ func TestOfClientsWithProtectedConnectionsOthersAreClosed(t *testing.T) {
 	w := start(t, 3)
 	a, b := w.connect(), w.connect()
 	for _, c := range []net.Conn{a, b} {
-		defer Protect(Context(t.Context(), c))()
+		defer Protect(ConnContext(t.Context(), c))()
 	}
 	c, d := w.connectFrom("127.0.0.2"), w.connectFrom("127.0.0.3")
 	w.expect("oo-o", a, b, c, d)
@@ -155,6 +155,6 @@ func TestClosedConnectionsAreForgotten(t *testing.T) {
 func TestOtherConnectionsAreNotProtected(t *testing.T) {
 	client, server := net.Pipe()
 	defer func() { _, _ = client.Close(), server.Close() }()
-	Protect(Context(t.Context(), server))()
+	Protect(ConnContext(t.Context(), server))()
 	Protect(t.Context())()
 }

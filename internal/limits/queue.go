@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package limits has the limits of what guests, launchers and their storage can make the agent do.
 package limits
 
 import (
@@ -15,8 +14,8 @@ import (
 // ErrQueueFull means that the namespace has as many queued requests as its limit allows.
 var ErrQueueFull = errors.New("the queue of the namespace is full")
 
-// Limits configures a Queue.
-type Limits struct {
+// QueueLimits configures a Queue.
+type QueueLimits struct {
 	// Capacity is how many units may be in use at a time. A unit is whatever Acquire counts, such as a call or a byte.
 	Capacity int64
 	// PerNamespace is how many units one namespace may use; 0 means Capacity.
@@ -26,13 +25,13 @@ type Limits struct {
 }
 
 // Queue limits the use of a resource of the node and serves namespaces round-robin: however many requests of one namespace are queued, a
-// request of another namespace waits for at most one request of each other namespace. Requests are queued here because a queued request
-// costs almost nothing. virt-api rejects them instead (internal/apiserver/server), because there it costs as much as a served one.
+// request of another namespace waits for at most one request of each other namespace. The agent queues, because a queued request costs
+// almost nothing there. virt-api refuses with Shares, because there it costs as much as a served one.
 //
 // It grants requests while there is capacity. Queued requests are granted round-robin by namespace, first in first out within
 // one.
 type Queue struct {
-	limits Limits
+	limits QueueLimits
 
 	mu   sync.Mutex
 	free int64
@@ -52,11 +51,11 @@ type request struct {
 
 // NewQueue returns a Queue that limits the number of concurrent callers.
 func NewQueue(concurrency int) *Queue {
-	return NewQueueWithLimits(Limits{Capacity: int64(concurrency)})
+	return NewQueueOf(QueueLimits{Capacity: int64(concurrency)})
 }
 
-// NewQueueWithLimits returns a Queue with the given limits.
-func NewQueueWithLimits(limits Limits) *Queue {
+// NewQueueOf returns a Queue with the given limits.
+func NewQueueOf(limits QueueLimits) *Queue {
 	if limits.PerNamespace == 0 {
 		limits.PerNamespace = limits.Capacity
 	}

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	burst          = 5
-	initial, limit = 10 * time.Second, 5 * time.Minute
+	burst            = 5
+	initial, longest = 10 * time.Second, 5 * time.Minute
 )
 
-var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // taken tries to take a token at each step, and returns the times at which there was one.
-func taken(l *Limiter, from time.Time, total, step time.Duration) []time.Duration {
+func taken(l *TokenBucket, from time.Time, total, step time.Duration) []time.Duration {
 	var at []time.Duration
 	for elapsed := time.Duration(0); elapsed < total; elapsed += step {
 		if l.Delay(from.Add(elapsed)) == 0 {
@@ -40,8 +40,8 @@ func TestExponentialBackoffIsCapped(t *testing.T) {
 }
 
 func TestIntervalGrowsUnderConstantLoad(t *testing.T) {
-	l := NewLimiter(burst, ExponentialBackoff(initial, limit))
-	at := taken(l, start, 20*time.Minute, time.Second)
+	l := NewTokenBucket(burst, ExponentialBackoff(initial, longest))
+	at := taken(l, began, 20*time.Minute, time.Second)
 	if len(at) > burst+8 {
 		t.Fatalf("%d tokens in 20 minutes: %v", len(at), at)
 	}
@@ -52,12 +52,12 @@ func TestIntervalGrowsUnderConstantLoad(t *testing.T) {
 	}
 	for i := burst + 1; i < len(at); i++ {
 		before, interval := at[i-1]-at[i-2], at[i]-at[i-1]
-		if i > burst+1 && interval < before-2*time.Second || interval > limit+2*time.Second {
+		if i > burst+1 && interval < before-2*time.Second || interval > longest+2*time.Second {
 			t.Errorf("intervals of %s and %s: %v", before, interval, at)
 		}
 	}
 	// The interval is reset when the bucket is full again.
-	later := start.Add(2 * time.Hour)
+	later := began.Add(2 * time.Hour)
 	if at := taken(l, later, burst*time.Second, time.Second); len(at) != burst {
 		t.Errorf("after a quiet hour: %v", at)
 	}
@@ -67,14 +67,14 @@ func TestIntervalGrowsUnderConstantLoad(t *testing.T) {
 }
 
 func TestSlowCallerIsNotDelayed(t *testing.T) {
-	l := NewLimiter(burst, ExponentialBackoff(initial, limit))
-	if at := taken(l, start, time.Hour, 15*time.Second); len(at) != 240 {
+	l := NewTokenBucket(burst, ExponentialBackoff(initial, longest))
+	if at := taken(l, began, time.Hour, 15*time.Second); len(at) != 240 {
 		t.Errorf("%d of 240 tokens were available at once", len(at))
 	}
 }
 
 func TestTokenIsAvailableAfterDelay(t *testing.T) {
-	l, now := NewLimiter(burst, ExponentialBackoff(initial, limit)), start
+	l, now := NewTokenBucket(burst, ExponentialBackoff(initial, longest)), began
 	for n := range 50 {
 		if delay := l.Delay(now); delay > 0 {
 			now = now.Add(delay)
