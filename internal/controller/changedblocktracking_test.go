@@ -51,7 +51,7 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 	assigned := func(config clusterconfig.Config, namespace bool, change func(*builder.VM) *builder.VM) (*world, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		w := newWorld()
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 		if namespace {
 			labelNamespace(w.ns)
 		}
@@ -61,7 +61,7 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root").OwnedBy(ExpectExists(vm)))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
@@ -110,7 +110,7 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 var _ = Describe("The tracking of a VMI of a VM that was selected before", func() {
 	It("is disabled", func() {
 		w := newWorld()
-		w.Config = fixedConfig{tracking(true, nil, nil)}
+		w.Config = fixedConfig{Config: tracking(true, nil, nil)}
 		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
 		vm.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingDisabled}
@@ -118,7 +118,7 @@ var _ = Describe("The tracking of a VMI of a VM that was selected before", func(
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(ExpectExists(vm)))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status).To(And(HaveField("Phase", v1.Scheduled),
@@ -131,7 +131,7 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 	BeforeEach(func() { m = newVMHarness() })
 	expectState := func(vm *v1.VirtualMachine, config clusterconfig.Config, want v1.ChangedBlockTrackingState) {
 		GinkgoHelper()
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		if got := ExpectExists(vm).Status.ChangedBlockTracking; want == v1.ChangedBlockTrackingUndefined {

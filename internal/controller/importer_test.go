@@ -23,16 +23,16 @@ import (
 )
 
 // imports reads DataVolumes from the suite's API server. It triggers no reconciliation.
-type imports struct{ reader client.Reader }
+type imports struct{ Reader client.Reader }
 
 func (i imports) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error) {
 	dv := &cdi.DataVolume{}
-	return dv, i.reader.Get(ctx, key, dv)
+	return dv, i.Reader.Get(ctx, key, dv)
 }
 
 func (i imports) List(ctx context.Context, namespace string) ([]cdi.DataVolume, error) {
 	list := &cdi.DataVolumeList{}
-	err := i.reader.List(ctx, list, client.InNamespace(namespace))
+	err := i.Reader.List(ctx, list, client.InNamespace(namespace))
 	return list.Items, err
 }
 

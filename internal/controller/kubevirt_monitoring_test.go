@@ -4,8 +4,6 @@
 package controller
 
 import (
-	"path/filepath"
-
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -63,7 +61,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		return all
 	}
 
-	operatorKinds := apiserver.Install(filepath.Join("..", "..", "test", "prometheusoperator"))
+	operatorKinds := apiserver.Install(inRepository("test", "prometheusoperator"))
 	AfterAll(func() { Expect(envtest.UninstallCRDs(cfg, operatorKinds)).To(Succeed()) })
 	BeforeAll(func() {
 		namespace = NewInstallNamespace()

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -180,8 +179,8 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("takes a VM from a missing claim to Running, and deletes it", func() {
-		w := &world{ns: NewNamespace()}
-		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
+		ns := NewNamespace()
+		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
 		tracker := trackerOf(vm)
 		tracker.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{
 			Name: "of-an-earlier-guest", CreationTime: ptr.To(metav1.NewTime(time.Now().Add(-time.Hour))),
@@ -193,7 +192,7 @@ var _ = Describe("Manager", Ordered, func() {
 		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusPvcNotFound))
 
-		claim := builder.MakePVC("claim").Namespace(w.ns).Obj()
+		claim := builder.MakePVC("claim").Namespace(ns).Obj()
 		ExpectCreated(claim)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 		claim.Status.Phase = corev1.ClaimBound
@@ -204,7 +203,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(Succeed())
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusStarting))
 
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		Expect(ExpectExists(tracker).Status.LatestCheckpoint).NotTo(BeNil())
@@ -215,7 +214,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 		pod := podOf(vmi)
 		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
-		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).Should(Equal(v1.Succeeded))
 		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
 		for _, object := range []client.Object{vmi, vm} {
@@ -228,7 +227,7 @@ var _ = Describe("Manager", Ordered, func() {
 		var reasons []string
 		Eventually(func() []string {
 			events := &corev1.EventList{}
-			Expect(k8sClient.List(ctx, events, client.InNamespace(w.ns))).To(Succeed())
+			Expect(k8sClient.List(ctx, events, client.InNamespace(ns))).To(Succeed())
 			reasons = nil
 			for i := range events.Items {
 				reasons = append(reasons, events.Items[i].Reason)
@@ -257,7 +256,7 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("clones VMs and snapshots while VolumeSnapshots and claims change, and deletes a clone with its target", func() {
-		c := newClonable(newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil }))
+		c := newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
 		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: c.ns}, Driver: c.class.Provisioner})
 		finished := func(of *vmClone) {
 			GinkgoHelper()
@@ -269,16 +268,16 @@ var _ = Describe("Manager", Ordered, func() {
 			Eventually(func() *string { return ExpectExists(of).Status.RestoreName }, time.Minute).Should(BeNil())
 		}
 		By("a VM")
-		finished(c.clone(func(spec *cloneSpec) { spec.Target.Name = "first" }))
+		finished(requestClone(c.ns, "c", func(spec *cloneSpec) { spec.Target.Name = "first" }))
 		By("a snapshot that does not exist yet, and then is not ready")
-		of := c.cloneAs("second", fromSnapshot)
+		of := requestClone(c.ns, "second", fromSnapshot)
 		state := func() string { return cloneState(of) }
 		Eventually(state, time.Minute).Should(ContainSubstring("Source doesnt exist"))
 		c.request()
 		Eventually(state, time.Minute).Should(HavePrefix("SnapshotInProgress"))
 		finished(of)
 		By("without the target")
-		Expect(k8sClient.Delete(ctx, ExpectExists(c.target()))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, ExpectExists(cloneTarget(c.ns)))).To(Succeed())
 		Eventually(func() bool { return apierrors.IsNotFound(k8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
 	})
 
@@ -334,31 +333,44 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("keeps a pool's number of VMs when VMs are deleted or detached, and releases them when the pool is deleted", func() {
-		r := newPools()
-		pool := r.create(builder.MakePool("web").Replicas(2).With(func(s *poolSpec) {
+		ns := NewNamespace()
+		vm := func(name string) *v1.VirtualMachine {
+			GinkgoHelper()
+			return ExpectExists(builder.MakeVM(name).Namespace(ns).Obj())
+		}
+		names := func() (names []string) {
+			list := &v1.VirtualMachineList{}
+			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
+			for i := range list.Items {
+				names = append(names, list.Items[i].Name)
+			}
+			return names
+		}
+		pool := builder.MakePool("web").Namespace(ns).Replicas(2).With(func(s *poolSpec) {
 			s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
-		}))
-		Eventually(r.names, time.Minute).Should(Equal([]string{"web-0", "web-1"}))
-		Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+		}).Obj()
+		ExpectCreated(pool)
+		Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1"}))
+		Expect(k8sClient.Delete(ctx, vm("web-0"))).To(Succeed())
 		Eventually(func(g Gomega) {
-			vm := builder.MakeVM("web-0").Namespace(r.ns).Obj()
+			vm := builder.MakeVM("web-0").Namespace(ns).Obj()
 			g.Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
 			g.Expect(vm.DeletionTimestamp).To(BeNil())
 		}, time.Minute).Should(Succeed())
 
 		Eventually(func() error {
-			vm := r.vm("web-1")
-			vm.OwnerReferences = nil
-			return k8sClient.Update(ctx, vm)
+			detached := vm("web-1")
+			detached.OwnerReferences = nil
+			return k8sClient.Update(ctx, detached)
 		}, time.Minute).Should(Succeed())
-		Eventually(r.names, time.Minute).Should(Equal([]string{"web-0", "web-1", "web-2"}))
-		Eventually(func() []string { return r.vm("web-1").Finalizers }, time.Minute).ShouldNot(ContainElement(poolFinalizer))
+		Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1", "web-2"}))
+		Eventually(func() []string { return vm("web-1").Finalizers }, time.Minute).ShouldNot(ContainElement(poolFinalizer))
 
 		Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
 		for _, name := range []string{"web-0", "web-2"} { // in place of the garbage collector
-			Expect(k8sClient.Delete(ctx, r.vm(name))).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vm(name))).To(Succeed())
 		}
-		Eventually(r.names, time.Minute).Should(Equal([]string{"web-1"}))
+		Eventually(names, time.Minute).Should(Equal([]string{"web-1"}))
 	})
 
 	It("starts a VM when its DataVolume has succeeded", func() {
@@ -407,19 +419,19 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("takes a snapshot when its VM and its claim are there, and the storage has taken it", func() {
-		w := newSnapshots()
-		of := w.request("snap")
+		ns := newSnapshotStorage()
+		of := requestSnapshot(ns, "snap")
 		phase := func() string { return describe(of) }
 		Eventually(phase, time.Minute).Should(ContainSubstring("Source does not exist"))
-		vm := w.vm(func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
+		vm := vmWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
 		Eventually(func() error {
 			return k8sClient.Get(ctx, client.ObjectKeyFromObject(volumeSnapshotOf(of, "root")), volumeSnapshotOf(of, "root"))
 		},
 			time.Minute).Should(Succeed())
 		Expect(isLocked(vm)).To(BeTrue())
-		w.report(of, "root", false)
+		reportSnapshot(of, "root", false, time.Now())
 		Eventually(phase, time.Minute).Should(Equal(snapshotTaken))
-		w.report(of, "root", true)
+		reportSnapshot(of, "root", true, time.Now())
 		Eventually(phase, time.Minute).Should(Equal(snapshotReady))
 		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(vm).Status.VolumeSnapshotStatuses }, time.Minute).
 			Should(ConsistOf(v1.VolumeSnapshotStatus{Name: "root", Enabled: true}))
@@ -471,16 +483,17 @@ var _ = Describe("Manager", Ordered, func() {
 			finalizer         string
 		}
 		ofPool := func() pair {
-			r := newPools()
-			pool := r.create(builder.MakePool("web").Replicas(1).With(func(s *poolSpec) {
+			ns := NewNamespace()
+			pool := builder.MakePool("web").Namespace(ns).Replicas(1).With(func(s *poolSpec) {
 				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
-			}))
-			return pair{builder.MakeVM("web-0").Namespace(r.ns).Obj(), pool, poolFinalizer}
+			}).Obj()
+			ExpectCreated(pool)
+			return pair{builder.MakeVM("web-0").Namespace(ns).Obj(), pool, poolFinalizer}
 		}
 		ofSnapshot := func() pair {
-			w := newSnapshots()
-			vm := w.vm(func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
-			return pair{vm, w.request("snap"), snapshot.SourceFinalizer} // It waits for its storage.
+			ns := newSnapshotStorage()
+			vm := vmWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
+			return pair{vm, requestSnapshot(ns, "snap"), snapshot.SourceFinalizer} // It waits for its storage.
 		}
 		ofVM := func() pair {
 			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
@@ -576,14 +589,14 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("reconciles the VMIs of a Node whose agent stops renewing its Lease and resumes", func() {
-		w := &world{ns: NewNamespace()}
+		ns := NewNamespace()
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: map[string]string{v1.NodeSchedulable: "true"}}}
 		ExpectCreated(host)
-		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
+		vmi := builder.MakeVMI("vm").Namespace(ns).Obj()
 		ExpectCreated(vmi)
 		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }, time.Minute).
 			Should(Succeed())
-		w.setPodStatus(vmi, host.Name, builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		agent(vmi, running)
@@ -603,15 +616,15 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("creates a migration for an evicted guest, and deletes it when the node is uncordoned", func() {
-		w := &world{ns: NewNamespace()}
+		ns := NewNamespace()
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		ExpectCreated(host)
-		vmi := builder.MakeVMI("vm").Namespace(w.ns).With(func(vmi *v1.VirtualMachineInstance) {
+		vmi := builder.MakeVMI("vm").Namespace(ns).With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 		}).Obj()
 		ExpectCreated(vmi)
 		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }).Should(Succeed())
-		w.setPodStatus(vmi, host.Name, builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).Should(Equal(v1.Scheduled))
 		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			running(status)
@@ -631,7 +644,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(k8sClient.Patch(ctx, pod, client.MergeFrom(before))).To(Succeed())
 		migrations := func() []v1.VirtualMachineInstanceMigration {
 			list := &v1.VirtualMachineInstanceMigrationList{}
-			Expect(k8sClient.List(ctx, list, client.InNamespace(w.ns))).To(Succeed())
+			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
 			return list.Items
 		}
 		Eventually(migrations).Should(HaveLen(1))
@@ -645,17 +658,17 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("reports a missing Secret from the kubelet's event", func() {
-		w := &world{ns: NewNamespace(), clock: clocktesting.NewFakePassiveClock(time.Now())}
-		vmi := builder.MakeVMI("vm").Namespace(w.ns).CloudInitSecret("init", "nowhere", "").Obj()
+		ns := NewNamespace()
+		vmi := builder.MakeVMI("vm").Namespace(ns).CloudInitSecret("init", "nowhere", "").Obj()
 		ExpectCreated(vmi)
 		Eventually(func() v1.VirtualMachineInstancePhase {
 			pod := podOf(vmi)
 			if k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Spec.NodeName == "" {
-				w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+				setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 			}
 			return ExpectExists(vmi).Status.Phase
 		}, time.Minute).Should(Equal(v1.Scheduling), "the VMI reports that the Pod starts slowly: only the event can trigger the next reconciliation")
-		w.createPodEvent(vmi, "FailedMount", `secret "nowhere" not found`)
+		createPodEvent(vmi, time.Now(), "FailedMount", `secret "nowhere" not found`)
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
 			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
 	})

@@ -6,7 +6,6 @@ package controller
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -81,7 +80,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "restriction-test"}},
 		})
-		raw, err := os.ReadFile(filepath.Join("..", "..", "config", "admission", "node-restriction.yaml"))
+		raw, err := os.ReadFile(inRepository("config", "admission", "node-restriction.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		for _, document := range strings.Split(string(raw), "\n---\n") {
 			u := &unstructured.Unstructured{}

@@ -106,6 +106,11 @@ var _ = AfterSuite(func() {
 	}
 })
 
+// inRepository returns the path of a file of the repository.
+func inRepository(path ...string) string {
+	return filepath.Join(append([]string{"..", ".."}, path...)...)
+}
+
 // failed reports whether a spec has failed.
 var failed bool
 

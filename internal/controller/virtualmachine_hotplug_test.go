@@ -28,7 +28,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m = newVMHarness()
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 	})
 
 	// plugged reports hotplugged volumes as the guest's, and the disk "root" as the launcher Pod's.
@@ -142,7 +142,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		vm, _ := runs()
 		config := m.Config.Current()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		insert(vm, "more", "more-claim")
 		follows(vm, "root", "data=data-claim", "more=more-claim")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -195,7 +195,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		gated := clusterconfig.Default()
 		gated.HotplugVolumes = true
 		gated.FeatureGates = clusterconfig.NewFeatureGates([]string{"HotplugVolumes"}, nil)
-		m.Config = fixedConfig{gated}
+		m.Config = fixedConfig{Config: gated}
 		vm, vmi := runs()
 		change := vmi.DeepCopy()
 		plug := builder.MakeVMI("x").Hotpluggable("only", "only-claim").Obj()
@@ -232,7 +232,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 	It("requires a restart as long as hotplug is off", func() {
 		config := clusterconfig.Default()
 		config.HotplugVolumes = false
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		vm, _ := runs()
 		insert(vm, "more", "more-claim")
 		m.expectReconciled(vm, "patch VirtualMachine/status")

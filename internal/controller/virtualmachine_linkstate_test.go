@@ -40,7 +40,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 	DescribeTable("copies the state to the running VMI and requires no restart, with rollout strategy", func(strategy v1.VMRolloutStrategy) {
 		config := clusterconfig.Default()
 		config.RolloutStrategy = strategy
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		vm, _ := runs()
 		set(vm, v1.InterfaceStateLinkDown)
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")

@@ -19,7 +19,7 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		m := newVMHarness()
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
 		setStatus(vmi, v1.Running, revised(vmi))
 		claim := builder.MakePVC("dump").Namespace(vm.Namespace).Bound("2Gi").Obj()

@@ -23,7 +23,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 		m = newVMHarness()
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 	})
 
 	// has returns what a change of the template would change in the VMI.

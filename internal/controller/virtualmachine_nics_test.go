@@ -34,7 +34,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		m = newVMHarness()
 		config := clusterconfig.Default()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 	})
 	runs := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()

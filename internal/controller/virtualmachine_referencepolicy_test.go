@@ -23,7 +23,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	policy := func(p v1.InstancetypeReferencePolicy) {
 		config := clusterconfig.Default()
 		config.InstancetypeReferencePolicy = p
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 	}
 	BeforeEach(func() {
 		m = newVMHarness()

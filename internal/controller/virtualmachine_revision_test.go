@@ -262,7 +262,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	It("applies nothing to the running VMI with rollout strategy Stage", func() {
 		config := clusterconfig.Default()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -289,7 +289,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	It("applies labels and annotations that virt-controller's flags select", func() {
 		config := clusterconfig.Default()
 		config.LiveMetadata = podspec.LiveMetadata{Annotations: []string{"acme.example/*"}, Labels: []string{"tier", v1.NodeNameLabel}}
-		m.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.ObjectMeta.Labels = map[string]string{"tier": "web"}

@@ -44,7 +44,7 @@ func newVMHarness() *vmHarness {
 	m := &vmHarness{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
 		Client: m.writes, APIReader: asController, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{k8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
+		Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: k8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
 	}
 	return m
 }

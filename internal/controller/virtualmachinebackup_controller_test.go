@@ -224,7 +224,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 				of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pulled"}, Spec: of.Spec}
 				of.Spec.Mode, of.Spec.TokenSecretRef = ptr.To(backupv1alpha1.PullMode), "token"
 				Expect(k8sClient.Create(ctx, of)).To(Succeed())
-				r.Pods = exporterPods{k8sClient}
+				r.Pods = exporterPods{Reader: k8sClient}
 				attached()
 				guest(func(s *v1.VirtualMachineInstanceStatus) {
 					s.DiskBackupRecord = backup.Record{ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Pull: true}.Status()

@@ -124,7 +124,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	BeforeEach(func() {
 		w = newExports()
 		backups = &virtualmachinebackup.Reconciler{
-			Client: w.writes, APIReader: asController, Pods: exporterPods{k8sClient}, Recorder: w.events, Clock: w.clock,
+			Client: w.writes, APIReader: asController, Pods: exporterPods{Reader: k8sClient}, Recorder: w.events, Clock: w.clock,
 		}
 		none, err := certificate.AuthorityFrom(certificate.AgentBackup, nil)
 		Expect(err).NotTo(HaveOccurred())

@@ -19,6 +19,7 @@ import (
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -39,7 +40,8 @@ type (
 
 // clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a reconciler of restores.
 type clones struct {
-	*restores
+	*restorable
+	restores   *virtualmachinerestore.Reconciler
 	reconciler *virtualmachineclone.Reconciler
 	// writes and events are those of clones.
 	writes *Writes
@@ -60,8 +62,12 @@ func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.Virtua
 }
 
 // newClonable is newClones without the snapshot.
-func newClonable(r *restores) *clones {
-	c := &clones{restores: r, writes: NewWrites(), events: &recordedEvents{}}
+func newClonable(r *restorable) *clones {
+	c := &clones{restorable: r, writes: NewWrites(), events: &recordedEvents{}}
+	c.restores = &virtualmachinerestore.Reconciler{
+		Client: NewWrites(), APIReader: asController, Recorder: &recordedEvents{}, DataVolumes: imports{Reader: k8sClient},
+		VolumeSnapshots: volumeSnapshotsOf{}, Clock: c.clock,
+	}
 	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: asController, Recorder: c.events, Clock: c.clock}
 	return c
 }
@@ -83,7 +89,13 @@ func (c *clones) clone(changes ...func(*cloneSpec)) *vmClone {
 // cloneAs is clone under a name.
 func (c *clones) cloneAs(name string, changes ...func(*cloneSpec)) *vmClone {
 	GinkgoHelper()
-	of := &vmClone{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}}
+	return requestClone(c.ns, name, changes...)
+}
+
+// requestClone creates a clone of the VM in a namespace.
+func requestClone(ns, name string, changes ...func(*cloneSpec)) *vmClone {
+	GinkgoHelper()
+	of := &vmClone{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 	of.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 	of.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
 	for _, change := range changes {
@@ -126,7 +138,10 @@ func restoreOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineRestore {
 	return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-restore-" + string(of.UID)}}
 }
 
-func (c *clones) target() *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(c.ns).Obj() }
+func (c *clones) target() *v1.VirtualMachine { return cloneTarget(c.ns) }
+
+// cloneTarget returns the name of the VM that requestClone creates.
+func cloneTarget(ns string) *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(ns).Obj() }
 
 // others does what the reconcilers of snapshots and restores, the storage driver and the importer do.
 func (c *clones) others(of *vmClone) {
@@ -136,7 +151,7 @@ func (c *clones) others(of *vmClone) {
 		c.taken(snapshot)
 	}
 	for range 12 {
-		_, err := c.reconcile(restoreOfClone(of))
+		_, err := c.restores.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(restoreOfClone(of))})
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		c.provision()
 	}

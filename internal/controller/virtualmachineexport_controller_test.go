@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -308,5 +309,24 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
 		w.expectReconciled(of, createSecret, createService, patchExportStatus)
 		Expect(describeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
+	})
+})
+
+var _ = Describe("A VirtualMachineExport in a namespace with a LimitRange", func() {
+	It("has the memory that it demands in its Pod", func() {
+		w := newExports()
+		memory := func(quantity string) corev1.ResourceList {
+			return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(quantity)}
+		}
+		ExpectCreated(&corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypeContainer, Min: memory("512Mi"), Max: memory("800Mi"),
+			}}},
+		})
+		w.claim("data")
+		of := w.ofClaim("data")
+		w.expectReconciled(of, createSecret, createService, createSecret, createPod, createPod, patchExportStatus)
+		resources := ExpectExists(w.pod(of)).Spec.Containers[0].Resources
+		Expect(resources.Requests.Memory().String() + " to " + resources.Limits.Memory().String()).To(Equal("512Mi to 800Mi"))
 	})
 })

@@ -61,7 +61,7 @@ func newExports() *exports {
 	}
 	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}))
 	w.Reconciler = &virtualmachineexport.Reconciler{
-		Client: w.writes, APIReader: asController, Pods: exporterPods{k8sClient}, Recorder: w.events, DataVolumes: imports{k8sClient},
+		Client: w.writes, APIReader: asController, Pods: exporterPods{Reader: k8sClient}, Recorder: w.events, DataVolumes: imports{Reader: k8sClient},
 		VolumeSnapshots: volumeSnapshotsOf{}, Config: store, Namespace: w.install, Clock: w.clock,
 	}
 	none, err := certificate.AuthorityFrom(certificate.Exporter, nil)

@@ -42,10 +42,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(pod.Labels).To(HaveKeyWithValue("app", "web"))
 		w.expectQuiet(vmi)
 
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 		w.expectQuiet(vmi)
 
-		pod = w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		pod = setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		// The status is last: from phase Scheduled on the agent starts the guest, which it finds by the labels.
 		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
@@ -88,7 +88,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("writes the Pod once when it is assigned, also with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		stale := w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		stale := setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		assigned := ExpectExists(podOf(vmi)).ResourceVersion
 		w.writes.Stale = stale
@@ -129,7 +129,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		vmi := w.create(builder.MakeVMI("vm").Guest("1Ti"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
-		w.setPodStatus(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
@@ -137,7 +137,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
@@ -147,14 +147,14 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "nowhere"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ErrImagePull", "no such host"))
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ErrImagePull: ")))
 		w.expectQuiet(vmi)
 
-		w.setPodStatus(vmi, "", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
@@ -182,7 +182,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 		pvc.Status = builder.MakePVC("claim").Bound("2Gi").Obj().Status
 		ExpectStatus(pvc)
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
 		Expect(vmi.Status.VolumeStatus).To(HaveLen(1))
@@ -262,7 +262,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("does not assign a VMI twice with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Stale = ExpectExists(vmi).DeepCopy()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		agent(vmi, running)
@@ -302,7 +302,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(err).NotTo(HaveOccurred())
 			forge(pod, &pod.OwnerReferences[0])
 			ExpectCreated(pod)
-			w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+			setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 			_, err = w.reconcile(vmi)
 			Expect(err).To(MatchError(ContainSubstring("belongs to another owner")), name)
 			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
@@ -374,7 +374,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("reconciles again after a conflict", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Fail = func(request string) error {
 			if request == "patch VirtualMachineInstance/status" {
 				return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", ErrInjected)

@@ -37,7 +37,7 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 		vmi := w.create(dedicated())
 		w.expectReconciled(vmi, "create Pod")
 		w.makeBurstable(vmi)
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.events.take()
 
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

@@ -29,7 +29,7 @@ func newPlugWorld() plugWorld {
 	w := newWorld()
 	config := w.Config.Current()
 	config.HotplugVolumes = true
-	w.Config = fixedConfig{config}
+	w.Config = fixedConfig{Config: config}
 	return plugWorld{w}
 }
 
@@ -103,8 +103,8 @@ func phase(vmi *v1.VirtualMachineInstance, name string, to v1.VolumePhase, reaso
 	})
 }
 
-// attachment returns the attachment Pod of a volume.
-func (w plugWorld) attachment(vmi *v1.VirtualMachineInstance, name string) *corev1.Pod {
+// attachmentOf returns the attachment Pod of a volume.
+func attachmentOf(vmi *v1.VirtualMachineInstance, name string) *corev1.Pod {
 	launcher := ExpectExists(podOf(vmi))
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.AttachmentName(launcher.UID, name)}}
 }
@@ -112,7 +112,7 @@ func (w plugWorld) attachment(vmi *v1.VirtualMachineInstance, name string) *core
 // setAttachment sets the status of an attachment Pod as the kubelet does.
 func (w plugWorld) setAttachment(vmi *v1.VirtualMachineInstance, name string, to corev1.PodStatus) *corev1.Pod {
 	GinkgoHelper()
-	pod := ExpectExists(w.attachment(vmi, name))
+	pod := ExpectExists(attachmentOf(vmi, name))
 	pod.Status = to
 	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
 	return pod
@@ -142,7 +142,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 		add(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		pod := ExpectExists(w.attachment(vmi, "data"))
+		pod := ExpectExists(attachmentOf(vmi, "data"))
 		created := "Created hotplug attachment pod " + pod.Name + ", for volume data"
 		Expect(volume(vmi, "data")).To(Equal("AttachedToNode SuccessfulCreate: " + created))
 		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
@@ -222,13 +222,13 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		launcher := ExpectExists(podOf(vmi))
 		Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
 		Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "create Pod", "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
 		Expect(volume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
 		Expect(volume(vmi, "root")).To(Equal("none"))
 		Expect(vmi.Status.VolumeStatus).To(HaveLen(3))
-		device := ExpectExists(w.attachment(vmi, "data")).Spec.Containers[0].VolumeDevices
+		device := ExpectExists(attachmentOf(vmi, "data")).Spec.Containers[0].VolumeDevices
 		Expect(device).To(HaveLen(1))
 		Expect(device[0].DevicePath).To(HavePrefix("/path/data/"))
 		w.events.take()
@@ -238,7 +238,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 	It("has the hotpluggable volumes in the launcher Pod as long as hotplug is off, and leaves them there", func() {
 		config := w.Config.Current()
 		config.HotplugVolumes = false
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
 		Expect(volume(vmi, "data")).To(Equal("none"))
@@ -352,11 +352,11 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.attached(vmi, "data")
 		deleted := func() (again bool) {
 			GinkgoHelper()
-			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, w.attachment(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, attachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
 			result, err := w.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
 			w.writes.Take()
-			err = k8sClient.Get(ctx, client.ObjectKeyFromObject(w.attachment(vmi, "data")), &corev1.Pod{})
+			err = k8sClient.Get(ctx, client.ObjectKeyFromObject(attachmentOf(vmi, "data")), &corev1.Pod{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
 			if err != nil {
 				Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 2*time.Minute)))
@@ -398,7 +398,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "data")).To(Equal("none"))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(podspec.HasClaim(ExpectExists(w.attachment(vmi, "data")), "other-claim")).To(BeTrue())
+		Expect(podspec.HasClaim(ExpectExists(attachmentOf(vmi, "data")), "other-claim")).To(BeTrue())
 	})
 
 	It("does not let one volume that fails delay another, and repeats", func() {
@@ -407,7 +407,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
 		add(vmi, "a", "a-claim")
 		add(vmi, "b", "b-claim")
-		foreign := w.attachment(vmi, "a")
+		foreign := attachmentOf(vmi, "a")
 		foreign.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}
 		ExpectCreated(foreign)
 		_, err := w.reconcile(vmi)
@@ -433,8 +433,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 
 		add(vmi, "data", "data-claim")
 		w.attached(vmi, "data")
-		pod := ExpectExists(w.attachment(vmi, "data"))
-		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		pod := ExpectExists(attachmentOf(vmi, "data"))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))

@@ -40,14 +40,4 @@ var _ = Describe("Containers of Vireo's own in a namespace with a LimitRange", f
 		Entry("at least", corev1.LimitRangeItem{Min: memory("16Mi")}, "16Mi"),
 		Entry("a ratio", corev1.LimitRangeItem{MaxLimitRequestRatio: memory("2"), Default: memory("256Mi"), DefaultRequest: memory("128Mi")}, "10Mi"),
 	)
-
-	It("have it in the Pod of an export", func() {
-		w := newExports()
-		limit(w.ns, corev1.LimitRangeItem{Min: memory("512Mi"), Max: memory("800Mi")})
-		w.claim("data")
-		of := w.ofClaim("data")
-		w.expectReconciled(of, createSecret, createService, createSecret, createPod, createPod, patchExportStatus)
-		resources := ExpectExists(w.pod(of)).Spec.Containers[0].Resources
-		Expect(resources.Requests.Memory().String() + " to " + resources.Limits.Memory().String()).To(Equal("512Mi to 800Mi"))
-	})
 })

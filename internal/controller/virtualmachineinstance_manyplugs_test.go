@@ -81,7 +81,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		})
 		var pods []*corev1.Pod
 		for _, name := range names[1:] {
-			pods = append(pods, ExpectExists(w.attachment(vmi, name)))
+			pods = append(pods, ExpectExists(attachmentOf(vmi, name)))
 		}
 		w.expectReconciled(vmi, append(slices.Repeat([]string{"delete Pod"}, many-1), "patch VirtualMachineInstance/status")...)
 		for _, pod := range pods {

@@ -43,7 +43,7 @@ var _ = Describe("VMI with other interfaces", func() {
 		w = newWorld()
 		config := w.Config.Current()
 		config.MigratesWorkloads = true
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 	})
 	const networks, required = "k8s.v1.cni.cncf.io/networks", v1.VirtualMachineInstanceMigrationRequired
 	blue := launcherpod.SecondaryInterface("blue")

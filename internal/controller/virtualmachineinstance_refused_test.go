@@ -36,7 +36,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 	})
 	refuse := func() ctrl.Result {
 		GinkgoHelper()
-		first = w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		first = setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.clock.SetTime(first.CreationTimestamp.Time)
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
@@ -58,7 +58,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 	})
@@ -67,7 +67,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		w.advance(10 * time.Second)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 
@@ -138,9 +138,9 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 	})
 
 	It("fails with its Pod if the Pod was assigned", func() {
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		w.setPodStatus(vmi, "", builder.MakePodStatus().Refused(reason, message))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(reason))

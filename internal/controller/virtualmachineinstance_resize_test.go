@@ -197,7 +197,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	It("migrates a guest that needs another Pod, if the cluster's configuration allows it", func() {
 		config := w.Config.Current()
 		config.MigratesWorkloads = true
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 		vmi := runs(builder.MakeVMI("vm"))
 		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		wants(vmi, 2, "1Gi")

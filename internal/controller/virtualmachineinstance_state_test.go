@@ -35,7 +35,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vm, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		claim := w.expectState(vmi)
+		claim := stateClaimOf(vmi)
 		Expect(claim.Name).To(MatchRegexp(`^persistent-state-for-vm-[0-9a-f]{5}$`))
 		Expect(claim.Labels).To(HaveKeyWithValue("persistent-state-for", "vm"))
 		Expect(metav1.IsControlledBy(claim, vm)).To(BeTrue())
@@ -50,7 +50,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(stateOf(pod)).To(Equal(claim.Name))
 		w.expectQuiet(vmi)
 
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		w.events.take()
 		Expect(ExpectExists(vmi).Status.VolumeStatus).To(ConsistOf(v1.VolumeStatus{
@@ -75,14 +75,14 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(k8sClient.Status().Update(ctx, status)).To(Succeed())
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		Expect(w.expectState(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
+		Expect(stateClaimOf(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
 	})
 
 	It("uses the same claim at the next start, and another one for a new VM of the name", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vm, first := w.ofVM()
 		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
-		claim := w.expectState(first)
+		claim := stateClaimOf(first)
 		w.removeVMI(first)
 		again := w.create(persistent().OwnedBy(vm))
 		w.expectReconciled(again, "create Pod")
@@ -99,7 +99,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vmi := w.create(persistent())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		Expect(metav1.IsControlledBy(w.expectState(vmi), vmi)).To(BeTrue())
+		Expect(metav1.IsControlledBy(stateClaimOf(vmi), vmi)).To(BeTrue())
 	})
 
 	It("creates no second claim with a stale cache", func() {
@@ -125,7 +125,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		aClass(storagev1.VolumeBindingImmediate, asDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
-		claim := w.expectState(vmi)
+		claim := stateClaimOf(vmi)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "PersistentVolumeClaim "+w.ns+"/"+claim.Name))
 		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning BackendStorageNotReady: ")))
@@ -156,7 +156,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 
 		config := w.Config.Current()
 		config.VMStateStorageClass = "configured-" + w.ns
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
@@ -164,7 +164,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
-		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
+		Expect(stateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 	})
 
 	It("requeues while the storage class of its claim is missing", func() {
@@ -185,7 +185,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		})
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
+		Expect(stateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
 	})
 
 	DescribeTable("reports why the claim cannot be created, and retries", func(refusal error, message string) {
@@ -286,11 +286,11 @@ func (w *world) removeVMI(vmi *v1.VirtualMachineInstance) {
 	w.events.take()
 }
 
-// expectState expects one state claim of a VMI and returns it.
-func (w *world) expectState(vmi *v1.VirtualMachineInstance) *corev1.PersistentVolumeClaim {
+// stateClaimOf expects one state claim of a VMI and returns it.
+func stateClaimOf(vmi *v1.VirtualMachineInstance) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(w.ns), client.MatchingLabels{"persistent-state-for": vmi.Name})).To(Succeed())
+	Expect(k8sClient.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingLabels{"persistent-state-for": vmi.Name})).To(Succeed())
 	Expect(list.Items).To(HaveLen(1))
 	return &list.Items[0]
 }

@@ -23,7 +23,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
 		w.expectReconciled(vmi, "create Pod")
-		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))

@@ -38,7 +38,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		installed := w.Config
 		config := clusterconfig.Default()
 		config.Images.Launcher = "registry.example/virt-launcher:v1"
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
@@ -105,7 +105,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		config := w.Config.Current()
 		for name, expected := range map[string]bool{w.ns: true, "another": false} {
 			config.AutoCPULimitNamespaces = labels.SelectorFromSet(labels.Set{corev1.LabelMetadataName: name})
-			w.Config = fixedConfig{config}
+			w.Config = fixedConfig{Config: config}
 			vmi := w.create(builder.MakeVMI("in-" + strconv.FormatBool(expected)))
 			w.expectReconciled(vmi, "create Pod")
 			_, limited := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
@@ -134,7 +134,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		readsNetworks := func() {
 			config := w.Config.Current()
 			config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{"ExternalNetResourceInjection"})
-			w.Config = fixedConfig{config}
+			w.Config = fixedConfig{Config: config}
 		}
 
 		It("creates its Pod without the network's resources by default", func() {
@@ -202,7 +202,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		Expect(first.Status.VSOCKCID).To(HaveValue(BeNumerically(">=", 3)))
 		second := w.create(guest("second"))
 		w.expectReconciled(second, "create Pod")
-		w.setPodStatus(second, "node-1", builder.MakePodStatus().Running())
+		setLauncherStatus(second, "node-1", builder.MakePodStatus().Running())
 		// Another VMI already has the CID that this one would get.
 		first = ExpectExists(first)
 		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
@@ -217,7 +217,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		w.events.take()
 		config := w.Config.Current()
 		config.KubeVirt = ""
-		w.Config = fixedConfig{config}
+		w.Config = fixedConfig{Config: config}
 		w.expectQuiet(vmi)
 	})
 
@@ -228,14 +228,14 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			GinkgoHelper()
 			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
 			w.expectReconciled(vmi, "create Pod")
-			w.setPodStatus(vmi, "node-1", creating())
+			setLauncherStatus(vmi, "node-1", creating())
 			w.events.take()
 			return vmi
 		}
 
 		It("copies the kubelet's message, and removes it when the sandbox exists", func() {
 			vmi := preparing()
-			w.createPodEvent(vmi, "FailedMount", noSecret)
+			createPodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
 			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
 			w.advance(10 * time.Second)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -255,7 +255,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			w.expectQuiet(vmi)
 
-			w.setPodStatus(vmi, "", builder.MakePodStatus().Running())
+			setLauncherStatus(vmi, "", builder.MakePodStatus().Running())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 		})
@@ -267,21 +267,21 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 				GinkgoHelper()
 				return vmistatus.FindCondition(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceSynchronized).Message
 			}
-			w.createPodEvent(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
+			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			w.events.take()
 			w.advance(time.Minute)
-			w.createPodEvent(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
+			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
 			w.expectQuiet(vmi)
 			Expect(shown()).To(ContainSubstring("1a"))
 			w.advance(5 * time.Minute)
-			w.createPodEvent(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
+			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("3c"))
 			w.events.take()
 
 			w.advance(time.Second)
-			w.createPodEvent(vmi, "FailedMount", noSecret)
+			createPodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("nowhere"))
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
@@ -290,7 +290,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		It("ignores other events", func() {
 			vmi := preparing()
-			w.createPodEvent(vmi, "Unhealthy", "unrelated")
+			createPodEvent(vmi, w.clock.Now(), "Unhealthy", "unrelated")
 			pod := ExpectExists(podOf(vmi))
 			ExpectCreated(&corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},

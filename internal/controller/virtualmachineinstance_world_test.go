@@ -85,8 +85,8 @@ func newWorld() *world {
 	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
 	w := &world{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.Reconciler = &virtualmachineinstance.Reconciler{
-		Client: w.writes, APIReader: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{config}, Clock: w.clock,
-		Namespace: "kubevirt", DataVolumes: imports{k8sClient},
+		Client: w.writes, APIReader: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{Config: config}, Clock: w.clock,
+		Namespace: "kubevirt", DataVolumes: imports{Reader: k8sClient},
 	}
 	return w
 }
@@ -127,7 +127,7 @@ func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
 }
 
 // createPodEvent creates an event of the launcher Pod, as the kubelet does.
-func (w *world) createPodEvent(vmi *v1.VirtualMachineInstance, reason, message string) {
+func createPodEvent(vmi *v1.VirtualMachineInstance, at time.Time, reason, message string) {
 	GinkgoHelper()
 	pod := ExpectExists(podOf(vmi))
 	ExpectCreated(&corev1.Event{
@@ -135,7 +135,7 @@ func (w *world) createPodEvent(vmi *v1.VirtualMachineInstance, reason, message s
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		Type:           corev1.EventTypeWarning, Reason: reason, Message: message,
 		Source:         corev1.EventSource{Component: "kubelet"},
-		FirstTimestamp: metav1.NewTime(w.clock.Now()), LastTimestamp: metav1.NewTime(w.clock.Now()),
+		FirstTimestamp: metav1.NewTime(at), LastTimestamp: metav1.NewTime(at),
 	})
 }
 
@@ -149,8 +149,8 @@ func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
 }
 
-// setPodStatus sets the node and the status of the launcher Pod, as scheduler and kubelet do.
-func (w *world) setPodStatus(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
+// setLauncherStatus sets the node and the status of the launcher Pod, as scheduler and kubelet do.
+func setLauncherStatus(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
 	GinkgoHelper()
 	pod := ExpectExists(podOf(vmi))
 	if node != "" && pod.Spec.NodeName == "" {
@@ -181,7 +181,7 @@ func (w *world) assignedTo(host string, b *builder.VMI) *v1.VirtualMachineInstan
 	GinkgoHelper()
 	vmi := w.create(b)
 	w.expectReconciled(vmi, "create Pod")
-	w.setPodStatus(vmi, host, builder.MakePodStatus().Running())
+	setLauncherStatus(vmi, host, builder.MakePodStatus().Running())
 	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 	w.events.take()
 	return ExpectExists(vmi)

@@ -84,7 +84,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(deleted(target)).To(BeFalse())
 
 		// The VMI does not end with the source's Pod. It ends with the target's.
-		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		m.remove(source)
 		m.reconcileAll(vmim)
@@ -177,7 +177,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.complete()
 		a.sourceDead = true
-		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		a.act()
@@ -192,7 +192,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.sourceDead = true
-		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
 		m.reconcileAll(vmim)
 		target := m.target(vmi, vmim)
 		Expect(deleted(target)).To(BeTrue())
@@ -211,7 +211,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.complete()
 		a.sourceDead, a.targetDead = true, true
 		m.remove(m.target(vmi, vmim))
-		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal("LostInMigration"))
@@ -243,7 +243,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	It("deletes the source's Pod of a post-copy when it has ended", func() {
 		m, vmi, vmim := postCopied()
 		Expect(deleted(podOf(vmi))).To(BeFalse())
-		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
@@ -259,7 +259,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 		a.act()
-		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
+		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Finalizers).NotTo(BeEmpty())
 		m.remove(m.target(vmi, vmim))

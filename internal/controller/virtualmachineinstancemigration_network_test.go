@@ -27,8 +27,8 @@ var _ = Describe("A network for migrations", func() {
 		config := m.Config.Current()
 		config.Migrations.Network = ptr.To(m.ns + "/wire")
 		config.MigrationNetwork = types.NamespacedName{Namespace: m.ns, Name: "wire"}
-		m.Config = fixedConfig{config}
-		m.reconciler.Config = fixedConfig{config}
+		m.Config = fixedConfig{Config: config}
+		m.reconciler.Config = fixedConfig{Config: config}
 	}
 	laid := func() {
 		m.APIReader = definedNetworks{m.APIReader}

@@ -39,10 +39,10 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		vm = ExpectExists(vm)
 		vmi = m.create(persistent().OwnedBy(vm))
 		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		m.world.setPodStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
+		setLauncherStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
 		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		agent(vmi, running)
-		first = m.expectState(vmi)
+		first = stateClaimOf(vmi)
 		m.recorded.take()
 	})
 	// second returns the claim of the migration's target.

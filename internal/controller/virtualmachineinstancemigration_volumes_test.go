@@ -150,7 +150,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 			vmim = m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
 			Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode"))
-			pod = plugWorld{m.world}.attachment(vmi, "data")
+			pod = attachmentOf(vmi, "data")
 			m.clock.SetTime(m.clock.Now().Add(2 * time.Minute)) // The time that the Pod takes to start does not count.
 			m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
 			m.reconcileAll(vmim)

@@ -45,10 +45,10 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 	for _, change := range configure {
 		change(&config)
 	}
-	w.Config = fixedConfig{config}
+	w.Config = fixedConfig{Config: config}
 	m := &migrations{world: w, recorded: &recordedEvents{}, cache: NewWrites()}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, APIReader: asController, Recorder: m.recorded, Config: fixedConfig{config}, Clock: w.clock,
+		Client: m.cache, APIReader: asController, Recorder: m.recorded, Config: fixedConfig{Config: config}, Clock: w.clock,
 	}
 	DeferCleanup(m.deleteMigrations)
 	return m

@@ -165,7 +165,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 		r.expectReconciled(of, patchRestoreStatus)
 		Expect(r.events.take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
 		r.expectQuiet(of)
-		r.DataVolumes = imports{k8sClient}
+		r.DataVolumes = imports{Reader: k8sClient}
 		r.finish(of)
 	})
 

@@ -50,8 +50,13 @@ const revisionOfVM, revisionOfSnapshot = "vm-small-1", "snap-small-1"
 // restores is a reconciler of restores on the suite's API server, in a namespace with a VM and a usable snapshot of it.
 type restores struct {
 	*virtualmachinerestore.Reconciler
-	writes   *Writes
-	events   *recordedEvents
+	*restorable
+	writes *Writes
+	events *recordedEvents
+}
+
+// restorable is a namespace with a VM and a usable snapshot of it.
+type restorable struct {
 	clock    *clocktesting.FakePassiveClock
 	ns       string
 	class    *storagev1.StorageClass
@@ -64,29 +69,27 @@ type restores struct {
 // newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a snapshot of it.
 func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
-	r := newRestorable(changes...)
+	r := &restores{restorable: newRestorable(changes...), writes: NewWrites(), events: &recordedEvents{}}
+	r.Reconciler = &virtualmachinerestore.Reconciler{
+		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{Reader: k8sClient},
+		VolumeSnapshots: volumeSnapshotsOf{}, Clock: r.clock,
+	}
 	r.take()
 	return r
 }
 
-// newRestorable is newRestores without the snapshot.
-func newRestorable(changes ...func(*v1.VirtualMachine)) *restores {
+// newRestorable returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, without a snapshot.
+func newRestorable(changes ...func(*v1.VirtualMachine)) *restorable {
 	GinkgoHelper()
 	return newRestorableOn(storagev1.VolumeBindingImmediate, changes...)
 }
 
 // newRestorableOn is newRestorable on storage with a binding mode.
-func newRestorableOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *restores {
+func newRestorableOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *restorable {
 	GinkgoHelper()
 	installVolumeSnapshots()
-	r := &restores{
-		writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
-	}
+	r := &restorable{clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	r.class = aClass(binding, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
-	r.Reconciler = &virtualmachinerestore.Reconciler{
-		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{k8sClient},
-		VolumeSnapshots: volumeSnapshotsOf{}, Clock: r.clock,
-	}
 	b := builder.MakeVM("vm").Namespace(r.ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").
 		Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root-dv"}}).PVC("data", "data-pvc"))
 	b.With(func(vm *v1.VirtualMachine) {
@@ -103,7 +106,7 @@ func newRestorableOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.Vi
 }
 
 // fill creates the disks and the revision of the VM.
-func (r *restores) fill() {
+func (r *restorable) fill() {
 	GinkgoHelper()
 	owner := *metav1.NewControllerRef(r.vm, v1.VirtualMachineGroupVersionKind)
 	for i := range r.vm.Spec.DataVolumeTemplates {
@@ -124,7 +127,7 @@ func (r *restores) fill() {
 	r.revision(revisionOfVM, owner)
 }
 
-func (r *restores) disk(name string, owner metav1.OwnerReference) *corev1.PersistentVolumeClaim {
+func (r *restorable) disk(name string, owner metav1.OwnerReference) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	claim := builder.MakePVC(name).Namespace(r.ns).Bound("1Gi").Obj()
 	claim.Spec.StorageClassName, claim.OwnerReferences = ptr.To(r.class.Name), []metav1.OwnerReference{owner}
@@ -132,7 +135,7 @@ func (r *restores) disk(name string, owner metav1.OwnerReference) *corev1.Persis
 	return claim
 }
 
-func (r *restores) revision(name string, owner metav1.OwnerReference) {
+func (r *restorable) revision(name string, owner metav1.OwnerReference) {
 	GinkgoHelper()
 	ExpectCreated(&appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -145,14 +148,14 @@ func (r *restores) revision(name string, owner metav1.OwnerReference) {
 }
 
 // take takes a snapshot of the VM, in place of the reconciler of snapshots and the storage driver.
-func (r *restores) take() {
+func (r *restorable) take() {
 	GinkgoHelper()
 	r.request()
 	r.taken(r.snapshot)
 }
 
 // taken fills a snapshot of the VM.
-func (r *restores) taken(of *snapshotv1beta1.VirtualMachineSnapshot) {
+func (r *restorable) taken(of *snapshotv1beta1.VirtualMachineSnapshot) {
 	GinkgoHelper()
 	storage := capture.Storage{
 		Claims: r.claims(), State: r.claims()[stateOfVM], Drivers: map[string]string{r.class.Name: r.class.Provisioner},
@@ -179,7 +182,7 @@ func (r *restores) taken(of *snapshotv1beta1.VirtualMachineSnapshot) {
 }
 
 // request creates a snapshot of the VM.
-func (r *restores) request() {
+func (r *restorable) request() {
 	GinkgoHelper()
 	r.snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "snap"}}
 	r.snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
@@ -187,7 +190,7 @@ func (r *restores) request() {
 }
 
 // store reports all VolumeSnapshots as stored, as a storage driver does.
-func (r *restores) store() {
+func (r *restorable) store() {
 	GinkgoHelper()
 	requested := &csi.VolumeSnapshotList{}
 	Expect(k8sClient.List(ctx, requested, client.InNamespace(r.ns))).To(Succeed())
@@ -202,7 +205,7 @@ func (r *restores) store() {
 }
 
 // restore creates a restore of the snapshot.
-func (r *restores) restore(changes ...func(*snapshotv1beta1.VirtualMachineRestoreSpec)) *snapshotv1beta1.VirtualMachineRestore {
+func (r *restorable) restore(changes ...func(*snapshotv1beta1.VirtualMachineRestoreSpec)) *snapshotv1beta1.VirtualMachineRestore {
 	GinkgoHelper()
 	of := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "back"}}
 	of.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
@@ -262,7 +265,7 @@ func isComplete(of *snapshotv1beta1.VirtualMachineRestore) bool {
 }
 
 // provision does what storage driver, claim protection and importer do.
-func (r *restores) provision() {
+func (r *restorable) provision() {
 	GinkgoHelper()
 	for _, claim := range r.claims() {
 		if claim.DeletionTimestamp != nil {
@@ -286,7 +289,7 @@ func (r *restores) provision() {
 }
 
 // claims returns the claims of the namespace by name.
-func (r *restores) claims() map[string]*corev1.PersistentVolumeClaim {
+func (r *restorable) claims() map[string]*corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
 	Expect(k8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
@@ -298,13 +301,13 @@ func (r *restores) claims() map[string]*corev1.PersistentVolumeClaim {
 }
 
 // lockedBy returns the restore that the VM is locked for, or "".
-func (r *restores) lockedBy() string {
+func (r *restorable) lockedBy() string {
 	GinkgoHelper()
 	return ptr.Deref(ExpectExists(r.vm).Status.RestoreInProgress, "")
 }
 
 // running creates the VM's VMI.
-func (r *restores) running() *v1.VirtualMachineInstance {
+func (r *restorable) running() *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := builder.MakeVMI("vm").Namespace(r.ns).OwnedBy(r.vm).Obj()
 	ExpectCreated(vmi)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/csi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -407,12 +409,14 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	})
 
 	It("stores the VM that the guest was started with", func() {
-		m := newVMHarness()
-		m.ns = w.ns
+		vms := &virtualmachine.Reconciler{
+			Client: NewWrites(), APIReader: asController, Recorder: &recordedEvents{}, Clock: w.clock,
+			Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: k8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
+		}
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 1}
 		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-		_, err := m.reconcile(vm)
+		_, err := vms.Reconcile(ctx, requestOf(vm))
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(vm).Spec.Template.Spec.Domain.CPU.Cores = 4
 		Expect(k8sClient.Update(ctx, vm)).To(Succeed())

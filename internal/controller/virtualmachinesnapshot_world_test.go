@@ -5,7 +5,6 @@ package controller
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -84,7 +83,7 @@ func (volumeSnapshotsOf) OnClass(func(context.Context) []ctrl.Request) source.So
 // installVolumeSnapshots installs the kinds of Kubernetes' external-snapshotter, unless they are there.
 func installVolumeSnapshots() {
 	GinkgoHelper()
-	_, err := envtest.InstallCRDs(cfg, apiserver.Install(filepath.Join("..", "..", "test", "snapshotter")))
+	_, err := envtest.InstallCRDs(cfg, apiserver.Install(inRepository("test", "snapshotter")))
 	Expect(err).NotTo(HaveOccurred())
 }
 
@@ -111,30 +110,43 @@ type snapshots struct {
 
 func newSnapshots() *snapshots {
 	GinkgoHelper()
-	installVolumeSnapshots()
-	w := &snapshots{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	w := &snapshots{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: newSnapshotStorage()}
 	w.Reconciler = &virtualmachinesnapshot.Reconciler{
 		Client: w.writes, APIReader: asController, Recorder: w.events, Clock: w.clock,
-		VolumeSnapshots: volumeSnapshotsOf{}, DataVolumes: imports{k8sClient},
+		VolumeSnapshots: volumeSnapshotsOf{}, DataVolumes: imports{Reader: k8sClient},
 	}
 	w.contents = &virtualmachinesnapshotcontent.Reconciler{
 		Client: w.writes, APIReader: asController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: volumeSnapshotsOf{},
 	}
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.ns}, Provisioner: w.ns + ".csi.example"}
-	ExpectCreated(class, &csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.ns}, Driver: class.Provisioner})
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, class))).To(Succeed()) })
 	return w
+}
+
+// newSnapshotStorage returns a new namespace and creates storage of the same name, whose volumes can be snapshotted.
+func newSnapshotStorage() string {
+	GinkgoHelper()
+	installVolumeSnapshots()
+	name := NewNamespace()
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: name + ".csi.example"}
+	ExpectCreated(class, &csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: class.Provisioner})
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, class))).To(Succeed()) })
+	return name
 }
 
 // vm creates a stopped VM with a disk.
 func (w *snapshots) vm(change ...func(*v1.VirtualMachine)) *v1.VirtualMachine {
 	GinkgoHelper()
-	b := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").PVC("root", "root"))
+	return vmWithSnapshots(w.ns, change...)
+}
+
+// vmWithSnapshots creates a stopped VM with a disk in a namespace of newSnapshotStorage.
+func vmWithSnapshots(ns string, change ...func(*v1.VirtualMachine)) *v1.VirtualMachine {
+	GinkgoHelper()
+	b := builder.MakeVM("vm").Namespace(ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").PVC("root", "root"))
 	for _, c := range change {
 		b = b.With(c)
 	}
-	claim := builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj()
-	claim.Spec.StorageClassName = ptr.To(w.ns)
+	claim := builder.MakePVC("root").Namespace(ns).Bound("1Gi").Obj()
+	claim.Spec.StorageClassName = ptr.To(ns)
 	vm := b.Obj()
 	ExpectCreated(vm, claim)
 	return ExpectExists(vm)
@@ -176,7 +188,13 @@ func withAgent(status *v1.VirtualMachineInstanceStatus) {
 // request creates a snapshot of the VM.
 func (w *snapshots) request(name string, changes ...func(*vmSnapshot)) *vmSnapshot {
 	GinkgoHelper()
-	of := &vmSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
+	return requestSnapshot(w.ns, name, changes...)
+}
+
+// requestSnapshot creates a snapshot of the VM in a namespace.
+func requestSnapshot(ns, name string, changes ...func(*vmSnapshot)) *vmSnapshot {
+	GinkgoHelper()
+	of := &vmSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 	of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 	for _, change := range changes {
 		change(of)
@@ -231,8 +249,14 @@ func volumeSnapshotOf(of *vmSnapshot, volume string) *csi.VolumeSnapshot {
 // report writes the status of the VolumeSnapshot of a volume, as the external-snapshotter does.
 func (w *snapshots) report(of *vmSnapshot, volume string, ready bool) {
 	GinkgoHelper()
+	reportSnapshot(of, volume, ready, w.clock.Now())
+}
+
+// reportSnapshot writes the status of the VolumeSnapshot of a volume, which was taken at a time.
+func reportSnapshot(of *vmSnapshot, volume string, ready bool, at time.Time) {
+	GinkgoHelper()
 	taken := ExpectExists(volumeSnapshotOf(of, volume))
-	taken.Status = &csi.VolumeSnapshotStatus{CreationTime: ptr.To(metav1.NewTime(w.clock.Now()).Rfc3339Copy()), ReadyToUse: &ready}
+	taken.Status = &csi.VolumeSnapshotStatus{CreationTime: ptr.To(metav1.NewTime(at).Rfc3339Copy()), ReadyToUse: &ready}
 	Expect(k8sClient.Status().Update(ctx, taken)).To(Succeed())
 }
 
