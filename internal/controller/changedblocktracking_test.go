@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // tracking returns the default configuration with selectors of the VMs whose changed blocks are tracked, or nil.
@@ -36,7 +37,7 @@ func labelNamespace(name string) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	before := client.MergeFrom(ExpectExists(ns).DeepCopy())
 	metav1.SetMetaDataLabel(&ns.ObjectMeta, "backup", "yes")
-	Expect(k8sClient.Patch(ctx, ns, before)).To(Succeed())
+	Expect(K8sClient.Patch(ctx, ns, before)).To(Succeed())
 }
 
 var _ = Describe("The tracking of a VMI's changed blocks", func() {
@@ -73,11 +74,11 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 	It("is requested when it is assigned, and enabled when all of its disks have overlays", func() {
 		w, vmi := assigned(tracking(true, backedUp, nil), false, labeled)
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
-		setStatus(vmi, v1.Running, running)
+		SetVMIStatus(vmi, v1.Running, Running)
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingEnabled))
@@ -143,11 +144,11 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 
 	It("follows the selectors, the gate and the running guest", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Label("backup", "yes"))
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "node-1" })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "node-1" })
 		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingUndefined)
 		expectState(vm, tracking(false, backedUp, nil), v1.ChangedBlockTrackingFGDisabled)
 		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingPendingRestart)
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingEnabled}
 		})
 		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingEnabled)
@@ -155,7 +156,7 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 		By("while the gate is off, and the guest is tracked")
 		expectState(vm, tracking(false, backedUp, nil), v1.ChangedBlockTrackingPendingRestart)
 		By("when it is not")
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.ChangedBlockTracking = nil })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.ChangedBlockTracking = nil })
 		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingDisabled)
 		expectState(vm, tracking(false, nil, nil), v1.ChangedBlockTrackingUndefined)
 		labelNamespace(m.ns)

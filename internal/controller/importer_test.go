@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +19,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // imports reads DataVolumes from the suite's API server. It triggers no reconciliation.
@@ -60,7 +60,7 @@ func specOf(dv *cdi.DataVolume) cdiv1beta1.DataVolumeSpec {
 	GinkgoHelper()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(cdi.GroupVersion.WithKind("DataVolume"))
-	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(dv), object)).To(Succeed())
+	Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(dv), object)).To(Succeed())
 	var read struct {
 		Spec cdiv1beta1.DataVolumeSpec `json:"spec"`
 	}
@@ -87,10 +87,6 @@ func provide(dv *cdi.DataVolume, bound bool) {
 	claim := b.Obj()
 	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
 	ExpectCreated(claim)
-}
-
-func dvCondition(kind cdi.DataVolumeConditionType, status corev1.ConditionStatus, reason, message string) cdi.DataVolumeCondition {
-	return cdi.DataVolumeCondition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
 // keyOf returns the key of an object in a VM's namespace.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("KubeVirt with certificates", func() {
@@ -72,7 +73,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		k.kv.Spec.CertificateRotationStrategy.SelfSigned = &v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{
 			Duration: &metav1.Duration{Duration: day}, RenewBefore: &metav1.Duration{Duration: 6 * time.Minute},
 		}}
-		Expect(k8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
 		Expect(again()).To(BeNumerically("~", 3*time.Minute, 5*time.Second))
 		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "24h0m0s"))
 		clock.SetTime(clock.Now().Add(3 * time.Minute))
@@ -91,7 +92,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		k.kv.Spec.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{
 			ResourceType: "APIService", ResourceName: k.apiService().GetName(), Type: v1.JSONPatchType, Patch: `[{"op":"replace","path":"/spec/nowhere/x","value":1}]`,
 		}}
-		Expect(k8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
 		for _, after := range []time.Duration{6 * 24 * time.Hour, time.Hour} {
 			clock.SetTime(clock.Now().Add(after))
 			Expect(k.reconcile(k.kv)).NotTo(Succeed())
@@ -101,7 +102,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 
 		before = ExpectExists(k.kv).DeepCopy()
 		k.kv.Spec.CustomizeComponents.Patches = nil
-		Expect(k8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
 		for range 2 { // the first one publishes it
 			Expect(k.reconcile(k.kv)).To(Succeed())
 		}
@@ -153,7 +154,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		k.reconciler.Clock = clock
 		Expect(k.reconcile(k.kv)).To(Succeed())
-		Expect(k.recorded.take()).To(BeEmpty())
+		Expect(k.recorded.Take()).To(BeEmpty())
 		refused := k.authority(certificate.AgentMigration)
 		k.reconciler.Client = interceptor.NewClient(k.writes, interceptor.Funcs{
 			Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
@@ -171,7 +172,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 			Expect(k.kv.Status.Conditions[0].Message).To(SatisfyAll(ContainSubstring(refused.Name), ContainSubstring("ends at"),
 				Not(ContainSubstring(k.authority(certificate.APIServing).Name))))
 		}
-		Expect(k.recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
+		Expect(k.recorded.Take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
 
 		k.reconciler.Client = k.writes
 		Expect(k.reconcile(k.kv)).To(Succeed())
@@ -188,12 +189,12 @@ var _ = Describe("KubeVirt with certificates", func() {
 					SignerName: certificate.AgentServing.Signer(), Request: someRequest(), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
 				},
 			}
-			who := rest.CopyConfig(cfg)
+			who := rest.CopyConfig(AdminConfig)
 			who.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
 			c, err := client.New(who, client.Options{Scheme: scheme.Scheme})
 			Expect(err).NotTo(HaveOccurred())
 			Expect(c.Create(ctx, csr)).To(Succeed())
-			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
+			DeferCleanup(func() { Expect(K8sClient.Delete(ctx, csr)).To(Succeed()) })
 			return csr
 		}
 		stranger := requestCertificate("mallory")
@@ -230,7 +231,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		ExpectStatus(agent)
 		requestCertificate := func(role certificate.Role, pod types.UID) {
 			GinkgoHelper()
-			who := rest.CopyConfig(cfg)
+			who := rest.CopyConfig(AdminConfig)
 			who.Impersonate = rest.ImpersonationConfig{
 				UserName: role.Requester(k.namespace), Groups: []string{"system:masters"},
 				Extra: map[string][]string{"authentication.kubernetes.io/pod-uid": {string(pod)}},
@@ -244,7 +245,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 				},
 			}
 			Expect(c.Create(ctx, csr)).To(Succeed())
-			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
+			DeferCleanup(func() { Expect(K8sClient.Delete(ctx, csr)).To(Succeed()) })
 		}
 		// A request of another Pod does not count; this Pod has requested only the other roles' certificates.
 		requestCertificate(certificate.AgentServing, "another")
@@ -260,7 +261,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
 		Expect(k.kv.Status.Conditions[0].Message).To(SatisfyAll(ContainSubstring(agent.Name), ContainSubstring(certificate.AgentServing.Signer()),
 			ContainSubstring(certificate.AgentServing.Requester(k.namespace)), Not(ContainSubstring(certificate.AgentMigration.Signer()))))
-		Expect(k.recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
+		Expect(k.recorded.Take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
 
 		requestCertificate(certificate.AgentServing, agent.UID)
 		Expect(k.reconcile(k.kv)).To(Succeed())
@@ -271,10 +272,10 @@ var _ = Describe("KubeVirt with certificates", func() {
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		secret := ExpectExists(k.authority(certificate.APIClient))
 		secret.Data[corev1.TLSPrivateKeyKey] = []byte("nonsense")
-		Expect(k8sClient.Update(ctx, secret)).To(Succeed())
+		Expect(K8sClient.Update(ctx, secret)).To(Succeed())
 		trusted := ExpectExists(k.bundles())
 		trusted.Data = nil
-		Expect(k8sClient.Update(ctx, trusted)).To(Succeed())
+		Expect(K8sClient.Update(ctx, trusted)).To(Succeed())
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		made := ExpectExists(k.authority(certificate.APIClient)).Data[corev1.TLSCertKey]
 		Expect(ExpectExists(k.bundles()).Data[certificate.APIClient.Name]).To(Equal(string(made)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -26,6 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/instancetype/common"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // commonObjects are how many common instance types and preferences there are, and writesPerPass is how many of them one
@@ -59,7 +60,7 @@ var _ = Describe("Common instance types", func() {
 	enable := func(enabled bool) {
 		GinkgoHelper()
 		ExpectExists(kv).Spec.Configuration.CommonInstancetypesDeployment = &v1.CommonInstancetypesDeployment{Enabled: ptr.To(enabled)}
-		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, kv)).To(Succeed())
 	}
 	condition := func() *v1.KubeVirtCondition {
 		GinkgoHelper()
@@ -76,7 +77,7 @@ var _ = Describe("Common instance types", func() {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		Expect(err).NotTo(HaveOccurred())
 		unversioned := toUnstructured(content, v1beta1.GroupVersion.WithKind("VirtualMachineClusterInstancetype"))
-		Expect(k8sClient.Apply(ctx, client.ApplyConfigurationFromUnstructured(unversioned), client.FieldOwner(manager), client.ForceOwnership)).
+		Expect(K8sClient.Apply(ctx, client.ApplyConfigurationFromUnstructured(unversioned), client.FieldOwner(manager), client.ForceOwnership)).
 			To(Succeed())
 	}
 
@@ -86,7 +87,7 @@ var _ = Describe("Common instance types", func() {
 		namespace := NewInstallNamespace()
 		writes = NewWrites()
 		reconciler = &kubevirt.Reconciler{
-			Client: writes, APIReader: asController, Recorder: &recordedEvents{}, Namespace: namespace,
+			Client: writes, APIReader: AsController, Recorder: &RecordedEvents{}, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 		}
 		kv = &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"}}
@@ -115,8 +116,8 @@ var _ = Describe("Common instance types", func() {
 		changed.Spec.CPU.Guest = 9
 		changed.Labels["instancetype.kubevirt.io/class"] = "mine"
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, "of", "a user")
-		Expect(k8sClient.Update(ctx, changed)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, instancetype("o1.large"))).To(Succeed())
+		Expect(K8sClient.Update(ctx, changed)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, instancetype("o1.large"))).To(Succeed())
 		applyAs(manifests.FieldManager, of("x1.old", marks))
 
 		Expect(pass()).To(Succeed())
@@ -140,7 +141,7 @@ var _ = Describe("Common instance types", func() {
 		ExpectExists(owned).OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: v1.GroupVersion.String(), Kind: "KubeVirt", Name: owner.Name, UID: owner.UID,
 		}}
-		Expect(k8sClient.Update(ctx, owned)).To(Succeed())
+		Expect(K8sClient.Update(ctx, owned)).To(Succeed())
 		ExpectCreated(user, copied)
 		reconcileInFull(reconciler, kv)
 		taken := of("u1.micro", nil)
@@ -161,7 +162,7 @@ var _ = Describe("Common instance types", func() {
 			"VirtualMachineClusterInstancetype u1.medium, VirtualMachineClusterInstancetype u1.large already existed"), ContainSubstring("delete them")))
 
 		By("giving the name back")
-		Expect(k8sClient.Delete(ctx, user)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, user)).To(Succeed())
 		Expect(pass()).To(Succeed())
 		Expect(ExpectExists(instancetype("u1.small")).Spec).To(Equal(commonInstancetype("u1.small").Spec))
 		Expect(condition().Message).NotTo(ContainSubstring("u1.small"))
@@ -257,8 +258,8 @@ func clusterInstancetypes() []client.Object {
 		names[object.Name] = true
 	}
 	instancetypes, preferences := &v1beta1.VirtualMachineClusterInstancetypeList{}, &v1beta1.VirtualMachineClusterPreferenceList{}
-	Expect(k8sClient.List(ctx, instancetypes)).To(Succeed())
-	Expect(k8sClient.List(ctx, preferences)).To(Succeed())
+	Expect(K8sClient.List(ctx, instancetypes)).To(Succeed())
+	Expect(K8sClient.List(ctx, preferences)).To(Succeed())
 	var found []client.Object
 	add := func(object client.Object) {
 		if names[object.GetName()] || object.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy {
@@ -298,7 +299,7 @@ func withoutCommonInstancetypes() v1.KubeVirtConfiguration {
 func deleteCommonInstancetypes() {
 	GinkgoHelper()
 	for _, object := range clusterInstancetypes() {
-		Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, object))).To(Succeed())
+		Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, object))).To(Succeed())
 	}
 }
 

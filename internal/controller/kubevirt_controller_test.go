@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"encoding/base64"
@@ -26,6 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("KubeVirt", func() {
@@ -92,7 +93,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(k.reconcile(k.kv)).To(Succeed())
 
 		ExpectExists(k.kv).Spec.ImageTag = "v2"
-		Expect(k8sClient.Update(ctx, k.kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, k.kv)).To(Succeed())
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		Expect(ExpectExists(k.brokers()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/b:v2"))
 		Expect(ExpectExists(k.agents()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/h:v1"))
@@ -108,7 +109,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		ds := ExpectExists(k.brokers())
 		ds.Spec.Template.Spec.HostPID = false
-		Expect(k8sClient.Update(ctx, ds)).To(Succeed())
+		Expect(K8sClient.Update(ctx, ds)).To(Succeed())
 		leftover := k.service()
 		leftover.Name, leftover.Labels = "leftover", map[string]string{manifests.ManagedByLabel: manifests.ManagedBy}
 		leftover.Spec.Ports = []corev1.ServicePort{{Port: 1}}
@@ -124,7 +125,7 @@ var _ = Describe("KubeVirt", func() {
 
 	It("reports invalid fields, and installs with the others", func() {
 		ExpectExists(k.kv).Spec.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "pigeon"}
-		Expect(k8sClient.Update(ctx, k.kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, k.kv)).To(Succeed())
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.rolledOut(2)
 		Expect(k.reconcile(k.kv)).To(Succeed())
@@ -134,7 +135,7 @@ var _ = Describe("KubeVirt", func() {
 	It("requeues with a stale cache, and installs nothing until the cache is current", func() {
 		k.writes.Stale = ExpectExists(k.kv).DeepCopy()
 		metav1.SetMetaDataAnnotation(&k.kv.ObjectMeta, "of", "someone else")
-		Expect(k8sClient.Update(ctx, k.kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, k.kv)).To(Succeed())
 		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(again).NotTo(BeZero())
@@ -168,7 +169,7 @@ var _ = Describe("KubeVirt", func() {
 		k.expectCondition(second, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonExistingDeployment)
 		Expect(second.Finalizers).To(BeEmpty())
 
-		Expect(k8sClient.Delete(ctx, second)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, second)).To(Succeed())
 		Expect(k.reconcile(second)).To(Succeed())
 		ExpectExists(k.agents())
 	})
@@ -194,8 +195,8 @@ var _ = Describe("KubeVirt", func() {
 		deleteKubeVirt := func(strategy v1.KubeVirtUninstallStrategy) {
 			GinkgoHelper()
 			ExpectExists(k.kv).Spec.UninstallStrategy = strategy
-			Expect(k8sClient.Update(ctx, k.kv)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, k.kv)).To(Succeed())
+			Expect(K8sClient.Update(ctx, k.kv)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, k.kv)).To(Succeed())
 			Expect(k.reconcile(k.kv)).To(Succeed())
 		}
 
@@ -264,15 +265,15 @@ var _ = Describe("KubeVirt", func() {
 			last.SetResourceVersion("")
 			ExpectCreated(last)
 			k.run()
-			Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(k.agents()), k.agents()) }).Should(Succeed())
-			Expect(k8sClient.Delete(ctx, k.kv)).To(Succeed())
+			Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(k.agents()), k.agents()) }).Should(Succeed())
+			Expect(K8sClient.Delete(ctx, k.kv)).To(Succeed())
 			Eventually(func() *v1.KubeVirtCondition {
 				return conditions.Find(ExpectExists(k.kv).Status.Conditions, v1.KubeVirtConditionDegraded)
 			}).Should(HaveValue(HaveField("Reason", kubevirt.ReasonDeletionFailed)))
-			Expect(k8sClient.Delete(ctx, last)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, last)).To(Succeed())
 			Eventually(func() bool {
 				agents := k.agents()
-				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(agents), agents)
+				err := K8sClient.Get(ctx, client.ObjectKeyFromObject(agents), agents)
 				return apierrors.IsNotFound(err) || err == nil && agents.DeletionTimestamp != nil
 			}).Should(BeTrue())
 		},

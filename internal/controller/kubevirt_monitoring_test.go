@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
 	"github.com/vireo-project/vireo/test/apiserver"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
@@ -50,7 +51,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 	change := func(by func(*v1.KubeVirtSpec)) {
 		GinkgoHelper()
 		by(&ExpectExists(kv).Spec)
-		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, kv)).To(Succeed())
 	}
 	versions := func(objects ...client.Object) []string {
 		GinkgoHelper()
@@ -61,17 +62,17 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		return all
 	}
 
-	operatorKinds := apiserver.Install(inRepository("test", "prometheusoperator"))
-	AfterAll(func() { Expect(envtest.UninstallCRDs(cfg, operatorKinds)).To(Succeed()) })
+	operatorKinds := apiserver.Install(InRepository("test", "prometheusoperator"))
+	AfterAll(func() { Expect(envtest.UninstallCRDs(AdminConfig, operatorKinds)).To(Succeed()) })
 	BeforeAll(func() {
 		namespace = NewInstallNamespace()
-		objects, err := dynamic.NewForConfig(controllerConfig)
+		objects, err := dynamic.NewForConfig(ControllerConfig)
 		Expect(err).NotTo(HaveOccurred())
 		reconciler = &kubevirt.Reconciler{
-			Client: NewWrites(), APIReader: asController, Recorder: &recordedEvents{}, Namespace: namespace,
+			Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 
-			Monitoring: &prometheus.Installer{Dynamic: objects, Reader: asController, Namespace: namespace, RunbookURL: "https://e.org/%s"},
+			Monitoring: &prometheus.Installer{Dynamic: objects, Reader: AsController, Namespace: namespace, RunbookURL: "https://e.org/%s"},
 		}
 		deleteCommonInstancetypes()
 		kv = &v1.KubeVirt{
@@ -86,7 +87,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		ExpectGone(role())
 		ExpectGone(binding())
 
-		_, err := envtest.InstallCRDs(cfg, operatorKinds)
+		_, err := envtest.InstallCRDs(AdminConfig, operatorKinds)
 		Expect(err).NotTo(HaveOccurred())
 	})
 
@@ -156,7 +157,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 
 		edited := object("PrometheusRule", namespace)
 		unstructured.RemoveNestedField(ExpectExists(edited).Object, "spec", "groups")
-		Expect(k8sClient.Update(ctx, edited)).To(Succeed())
+		Expect(K8sClient.Update(ctx, edited)).To(Succeed())
 		Expect(reconcile()).To(Succeed())
 		Expect(ExpectExists(object("PrometheusRule", namespace)).Object["spec"]).To(HaveKey("groups"))
 	})
@@ -173,7 +174,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 	It("removes everything with the KubeVirt object", func() {
 		deleteGuests()
 		other := ExpectExists(kv).Spec.MonitorNamespace
-		Expect(k8sClient.Delete(ctx, kv)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, kv)).To(Succeed())
 		Expect(reconcile()).To(Succeed())
 		for _, o := range []client.Object{role(), binding(), object("ServiceMonitor", other), object("PrometheusRule", namespace)} {
 			ExpectGone(o)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("The rollout of a KubeVirt object", func() {
@@ -28,7 +29,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		reconciler *kubevirt.Reconciler
 		writes     *Writes
 		kv         *v1.KubeVirt
-		recorded   *recordedEvents
+		recorded   *RecordedEvents
 	)
 	reconcile := func() error {
 		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
@@ -78,7 +79,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	change := func(spec func(*v1.KubeVirtSpec)) {
 		GinkgoHelper()
 		spec(&ExpectExists(kv).Spec)
-		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, kv)).To(Succeed())
 		Expect(reconcile()).To(Succeed())
 	}
 	setTag := func(tag string) {
@@ -119,9 +120,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 
 	BeforeEach(func() {
 		namespace = NewInstallNamespace()
-		writes, recorded = NewWrites(), &recordedEvents{}
+		writes, recorded = NewWrites(), &RecordedEvents{}
 		reconciler = &kubevirt.Reconciler{
-			Client: writes, APIReader: asController, Recorder: recorded, Namespace: namespace,
+			Client: writes, APIReader: AsController, Recorder: recorded, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1.1.0", Handler: "e.org/h:v1.1.0", Broker: "e.org/b:v1.1.0", API: "e.org/a:v1.1.0"})},
 		}
 		deleteCommonInstancetypes()
@@ -183,7 +184,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	})
 
 	It("installs the brokers of an installation without them before it replaces the agents", func() {
-		Expect(k8sClient.Delete(ctx, daemons(manifests.BrokerName))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, daemons(manifests.BrokerName))).To(Succeed())
 		setTag("v1.2.0")
 		Expect(brokerImage()).To(Equal("e.org/b:v1.2.0"))
 		expectImages("v1.1.0", "v1.1.0")
@@ -235,7 +236,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 			Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
 			Expect(degraded().Message).To(SatisfyAll(ContainSubstring(`"virt-handler-canary"`), ContainSubstring("CrashLoopBackOff")))
 		}
-		Expect(recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonFailedUpdate)))
+		Expect(recorded.Take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonFailedUpdate)))
 		expectImages("v1.2.0", "v1.1.0")
 		Expect(agents().Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(Equal(1))
 
@@ -301,7 +302,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 
 		old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-b"}}
 		ExpectExists(old).Annotations = updated
-		Expect(k8sClient.Update(ctx, old)).To(Succeed())
+		Expect(K8sClient.Update(ctx, old)).To(Succeed())
 		ds = agents()
 		ds.Status.ObservedGeneration, ds.Status.UpdatedNumberScheduled = ds.Generation, 3
 		ExpectStatus(ds)
@@ -387,7 +388,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		spec.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{
 			ResourceType: "Deployment", ResourceName: "virt-api", Type: v1.JSONPatchType, Patch: `[{"op":"replace","path":"/spec/nowhere/x","value":1}]`,
 		}}
-		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, kv)).To(Succeed())
 		Expect(reconcile()).To(MatchError(ContainSubstring("patches[0]")))
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
 		Expect(degraded().Message).To(ContainSubstring("spec.customizeComponents.patches[0] cannot be applied to Deployment virt-api"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -33,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // installation is a reconciler with an install namespace and a KubeVirt object of its own.
@@ -41,14 +42,14 @@ type installation struct {
 	reconciler *kubevirt.Reconciler
 	writes     *Writes
 	kv         *v1.KubeVirt
-	recorded   *recordedEvents
+	recorded   *RecordedEvents
 }
 
 func newInstallation(changes ...func(*v1.KubeVirtSpec)) *installation {
 	GinkgoHelper()
-	k := &installation{namespace: NewInstallNamespace(), writes: NewWrites(), recorded: &recordedEvents{}}
+	k := &installation{namespace: NewInstallNamespace(), writes: NewWrites(), recorded: &RecordedEvents{}}
 	k.reconciler = &kubevirt.Reconciler{
-		Client: k.writes, APIReader: asController, Recorder: k.recorded, Namespace: k.namespace,
+		Client: k.writes, APIReader: AsController, Recorder: k.recorded, Namespace: k.namespace,
 		Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 	}
 	k.kv = k.newKubeVirt("kubevirt")
@@ -76,7 +77,7 @@ func (k *installation) reconcile(kv *v1.KubeVirt) error {
 func (k *installation) run() {
 	GinkgoHelper()
 	here := cache.ByObject{Namespaces: map[string]cache.Config{k.namespace: {}}}
-	mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
+	mgr, err := ctrl.NewManager(ControllerConfig, ctrl.Options{
 		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&appsv1.DaemonSet{}: here, &appsv1.Deployment{}: here, &corev1.Service{}: here, &corev1.ConfigMap{}: here, &corev1.Secret{}: here,
@@ -169,10 +170,10 @@ func (*installation) expectCondition(kv *v1.KubeVirt, kind v1.KubeVirtConditionT
 // collect removes what a foreground deletion left to the garbage collector, which envtest does not have.
 func (*installation) collect(object client.Object) {
 	GinkgoHelper()
-	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+	Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 	Expect(object.GetDeletionTimestamp()).NotTo(BeNil())
 	object.SetFinalizers(nil)
-	Expect(k8sClient.Update(ctx, object)).To(Succeed())
+	Expect(K8sClient.Update(ctx, object)).To(Succeed())
 }
 
 // someRequest returns a certificate request with a subject of no component.
@@ -189,12 +190,12 @@ func someRequest() []byte {
 func deleteGuests() {
 	GinkgoHelper()
 	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
-	Expect(k8sClient.List(ctx, vms)).To(Succeed())
-	Expect(k8sClient.List(ctx, vmis)).To(Succeed())
+	Expect(K8sClient.List(ctx, vms)).To(Succeed())
+	Expect(K8sClient.List(ctx, vmis)).To(Succeed())
 	sets := &v1.VirtualMachineInstanceReplicaSetList{}
-	Expect(k8sClient.List(ctx, sets)).To(Succeed())
+	Expect(K8sClient.List(ctx, sets)).To(Succeed())
 	pools := &poolv1.VirtualMachinePoolList{}
-	Expect(k8sClient.List(ctx, pools)).To(Succeed())
+	Expect(K8sClient.List(ctx, pools)).To(Succeed())
 	var guests []client.Object
 	for i := range pools.Items {
 		guests = append(guests, &pools.Items[i])
@@ -210,15 +211,15 @@ func deleteGuests() {
 	}
 	for _, guest := range guests {
 		guest.SetFinalizers(nil)
-		Expect(client.IgnoreNotFound(k8sClient.Update(ctx, guest))).To(Succeed())
-		Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, guest))).To(Succeed())
+		Expect(client.IgnoreNotFound(K8sClient.Update(ctx, guest))).To(Succeed())
+		Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, guest))).To(Succeed())
 	}
 }
 
 // removeVMIFinalizers removes a VMI's finalizers, as its reconciler does when the guest has shut down.
 func removeVMIFinalizers(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+	Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
 	vmi.Finalizers = nil
-	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -28,6 +28,8 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	poolapi "github.com/vireo-project/vireo/api/pool"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -52,6 +54,7 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // What triggers the reconcilers: these specs use a manager with its caches and watches, and never call Reconcile.
@@ -59,7 +62,7 @@ var _ = Describe("Manager", Ordered, func() {
 	var store *clusterconfig.Store
 	BeforeAll(func() {
 		installVolumeSnapshots()
-		mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
+		mgr, err := ctrl.NewManager(ControllerConfig, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
 			Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: map[string]cache.Config{"kubevirt": {}}}}},
 		})
@@ -142,12 +145,12 @@ var _ = Describe("Manager", Ordered, func() {
 			}
 			g.Expect(reasons).To(ContainElement("KubeVirtNotFound"))
 		}, time.Minute).Should(Succeed())
-		ExpectGone(podOf(instance(vm)))
+		ExpectGone(PodOf(instance(vm)))
 
 		Expect(store.Set(kubeVirt)).To(Succeed())
 		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStarting))
-		ExpectExists(podOf(instance(vm)))
+		ExpectExists(PodOf(instance(vm)))
 	})
 
 	It("serves an export of a claim as soon as the claim exists, and its Pod is ready", func() {
@@ -167,12 +170,12 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("creates a claim of the default storage class for the state of a VMI with a TPM", func() {
-		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
-		vmi := persistent().Namespace(NewNamespace()).Obj()
+		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		vmi := PersistentVMI().Namespace(NewNamespace()).Obj()
 		ExpectCreated(vmi)
 		Eventually(func(g Gomega) {
 			claims := &corev1.PersistentVolumeClaimList{}
-			g.Expect(k8sClient.List(ctx, claims, client.InNamespace(vmi.Namespace))).To(Succeed())
+			g.Expect(K8sClient.List(ctx, claims, client.InNamespace(vmi.Namespace))).To(Succeed())
 			g.Expect(claims.Items).To(HaveLen(1))
 			g.Expect(claims.Items[0].Spec.StorageClassName).To(HaveValue(Equal(class.Name)))
 		}, time.Minute).Should(Succeed())
@@ -181,7 +184,7 @@ var _ = Describe("Manager", Ordered, func() {
 	It("takes a VM from a missing claim to Running, and deletes it", func() {
 		ns := NewNamespace()
 		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
-		tracker := trackerOf(vm)
+		tracker := TrackerOf(vm)
 		tracker.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{
 			Name: "of-an-earlier-guest", CreationTime: ptr.To(metav1.NewTime(time.Now().Add(-time.Hour))),
 		}}
@@ -199,7 +202,7 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectStatus(claim)
 		vmi := instance(vm)
 		Eventually(func() error {
-			return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi))
+			return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi))
 		}, time.Minute).Should(Succeed())
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusStarting))
 
@@ -207,19 +210,19 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		Expect(ExpectExists(tracker).Status.LatestCheckpoint).NotTo(BeNil())
-		agent(vmi, running)
+		agent(vmi, Running)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusRunning))
 		Eventually(func() *backupv1alpha1.BackupCheckpoint { return ExpectExists(tracker).Status.LatestCheckpoint }, time.Minute).Should(BeNil())
 
-		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
-		pod := podOf(vmi)
+		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+		pod := PodOf(vmi)
 		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).Should(Equal(v1.Succeeded))
-		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
+		Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
 		for _, object := range []client.Object{vmi, vm} {
 			Eventually(func() bool {
-				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
+				err := K8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
 				return err != nil && client.IgnoreNotFound(err) == nil
 			}, time.Minute).Should(BeTrue())
 		}
@@ -227,7 +230,7 @@ var _ = Describe("Manager", Ordered, func() {
 		var reasons []string
 		Eventually(func() []string {
 			events := &corev1.EventList{}
-			Expect(k8sClient.List(ctx, events, client.InNamespace(ns))).To(Succeed())
+			Expect(K8sClient.List(ctx, events, client.InNamespace(ns))).To(Succeed())
 			reasons = nil
 			for i := range events.Items {
 				reasons = append(reasons, events.Items[i].Reason)
@@ -277,8 +280,8 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(state, time.Minute).Should(HavePrefix("SnapshotInProgress"))
 		finished(of)
 		By("without the target")
-		Expect(k8sClient.Delete(ctx, ExpectExists(cloneTarget(c.ns)))).To(Succeed())
-		Eventually(func() bool { return apierrors.IsNotFound(k8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
+		Expect(K8sClient.Delete(ctx, ExpectExists(cloneTarget(c.ns)))).To(Succeed())
+		Eventually(func() bool { return apierrors.IsNotFound(K8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
 	})
 
 	It("keeps a replica set's number of VMIs when VMIs are deleted, lose their label or are adopted", func() {
@@ -288,7 +291,7 @@ var _ = Describe("Manager", Ordered, func() {
 		// A name is not enough to identify a replica: that of a deleted one is free again.
 		owned := func() map[types.UID]string {
 			list := &v1.VirtualMachineInstanceList{}
-			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
+			Expect(K8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
 			names := map[types.UID]string{}
 			for i := range list.Items {
 				if vmi := &list.Items[i]; vmi.DeletionTimestamp == nil && metav1.IsControlledBy(vmi, set) {
@@ -311,12 +314,12 @@ var _ = Describe("Manager", Ordered, func() {
 
 		gone := oneOf(owned())
 		deleted := gone.UID
-		Expect(k8sClient.Delete(ctx, gone, client.Preconditions{UID: &deleted})).To(Succeed())
+		Expect(K8sClient.Delete(ctx, gone, client.Preconditions{UID: &deleted})).To(Succeed())
 		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(HaveKey(deleted))))
 
 		freed := oneOf(owned())
 		Eventually(func() error {
-			return k8sClient.Patch(ctx, freed, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"set":null}}}`)))
+			return K8sClient.Patch(ctx, freed, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"set":null}}}`)))
 		}).Should(Succeed())
 		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(HaveKey(freed.UID))))
 		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, time.Minute).Should(BeEmpty())
@@ -325,7 +328,7 @@ var _ = Describe("Manager", Ordered, func() {
 		orphan := builder.MakeVMI("orphan").Namespace(ns).Label(builder.SetLabel, "web").Obj()
 		ExpectCreated(orphan)
 		Eventually(func() bool {
-			err := k8sClient.Get(ctx, client.ObjectKeyFromObject(orphan), orphan)
+			err := K8sClient.Get(ctx, client.ObjectKeyFromObject(orphan), orphan)
 			return err != nil || len(orphan.OwnerReferences) > 0
 		}, time.Minute).Should(BeTrue())
 		Eventually(owned, time.Minute).Should(HaveLen(3))
@@ -340,7 +343,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}
 		names := func() (names []string) {
 			list := &v1.VirtualMachineList{}
-			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
+			Expect(K8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
 			for i := range list.Items {
 				names = append(names, list.Items[i].Name)
 			}
@@ -351,24 +354,24 @@ var _ = Describe("Manager", Ordered, func() {
 		}).Obj()
 		ExpectCreated(pool)
 		Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1"}))
-		Expect(k8sClient.Delete(ctx, vm("web-0"))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vm("web-0"))).To(Succeed())
 		Eventually(func(g Gomega) {
 			vm := builder.MakeVM("web-0").Namespace(ns).Obj()
-			g.Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+			g.Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
 			g.Expect(vm.DeletionTimestamp).To(BeNil())
 		}, time.Minute).Should(Succeed())
 
 		Eventually(func() error {
 			detached := vm("web-1")
 			detached.OwnerReferences = nil
-			return k8sClient.Update(ctx, detached)
+			return K8sClient.Update(ctx, detached)
 		}, time.Minute).Should(Succeed())
 		Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1", "web-2"}))
 		Eventually(func() []string { return vm("web-1").Finalizers }, time.Minute).ShouldNot(ContainElement(poolFinalizer))
 
-		Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 		for _, name := range []string{"web-0", "web-2"} { // in place of the garbage collector
-			Expect(k8sClient.Delete(ctx, vm(name))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm(name))).To(Succeed())
 		}
 		Eventually(names, time.Minute).Should(Equal([]string{"web-1"}))
 	})
@@ -390,7 +393,7 @@ var _ = Describe("Manager", Ordered, func() {
 		provide(dv, false)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 		fill(dv, cdi.DataVolumeSucceeded)
-		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
+		Eventually(func() error { return K8sClient.Get(ctx, keyOf(vm, PodOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
 			Should(Succeed())
 	})
 
@@ -412,9 +415,9 @@ var _ = Describe("Manager", Ordered, func() {
 			volume.ClaimName = "backups"
 			vmi.Spec.UtilityVolumes = append(vmi.Spec.UtilityVolumes, volume)
 		}
-		Expect(k8sClient.Patch(ctx, vmi, patch)).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vmi, patch)).To(Succeed())
 		Eventually(names, time.Minute).Should(ConsistOf(plan.VolumeName(of)))
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		Eventually(names, time.Minute).Should(BeEmpty())
 	})
 
@@ -425,7 +428,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(phase, time.Minute).Should(ContainSubstring("Source does not exist"))
 		vm := vmWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
 		Eventually(func() error {
-			return k8sClient.Get(ctx, client.ObjectKeyFromObject(volumeSnapshotOf(of, "root")), volumeSnapshotOf(of, "root"))
+			return K8sClient.Get(ctx, client.ObjectKeyFromObject(volumeSnapshotOf(of, "root")), volumeSnapshotOf(of, "root"))
 		},
 			time.Minute).Should(Succeed())
 		Expect(isLocked(vm)).To(BeTrue())
@@ -435,8 +438,8 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(phase, time.Minute).Should(Equal(snapshotReady))
 		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(vm).Status.VolumeSnapshotStatuses }, time.Minute).
 			Should(ConsistOf(v1.VolumeSnapshotStatus{Name: "root", Enabled: true}))
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
-		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(contentOf(of)), contentOf(of)) }, time.Minute).
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(contentOf(of)), contentOf(of)) }, time.Minute).
 			ShouldNot(Succeed())
 	})
 
@@ -458,7 +461,7 @@ var _ = Describe("Manager", Ordered, func() {
 		})
 		failed("FailedFindPreference")
 		ExpectCreated(aPreference(ns, "linux"))
-		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
 		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "small-of-"+ns))
 	})
 
@@ -508,17 +511,17 @@ var _ = Describe("Manager", Ordered, func() {
 			ExpectCreated(vm, of)
 			return pair{of, vm, snapshot.VirtualMachineRestoreFinalizer}
 		}
-		remove := func(o client.Object) { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, o))).To(Succeed()) }
+		remove := func(o client.Object) { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, o))).To(Succeed()) }
 		detach := func(o client.Object) {
 			Eventually(func() error {
 				ExpectExists(o).SetOwnerReferences(nil)
-				return k8sClient.Update(ctx, o)
+				return K8sClient.Update(ctx, o)
 			}).Should(Succeed())
 		}
 		DescribeTable("as here", func(of func() pair, leave func(client.Object), reasonFirst bool) {
 			p := of()
 			protects := func() bool {
-				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(p.protected), p.protected)
+				err := K8sClient.Get(ctx, client.ObjectKeyFromObject(p.protected), p.protected)
 				return err == nil && controllerutil.ContainsFinalizer(p.protected, p.finalizer)
 			}
 			Eventually(protects, time.Minute).Should(BeTrue())
@@ -530,7 +533,7 @@ var _ = Describe("Manager", Ordered, func() {
 				remove(p.reason)
 			}
 			Eventually(func() bool {
-				return apierrors.IsNotFound(k8sClient.Get(ctx, client.ObjectKeyFromObject(p.reason), p.reason))
+				return apierrors.IsNotFound(K8sClient.Get(ctx, client.ObjectKeyFromObject(p.reason), p.reason))
 			}, time.Minute).Should(BeTrue())
 			Eventually(protects, time.Minute).Should(BeFalse())
 			Consistently(protects, time.Second).Should(BeFalse())
@@ -558,10 +561,10 @@ var _ = Describe("Manager", Ordered, func() {
 		rollout(v1.VMRolloutStrategyStage)
 		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
-		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
 		Eventually(func() error {
 			ExpectExists(vm).Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"}
-			return k8sClient.Update(ctx, vm)
+			return K8sClient.Update(ctx, vm)
 		}).Should(Succeed())
 		restart := func() bool {
 			return conditions.IsTrue(ExpectExists(vm).Status.Conditions, v1.VirtualMachineRestartRequired)
@@ -594,19 +597,19 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectCreated(host)
 		vmi := builder.MakeVMI("vm").Namespace(ns).Obj()
 		ExpectCreated(vmi)
-		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }, time.Minute).
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }, time.Minute).
 			Should(Succeed())
 		setLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
-		agent(vmi, running)
+		agent(vmi, Running)
 
 		// Only the Node changes: nothing else can trigger the reconciliation.
 		mark := func(schedulable string, heartbeat time.Time) {
 			GinkgoHelper()
 			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
 			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, heartbeat.Format(time.RFC3339))
-			Expect(k8sClient.Update(ctx, host)).To(Succeed())
+			Expect(K8sClient.Update(ctx, host)).To(Succeed())
 		}
 		reason := func() string { return ExpectExists(vmi).Status.Reason }
 		mark("false", time.Now().Add(-node.Timeout))
@@ -623,11 +626,11 @@ var _ = Describe("Manager", Ordered, func() {
 			vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 		}).Obj()
 		ExpectCreated(vmi)
-		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }).Should(Succeed())
 		setLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).Should(Equal(v1.Scheduled))
 		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
-			running(status)
+			Running(status)
 			vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue,
 			}, metav1.Now())
@@ -636,25 +639,25 @@ var _ = Describe("Manager", Ordered, func() {
 		// As the webhook does.
 		Eventually(func() error {
 			eviction.Mark(&ExpectExists(vmi).Status, metav1.Now())
-			return k8sClient.Status().Update(ctx, vmi)
+			return K8sClient.Status().Update(ctx, vmi)
 		}).Should(Succeed())
-		before := ExpectExists(podOf(vmi))
+		before := ExpectExists(PodOf(vmi))
 		pod := before.DeepCopy()
 		eviction.Annotate(&pod.ObjectMeta, true)
-		Expect(k8sClient.Patch(ctx, pod, client.MergeFrom(before))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, pod, client.MergeFrom(before))).To(Succeed())
 		migrations := func() []v1.VirtualMachineInstanceMigration {
 			list := &v1.VirtualMachineInstanceMigrationList{}
-			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
+			Expect(K8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
 			return list.Items
 		}
 		Eventually(migrations).Should(HaveLen(1))
 
-		Expect(k8sClient.Patch(ctx, host, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":null}}`)))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, host, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":null}}`)))).To(Succeed())
 		Eventually(migrations).Should(BeEmpty())
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }).
 			Should(haveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
 		Expect(vmi.Status.EvacuationNodeName).To(BeEmpty())
-		Eventually(func() bool { return eviction.IsAnnotated(&ExpectExists(podOf(vmi)).ObjectMeta) }).Should(BeFalse())
+		Eventually(func() bool { return eviction.IsAnnotated(&ExpectExists(PodOf(vmi)).ObjectMeta) }).Should(BeFalse())
 	})
 
 	It("reports a missing Secret from the kubelet's event", func() {
@@ -662,8 +665,8 @@ var _ = Describe("Manager", Ordered, func() {
 		vmi := builder.MakeVMI("vm").Namespace(ns).CloudInitSecret("init", "nowhere", "").Obj()
 		ExpectCreated(vmi)
 		Eventually(func() v1.VirtualMachineInstancePhase {
-			pod := podOf(vmi)
-			if k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Spec.NodeName == "" {
+			pod := PodOf(vmi)
+			if K8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Spec.NodeName == "" {
 				setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 			}
 			return ExpectExists(vmi).Status.Phase
@@ -676,7 +679,7 @@ var _ = Describe("Manager", Ordered, func() {
 
 var _ = Describe("Events", func() {
 	It("are counted when they are repeated", func() {
-		api, err := typedcorev1.NewForConfig(controllerConfig)
+		api, err := typedcorev1.NewForConfig(ControllerConfig)
 		Expect(err).NotTo(HaveOccurred())
 		events := recorder.New(api.Events(""), scheme.Scheme, corev1.EventSource{Component: "virt-controller"})
 		running, stop := context.WithCancel(ctx)
@@ -693,9 +696,13 @@ var _ = Describe("Events", func() {
 		}
 		Eventually(func(g Gomega) {
 			list := &corev1.EventList{}
-			g.Expect(k8sClient.List(ctx, list, client.InNamespace(vmi.Namespace))).To(Succeed())
+			g.Expect(K8sClient.List(ctx, list, client.InNamespace(vmi.Namespace))).To(Succeed())
 			g.Expect(list.Items).To(HaveLen(1))
 			g.Expect(list.Items[0].Count).To(BeEquivalentTo(2))
 		}).Should(Succeed())
 	})
 })
+
+const poolFinalizer = poolapi.VirtualMachinePoolControllerFinalizer
+
+type poolSpec = poolv1.VirtualMachinePoolSpec

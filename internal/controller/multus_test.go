@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/vireo-project/vireo/test/apiserver"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var attachmentKind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
@@ -39,9 +40,9 @@ func installMultus() {
 	}
 	options := apiserver.Install()
 	options.CRDs = []*apiextensionsv1.CustomResourceDefinition{definition}
-	_, err := envtest.InstallCRDs(cfg, options)
+	_, err := envtest.InstallCRDs(AdminConfig, options)
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(envtest.UninstallCRDs(cfg, options)).To(Succeed()) })
+	DeferCleanup(func() { Expect(envtest.UninstallCRDs(AdminConfig, options)).To(Succeed()) })
 }
 
 // attachmentDefinition returns a NetworkAttachmentDefinition that requires a resource.

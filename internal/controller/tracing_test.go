@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/otlp"
 	"github.com/vireo-project/vireo/internal/controller/tracing"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 	"github.com/vireo-project/vireo/test/otlpcollector"
 )
 
@@ -30,7 +31,7 @@ func trace() (stop func()) {
 	exporter, err := otlp.New(ctx, "virt-controller", "v1", GinkgoLogr)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(exporter).NotTo(BeNil())
-	objects, err := cache.New(controllerConfig, cache.Options{Scheme: scheme.Scheme})
+	objects, err := cache.New(ControllerConfig, cache.Options{Scheme: scheme.Scheme})
 	Expect(err).NotTo(HaveOccurred())
 	for _, object := range []client.Object{
 		&corev1.Pod{}, &v1.VirtualMachine{}, &v1.VirtualMachineInstance{}, &v1.VirtualMachineInstanceMigration{},
@@ -90,7 +91,7 @@ var _ = Describe("Traces", func() {
 		for _, s := range collector.Spans() {
 			switch s.Name {
 			case "VirtualMachineInstance start":
-				Expect(s.Attributes).To(And(HaveKeyWithValue("kubevirt.vmi.uid", string(vmi.UID)), HaveKeyWithValue("k8s.pod.name", podOf(vmi).Name)))
+				Expect(s.Attributes).To(And(HaveKeyWithValue("kubevirt.vmi.uid", string(vmi.UID)), HaveKeyWithValue("k8s.pod.name", PodOf(vmi).Name)))
 				Expect(s.Start).To(BeTemporally("==", vmi.CreationTimestamp.Time))
 			case "VirtualMachineInstance migration":
 				Expect(s.Attributes).To(And(HaveKeyWithValue("kubevirt.migration.source.node", m.node("a")),
@@ -104,7 +105,7 @@ var _ = Describe("Traces", func() {
 		DeferCleanup(trace())
 		for _, object := range []client.Object{ExpectExists(vmi), ExpectExists(vmim)} {
 			object.SetAnnotations(map[string]string{"touched": "true"})
-			Expect(k8sClient.Update(ctx, object)).To(Succeed())
+			Expect(K8sClient.Update(ctx, object)).To(Succeed())
 		}
 		m.running("a", "other")
 		Eventually(received).Should(ConsistOf(append(both, started...)))

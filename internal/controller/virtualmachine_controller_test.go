@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -18,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine reconciler", func() {
@@ -31,7 +32,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	strategy := func(vm *v1.VirtualMachine, s v1.VirtualMachineRunStrategy) {
 		GinkgoHelper()
 		ExpectExists(vm).Spec.RunStrategy = &s
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 	}
 	request := func(vm *v1.VirtualMachine, requests ...v1.VirtualMachineStateChangeRequest) {
 		GinkgoHelper()
@@ -47,7 +48,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		vm := m.create(builder.MakeVM("vm").Label("on", "vm").Template(
 			builder.MakeVMI("ignored").Label("on", "template").Annotation("note", "x")))
 		m.expectReconciled(vm, firstStart...)
-		Expect(m.events.take()).To(ConsistOf(
+		Expect(m.events.Take()).To(ConsistOf(
 			"Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance vm"))
 		vmi := instance(vm)
 		Expect(vmi.Labels).To(Equal(map[string]string{"on": "template"}), "the VM's own labels are not copied to the VMI")
@@ -64,10 +65,10 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMIConditionMissing", ""))
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Scheduled, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
+		SetVMIStatus(vmi, v1.Scheduled, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Running, running, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		SetVMIStatus(vmi, v1.Running, Running, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(vm.Status.Ready).To(BeTrue())
@@ -75,7 +76,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm).To(haveVMCondition("LiveMigratable", corev1.ConditionTrue, "", ""))
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			vmistatus.RemoveCondition(s, v1.VirtualMachineInstanceIsMigratable)
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -109,12 +110,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		strategy(vm, v1.RunStrategyHalted)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(m.events.take()).To(ConsistOf(
+		Expect(m.events.Take()).To(ConsistOf(
 			HavePrefix("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " + string(vmi.UID))))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		// The finalizer is removed last: the VM's status has what it takes from the instance before that is gone.
 		m.expectReconciledInOrder(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
@@ -127,7 +128,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 	It("restarts an Always VM after the guest powered off", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
@@ -143,7 +144,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		for n, start := range [][]string{firstStart, nextStart} {
 			m.expectReconciled(vm, start...)
 			vmi := instance(vm)
-			setStatus(vmi, v1.Failed)
+			SetVMIStatus(vmi, v1.Failed)
 			removeFinalizer(vmi)
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusCrashLoopBackOff))
@@ -160,7 +161,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			m.clock.SetTime(m.clock.Now().Add(result.RequeueAfter + time.Second))
 		}
 		m.expectReconciled(vm, nextStart...)
-		setStatus(instance(vm), v1.Running, running)
+		SetVMIStatus(instance(vm), v1.Running, Running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.StartFailure).To(BeNil())
 	})
@@ -175,12 +176,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
 		vmi := instance(vm)
 		Expect(vmi.Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Running, running)
+		SetVMIStatus(vmi, v1.Running, Running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 		Expect(instance(vm).DeletionTimestamp).To(BeNil(), "the finished VMI of a Manual VM is kept")
@@ -202,7 +203,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		request(vm, stop(vmi), start)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
@@ -220,7 +221,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 	It("restarts a RerunOnFailure VM after a failure and not after a success", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Strategy(v1.RunStrategyRerunOnFailure))
-		setStatus(vmi, v1.Failed)
+		SetVMIStatus(vmi, v1.Failed)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status") // that it must start again
 		m.expectReconciled(vm, "delete VirtualMachineInstance")
@@ -228,22 +229,22 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, nextStart...)
 
 		vmi = instance(vm)
-		setStatus(vmi, v1.Running, running)
+		SetVMIStatus(vmi, v1.Running, Running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		ExpectGone(vmi)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
 	It("starts a Once VM only once", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Strategy(v1.RunStrategyOnce))
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		m.expectQuiet(vm)
 		Expect(instance(vm).DeletionTimestamp).To(BeNil())
@@ -274,7 +275,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "other"))
-		Expect(m.events.take()).To(ConsistOf(HavePrefix(`Warning FailedCreate: Error creating virtual machine instance: VirtualMachineInstance "vm" already exists`)))
+		Expect(m.events.Take()).To(ConsistOf(HavePrefix(`Warning FailedCreate: Error creating virtual machine instance: VirtualMachineInstance "vm" already exists`)))
 		Expect(ExpectExists(vmi).DeletionTimestamp).To(BeNil())
 		m.expectQuiet(vm)
 	})
@@ -286,7 +287,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			return is
 		}
 		m.expectReconciled(vm, "create VirtualMachineInstance") // which the API server refuses
-		Expect(m.events.take()).To(BeEmpty())
+		Expect(m.events.Take()).To(BeEmpty())
 		Expect(instance(vm).UID).To(Equal(vmi.UID))
 	})
 
@@ -294,11 +295,11 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		m.writes.Stale = ExpectExists(vm).DeepCopy()
 		m.expectReconciled(vm, firstStart...)
-		m.events.take()
-		setStatus(instance(vm), v1.Running, running)
+		m.events.Take()
+		SetVMIStatus(instance(vm), v1.Running, Running)
 		result := m.expectReconciled(vm, "patch VirtualMachine/status") // which the API server refuses
 		Expect(result).NotTo(BeZero())
-		Expect(m.events.take()).To(BeEmpty())
+		Expect(m.events.Take()).To(BeEmpty())
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
 		m.writes.Stale = nil
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -330,7 +331,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			"create ControllerRevision", "create VirtualMachineInstance", "patch VirtualMachine/status",
 			"create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
 		)
-		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
+		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))
 		m.writes.Fail = nil
 		m.expectReconciled(vm, nextStart...)
@@ -356,12 +357,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	Context("when it is deleted", func() {
 		It("stops the VMI first", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusTerminating))
-			m.events.take()
+			m.events.Take()
 			m.expectQuiet(vm)
-			setStatus(vmi, v1.Succeeded)
+			SetVMIStatus(vmi, v1.Succeeded)
 			removeFinalizer(vmi)
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
@@ -374,17 +375,17 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		It("does nothing that is written to its spec then, which no webhook validates", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			ExpectExists(vm).Finalizers = append(vm.Finalizers, "user/finalizer")
-			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 			ExpectExists(vm)
 			vm.Spec.RunStrategy, vm.Spec.Running = ptr.To(v1.RunStrategyAlways), nil
 			vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "any"}
 			vm.Spec.Template.Spec.Hostname = "changed"
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "disk"}}}
-			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 			m.writes.Take()
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
-			setStatus(vmi, v1.Succeeded)
+			SetVMIStatus(vmi, v1.Succeeded)
 			removeFinalizer(vmi)
 			for range 4 {
 				_, err := m.reconcile(vm)
@@ -397,7 +398,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 		It("keeps the VMI if the propagation policy is Orphan", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
-			Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
 			ExpectExists(vmi)
@@ -409,9 +410,9 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 		It("removes its finalizer from a VMI that the garbage collector orphaned first", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 			ExpectExists(vmi).OwnerReferences = nil
-			Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+			Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
 			ExpectExists(vmi)
@@ -422,7 +423,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 		It("keeps its finalizer while the API server has a VMI that the cache does not contain", func() {
 			vm, _ := m.started(builder.MakeVM("vm"))
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 			m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
 				_, is := o.(*v1.VirtualMachineInstance)
 				return is
@@ -441,9 +442,9 @@ var _ = Describe("VirtualMachine reconciler", func() {
 				owner := &ExpectExists(vmi).OwnerReferences[0]
 				owner.UID = "another"
 				change(owner)
-				Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
-				Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-				setStatus(vmi, v1.Succeeded)
+				Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
+				Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+				SetVMIStatus(vmi, v1.Succeeded)
 				removeFinalizer(vmi)
 				_, err := m.reconcile(vm)
 				Expect(err).NotTo(HaveOccurred())
@@ -459,12 +460,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			} {
 				vm, vmi := m.started(builder.MakeVM("vm-" + name))
 				vm.Finalizers = nil
-				Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-				Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+				Expect(K8sClient.Update(ctx, vm)).To(Succeed())
+				Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 				change(&ExpectExists(vmi).OwnerReferences[0])
-				Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
-				Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-				setStatus(vmi, v1.Succeeded)
+				Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
+				Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+				SetVMIStatus(vmi, v1.Succeeded)
 				removeFinalizer(vmi)
 				m.expectQuiet(vm)
 				Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer), name)
@@ -474,10 +475,10 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		It("removes the finalizer of a VMI whose VM was replaced by one of its name that the cache does not contain", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			vm.Finalizers = nil
-			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-			setStatus(vmi, v1.Succeeded)
+			Expect(K8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+			SetVMIStatus(vmi, v1.Succeeded)
 			removeFinalizer(vmi)
 			m.create(builder.MakeVM("vm"))
 			m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
@@ -491,11 +492,11 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		It("removes the finalizer of a finished VMI whose VM is gone", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			vm.Finalizers = nil
-			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			Expect(K8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 			m.expectQuiet(vm)
-			setStatus(vmi, v1.Succeeded)
+			SetVMIStatus(vmi, v1.Succeeded)
 			removeFinalizer(vmi)
 			m.expectReconciled(vm, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
@@ -506,7 +507,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		func(kind v1.VirtualMachineInstanceConditionType, reason string, shown v1.VirtualMachinePrintableStatus) {
 			vm := m.create(builder.MakeVM("vm"))
 			m.expectReconciled(vm, firstStart...)
-			setStatus(instance(vm), v1.Scheduling, condition(kind, corev1.ConditionFalse, reason, "because"))
+			SetVMIStatus(instance(vm), v1.Scheduling, WithCondition(kind, corev1.ConditionFalse, reason, "because"))
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(shown))
 			Expect(vm).To(haveVMCondition(v1.VirtualMachineConditionType(kind), corev1.ConditionFalse, reason, "because"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -18,6 +18,7 @@ import (
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine with DataVolumes", func() {
@@ -49,7 +50,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	It("creates the DataVolumes, and the VMI when they have succeeded", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
-		Expect(m.events.take()).To(ConsistOf("Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
+		Expect(m.events.Take()).To(ConsistOf("Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusProvisioning))
 		dv := ExpectExists(dataVolume(m.ns, "root"))
 		Expect(metav1.IsControlledBy(dv, vm)).To(BeTrue())
@@ -74,7 +75,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		fill(dataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
@@ -103,16 +104,16 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	It("records one event for a failed import", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
-		m.events.take()
+		m.events.Take()
 		dv := dataVolume(m.ns, "root")
-		fill(dv, "ImportInProgress", dvCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
+		fill(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
 		fill(dv, "ImportInProgress")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		fill(dv, cdi.DataVolumeFailed)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(m.events.take()).To(ConsistOf("Warning FailedDataVolumeImport: DataVolume root failed to import disk image"))
+		Expect(m.events.Take()).To(ConsistOf("Warning FailedDataVolumeImport: DataVolume root failed to import disk image"))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
 		m.expectQuiet(vm)
 	})
@@ -120,12 +121,12 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	It("reports a DataVolume that exceeds a quota", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
-		m.events.take()
+		m.events.Take()
 		fill(dataVolume(m.ns, "root"), cdi.DataVolumePending,
-			dvCondition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota", "exceeded quota"))
+			DataVolumeCondition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota", "exceeded quota"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
-		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeImport: DataVolume root exceeds quota limits")))
+		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeImport: DataVolume root exceeds quota limits")))
 		m.expectQuiet(vm)
 	})
 
@@ -139,7 +140,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 
 		other := builder.MakeVM("other").UID("6a1a24a1-4061-4607-8bf4-000000000000").Obj()
 		dv.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(other, v1.VirtualMachineGroupVersionKind)}
-		Expect(k8sClient.Update(ctx, dv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, dv)).To(Succeed())
 		m.expectQuiet(vm)
 	})
 
@@ -149,7 +150,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
 			"install the Containerized Data Importer (CDI)"))
-		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: Error creating DataVolume root: ")))
+		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: Error creating DataVolume root: ")))
 		m.expectQuiet(vm)
 		ExpectGone(instanceKey(vm))
 	})
@@ -157,7 +158,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	It("clones within the namespace without an access review, and warns of a missing source", func() {
 		vm := m.create(templated(copyOf("")))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
-		Expect(m.events.take()).To(ConsistOf(
+		Expect(m.events.Take()).To(ConsistOf(
 			"Warning SourcePVCNotAvailabe: Source PVC golden not available: Target PVC root will remain unpopulated until source is created",
 			"Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
 		Expect(ExpectExists(dataVolume(m.ns, "root")).Spec.Source.PVC.Namespace).To(Equal(m.ns))
@@ -187,7 +188,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			}
 			ExpectCreated(source)
 			source.Status.Source.PVC = &cdiv1beta1.DataVolumeSourcePVC{Namespace: m.ns, Name: "golden"}
-			Expect(k8sClient.Status().Update(ctx, source)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, source)).To(Succeed())
 		}
 		// copies returns a VM with one disk from each DataSource.
 		copies := func(names ...string) *builder.VM {
@@ -221,10 +222,10 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			vm := m.create(copies("debian"))
 			m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 			relabel := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"amd64"}}}`))
-			Expect(k8sClient.Patch(ctx, &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "debian"}}, relabel)).To(Succeed())
+			Expect(K8sClient.Patch(ctx, &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "debian"}}, relabel)).To(Succeed())
 			Expect(started(vm).Spec.Architecture).To(Equal("arm64"))
 			Expect(ExpectExists(vm).Spec.Template.Spec.Architecture).To(BeEmpty())
-			m.events.take()
+			m.events.Take()
 			m.expectQuiet(vm)
 		})
 
@@ -291,12 +292,12 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			result := m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview", "patch VirtualMachine/status")
 			Expect(result).NotTo(BeZero())
 			const refused = "User system:serviceaccount:%s:default has insufficient permissions in clone source namespace "
-			Expect(m.events.take()).To(ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
+			Expect(m.events.Take()).To(ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
 				HaveSuffix(refused+elsewhere, m.ns))))
 			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
 			ExpectGone(dataVolume(m.ns, "root"))
 			m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview")
-			Expect(m.events.take()).To(BeEmpty())
+			Expect(m.events.Take()).To(BeEmpty())
 
 			permit("default", "cdi.kubevirt.io", "datavolumes/source")
 			Eventually(func() []string {
@@ -316,9 +317,9 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(result.RequeueAfter).To(Equal(15 * time.Second))
 			ExpectGone(dataVolume(m.ns, "root"))
 			forget := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-			Expect(k8sClient.Patch(ctx, vm, forget)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
-			return m.events.take()
+			Expect(K8sClient.Patch(ctx, vm, forget)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+			return m.events.Take()
 		}
 
 		It("reports the same for an existing and a missing source if the service account may not clone it", func() {
@@ -391,7 +392,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Eventually(func() error {
 				_, err := m.reconcile(vm)
 				Expect(err).NotTo(HaveOccurred())
-				return k8sClient.Get(ctx, keyOf(vm, "root"), dataVolume(m.ns, "root"))
+				return K8sClient.Get(ctx, keyOf(vm, "root"), dataVolume(m.ns, "root"))
 			}, "10s").Should(Succeed())
 			dv := ExpectExists(dataVolume(m.ns, "root"))
 			Expect(dv.Spec.SourceRef).To(BeNil())
@@ -404,7 +405,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(result).NotTo(BeZero())
 			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
 				"get DataSource "+m.ns+"/debian"))
-			Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: ")))
+			Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: ")))
 		})
 	})
 })

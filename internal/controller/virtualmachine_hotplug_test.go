@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"slices"
@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
@@ -51,7 +52,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 			b.With(do)
 		}
 		vm, vmi := m.started(b)
-		setStatus(vmi, v1.Running, revised(vmi), plugged("data"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), plugged("data"))
 		m.expectQuiet(vm)
 		return vm, vmi
 	}
@@ -76,9 +77,9 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		Expect(vmistatus.FindDisk(&instance(vm).Spec, "more").Disk.Bus).To(Equal(v1.DiskBusSCSI))
 		Expect(ExpectExists(vm).Spec.Template).To(Equal(template), "the VM is its user's")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
-		setStatus(vmi, v1.Running, plugged("data", "more"))
+		SetVMIStatus(vmi, v1.Running, plugged("data", "more"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
@@ -86,7 +87,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "data") })
 		follows(vm, "root", "more=more-claim")
 		Expect(vmistatus.FindDisk(&instance(vm).Spec, "data")).To(BeNil())
-		setStatus(vmi, v1.Running, plugged("more"))
+		SetVMIStatus(vmi, v1.Running, plugged("more"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 	})
@@ -95,7 +96,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		vm, vmi := runs()
 		insert(vm, "tray", "first")
 		follows(vm, "root", "data=data-claim", "tray=first")
-		setStatus(vmi, v1.Running, plugged("data", "tray"))
+		SetVMIStatus(vmi, v1.Running, plugged("data", "tray"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -104,10 +105,10 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		follows(vm, "root", "data=data-claim")
 		Expect(vmistatus.FindDisk(&instance(vm).Spec, "tray")).NotTo(BeNil())
 		m.expectQuiet(vm)
-		setStatus(vmi, v1.Running, plugged("data"))
+		SetVMIStatus(vmi, v1.Running, plugged("data"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		expectVolumes(vm, "root", "data=data-claim", "tray=second")
-		setStatus(vmi, v1.Running, plugged("data", "tray"))
+		SetVMIStatus(vmi, v1.Running, plugged("data", "tray"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "tray") })
@@ -128,7 +129,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 			t.Spec.Domain.Devices.Disks[3].Disk.Bus = v1.DiskBusSCSI
 		})
 		follows(vm, "root", "data=data-claim", "more=more-claim")
-		setStatus(vmi, v1.Running, plugged("data", "more"))
+		SetVMIStatus(vmi, v1.Running, plugged("data", "more"))
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		m.writes.Take()
@@ -171,14 +172,14 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 
 	It("waits for a guest that migrates", func() {
 		vm, vmi := runs()
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(vm.CreationTimestamp)}
 		})
 		insert(vm, "more", "more-claim")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim", "more=more-claim")
 	})
@@ -201,8 +202,8 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		plug := builder.MakeVMI("x").Hotpluggable("only", "only-claim").Obj()
 		hotplug.Add(&change.Spec, &plug.Spec.Volumes[0], &plug.Spec.Domain.Devices.Disks[0])
 		hotplug.SetEphemeral(change, []string{"only"})
-		Expect(k8sClient.Patch(ctx, change, client.MergeFrom(vmi))).To(Succeed())
-		setStatus(change, v1.Running, plugged("data", "only"))
+		Expect(K8sClient.Patch(ctx, change, client.MergeFrom(vmi))).To(Succeed())
+		SetVMIStatus(change, v1.Running, plugged("data", "only"))
 		m.expectQuiet(vm)
 
 		insert(vm, "more", "more-claim")
@@ -223,8 +224,8 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		plug := builder.MakeVMI("x").Hotpluggable("only", "only-claim").Obj()
 		hotplug.Add(&change.Spec, &plug.Spec.Volumes[0], &plug.Spec.Domain.Devices.Disks[0])
 		hotplug.SetEphemeral(change, []string{"only"})
-		Expect(k8sClient.Patch(ctx, change, client.MergeFrom(vmi))).To(Succeed())
-		setStatus(change, v1.Running, plugged("data", "only"))
+		Expect(K8sClient.Patch(ctx, change, client.MergeFrom(vmi))).To(Succeed())
+		SetVMIStatus(change, v1.Running, plugged("data", "only"))
 		insert(vm, "more", "more-claim")
 		follows(vm, "root", "data=data-claim", "more=more-claim")
 	})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +14,7 @@ import (
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine that infers its instance type", func() {
@@ -57,7 +58,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "unable to find required instancetype.kubevirt.io/default-instancetype label on the volume")
 		ExpectExists(root).Labels = names
-		Expect(k8sClient.Update(ctx, root)).To(Succeed())
+		Expect(K8sClient.Update(ctx, root)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
 
@@ -71,8 +72,8 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		Expect(vm.Spec.Instancetype).To(Equal(&v1.InstancetypeMatcher{InferFromVolume: "root"}), "the VM's spec is not changed")
 
 		ExpectExists(root).Labels = map[string]string{"instancetype.kubevirt.io/default-instancetype": "another"}
-		Expect(k8sClient.Update(ctx, root)).To(Succeed())
-		m.events.take()
+		Expect(K8sClient.Update(ctx, root)).To(Succeed())
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
@@ -84,7 +85,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		Expect(ExpectExists(vm).Status.InstancetypeRef).To(Equal(&v1.InstancetypeStatusRef{
 			InferFromVolume: "root", InferFromVolumeFailurePolicy: ignore,
 		}))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -18,6 +18,7 @@ import (
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine that infers its instance type from a snapshot", Ordered, func() {
@@ -69,7 +70,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	It("waits for a snapshot in a cluster without snapshots, until there is one", func() {
 		uninstallVolumeSnapshots()
 		var err error
-		m.APIReader, err = client.New(controllerConfig, client.Options{Scheme: scheme.Scheme}) // which does not know the kind
+		m.APIReader, err = client.New(ControllerConfig, client.Options{Scheme: scheme.Scheme}) // which does not know the kind
 		Expect(err).NotTo(HaveOccurred())
 		ExpectCreated(anInstancetype(m.ns, "small", 2))
 		vm := inferring(of(m.ns))
@@ -94,7 +95,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineFailure), "its claim may get labels when it is filled")
 
 		ExpectExists(golden).SetLabels(labels)
-		Expect(k8sClient.Update(ctx, golden)).To(Succeed())
+		Expect(K8sClient.Update(ctx, golden)).To(Succeed())
 		expectInferred(vm)
 	})
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"encoding/json"
@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // anInstancetype returns an instance type with a number of CPUs and 512Mi.
@@ -80,13 +81,13 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	edit := func(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
 		GinkgoHelper()
 		change(ExpectExists(vm))
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 	}
 	stop := func(vm *v1.VirtualMachine) {
 		GinkgoHelper()
 		vmi := instance(vm)
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		setStatus(vmi, v1.Succeeded)
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 	}
@@ -97,7 +98,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindInstancetype", `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
-		Expect(m.events.take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
+		Expect(m.events.Take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
 		m.expectQuiet(vm)
 
 		small := anInstancetype(m.ns, "small", 2)
@@ -135,7 +136,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(json.Unmarshal(start.Data.Raw, &data)).To(Succeed())
 		Expect(data["spec"].Instancetype.RevisionName).To(Equal(ref.ControllerRevisionRef.Name))
 		Expect(data["spec"].Preference.RevisionName).To(Equal(vm.Status.PreferenceRef.ControllerRevisionRef.Name))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
@@ -146,9 +147,9 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
 		m.expectQuiet(vm)
 		small.Spec.CPU.Guest = 8
-		Expect(k8sClient.Update(ctx, small)).To(Succeed())
+		Expect(K8sClient.Update(ctx, small)).To(Succeed())
 		m.expectQuiet(vm)
-		Expect(k8sClient.Delete(ctx, small)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, small)).To(Succeed())
 		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
 		m.expectReconciled(vm, firstStart...)
 		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
@@ -163,7 +164,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		failure(vm, "FailedCreate", "error encountered while storing instancetype.kubevirt.io controllerRevisions: "+
 			"VM field(s) spec.template.spec.domain.cpu.sockets conflicts with selected instance type")
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = nil })
@@ -175,14 +176,14 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
 		})
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
-		setStatus(instance(vm), v1.Succeeded)
+		SetVMIStatus(instance(vm), v1.Succeeded)
 		removeFinalizer(instance(vm))
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
-		m.events.take()
+		m.events.Take()
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedCreate", "Failed to apply instancetype: VMI conflicts with instancetype spec in fields: [spec.domain.cpu.sockets]")
-		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: Failed to apply instancetype: ")))
+		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: Failed to apply instancetype: ")))
 	})
 
 	It("uses a ControllerRevision that exists, and refuses one with another content", func() {
@@ -198,7 +199,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(err).To(MatchError(ContainSubstring("found existing ControllerRevision with unexpected data: " + revision.Name)))
 		m.writes.ExpectWritten(append(stores(storedOne), "patch VirtualMachine/status")...)
 		failure(vm, "FailedCreate", "found existing ControllerRevision with unexpected data: "+revision.Name)
-		Expect(k8sClient.Delete(ctx, revision)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, revision)).To(Succeed())
 
 		By("finding the right one, without an owner")
 		revision, err = reference.NewRevision(vm, small)
@@ -229,7 +230,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
 		first := stored(ExpectExists(vm).Status.InstancetypeRef)
 		vmi := instance(vm)
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 
 		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
@@ -238,7 +239,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 			"CPU sockets updated in template spec to a value higher than what's available"))
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
 		ExpectExists(first)
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
 		stop(vm)
@@ -251,7 +252,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		By("referring to nothing any more")
 		second := stored(ExpectExists(vm).Status.InstancetypeRef)
 		vmi = instance(vm)
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		edit(vm, func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype = nil
@@ -269,7 +270,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
 		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
 		vmi := instance(vm)
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "missing" })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -294,7 +295,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.expectReconciled(vm, firstStart...)
 		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
 		Expect(ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name).To(Equal("pinned"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 		Expect(ExpectExists(revision).Labels).To(BeEmpty(), "it is not the VM's")
 	})
@@ -325,14 +326,14 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.expectReconciled(vm, "patch ControllerRevision", "patch VirtualMachine/status")
 		Expect(ExpectExists(revision).Labels).To(HaveKeyWithValue(v1.CreatedByLabel, string(vm.UID)))
 		m.expectQuiet(vm)
-		Expect(k8sClient.Delete(ctx, revision)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, revision)).To(Succeed())
 
 		By("storing one of an earlier version anew")
 		old := theirs("vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
 		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status", "delete ControllerRevision")...)
 		ExpectGone(old)
 		Expect(stored(ExpectExists(vm).Status.InstancetypeRef).Name).To(Equal(revision.Name))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
@@ -392,6 +393,6 @@ func kubeVirtRevision(
 	vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
 		Name: object.Name, Kind: "VirtualMachineInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
 	}
-	Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, vm)).To(Succeed())
 	return revision
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine with a changed link of an interface", func() {
@@ -22,7 +23,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 	runs := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().Multus("blue", "blue")))
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		return vm, vmi
 	}
 	set := func(vm *v1.VirtualMachine, state v1.InterfaceState) {
@@ -69,13 +70,13 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
 	It("copies the state also while a migration delays another change", func() {
 		vm, vmi := runs()
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")

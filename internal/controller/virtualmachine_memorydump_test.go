@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -12,6 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("The memory dump of a VirtualMachine", func() {
@@ -21,7 +22,7 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		config.HotplugVolumes = true
 		m.Config = fixedConfig{Config: config}
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		claim := builder.MakePVC("dump").Namespace(vm.Namespace).Bound("2Gi").Obj()
 		status := claim.Status
 		ExpectCreated(claim)
@@ -38,7 +39,7 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		}
 		volume := func(phase v1.VolumePhase) {
 			GinkgoHelper()
-			setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 				s.VolumeStatus = nil
 				if phase != "" {
 					s.VolumeStatus = []v1.VolumeStatus{{

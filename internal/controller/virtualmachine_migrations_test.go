@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -15,6 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine whose migration has a target", func() {
@@ -48,8 +49,8 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 				With(func(vm *v1.VirtualMachine) {
 					vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration)
 				}))
-			setStatus(vmi, v1.Running, revised(vmi), resized(1, "1Gi"), inGuest("default"),
-				condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", ""),
+			SetVMIStatus(vmi, v1.Running, revised(vmi), resized(1, "1Gi"), inGuest("default"),
+				WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", ""),
 				func(s *v1.VirtualMachineInstanceStatus) {
 					s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: 1 << 30, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
 						ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -86,7 +87,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 
 	It("plugs volumes when the migration is over", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		migration := builder.MakeMigration("go", "vm").Namespace(m.ns).Obj()
 		ExpectCreated(migration)
 		enter(migration, v1.MigrationScheduled)
@@ -104,7 +105,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 
 	It("follows its template while the migration waits in the queue, and as soon as its guest has migrated", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		migration := builder.MakeMigration("go", "vm").Namespace(m.ns).Phase(v1.MigrationPending, time.Now()).Obj()
 		ExpectCreated(migration)
 		enter(migration, v1.MigrationPending)
@@ -116,7 +117,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 		}
 		zone("a")
 		enter(migration, v1.MigrationRunning)
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: migration.UID, Completed: true}
 		})
 		zone("b")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // addRed adds an interface with some binding on another network of Multus.
@@ -39,7 +40,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 	runs := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade()))
-		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
 		return vm, vmi
 	}
 	state := func(vm *v1.VirtualMachine) (all []string) {
@@ -66,7 +67,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Running, inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, inGuest("default", "blue"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 
@@ -78,7 +79,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 
-		setStatus(vmi, v1.Running, inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, inGuest("default"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
 		Expect(generationsOf(vm)).To(Equal("generation 4 desired 4 observed 4 instance 4"))
@@ -89,7 +90,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := runs()
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		setStatus(vmi, v1.Running, inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, inGuest("default", "blue"))
 		changeTemplate(vm, removed)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
@@ -116,7 +117,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 			vm, _ := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 				withBlue(&vmi.Spec)
 			})))
-			setStatus(instance(vm), v1.Running, revised(instance(vm)), inGuest("default", "blue"))
+			SetVMIStatus(instance(vm), v1.Running, revised(instance(vm)), inGuest("default", "blue"))
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(state(vm)).To(Equal([]string{"default", "blue"}))
@@ -150,7 +151,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			withBlue(&vmi.Spec)
 		})))
-		setStatus(vmi, v1.Running, revised(vmi), inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default", "blue"))
 		networks := func(name string) map[string]string {
 			return map[string]string{
 				"k8s.v1.cni.cncf.io/networks":       fmt.Sprintf(`[{"name":%q,"namespace":%q,"interface":%q}]`, name, vmi.Namespace, launcherpod.SecondaryInterface("blue")),
@@ -170,14 +171,14 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
 		By("not migrating")
-		setStatus(vmi, v1.Running, condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
+		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
 
 		By("migrating after all")
 		ExpectExists(pod).Annotations = networks("red-net")
-		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		Expect(K8sClient.Update(ctx, pod)).To(Succeed())
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.Conditions = slices.DeleteFunc(s.Conditions, func(c v1.VirtualMachineInstanceCondition) bool {
 				return c.Type == v1.VirtualMachineInstanceMigrationRequired
 			})
@@ -192,7 +193,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.DisableHotplug = true
 		})))
-		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
@@ -204,7 +205,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := runs()
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		setStatus(vmi, v1.Running, condition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
+		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
 		m.expectQuiet(vm)
@@ -221,7 +222,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: hostname"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
-		setStatus(vmi, v1.Running, inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, inGuest("default", "blue"))
 		changeTemplate(vm, absent)
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
@@ -231,7 +232,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			before(&vmi.Spec)
 		})))
-		setStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			withBlue(&t.Spec)
 			now(&t.Spec)
@@ -249,7 +250,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 
 	It("waits for the end of a migration", func() {
 		vm, vmi := runs()
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -257,7 +258,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState = nil })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState = nil })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
 	})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -16,6 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine whose references are to be expanded", func() {
@@ -65,7 +66,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		expectExpanded(vm, 2)
 		Expect(vm.Spec.Template.Spec.Subdomain).To(Equal("preferred"))
 		Expect(vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName).To(HaveValue(Equal("fast")))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
@@ -85,7 +86,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		m.expectReconciled(vm, "create ControllerRevision", "patch VirtualMachine/status")
 		revision := revisionOf(vm)
 		small.Spec.CPU.Guest = 7
-		Expect(k8sClient.Update(ctx, small)).To(Succeed())
+		Expect(K8sClient.Update(ctx, small)).To(Succeed())
 
 		policy(v1.Expand)
 		m.expectQuiet(vm)
@@ -104,7 +105,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
 		m.expectReconciled(vm, append([]string{"create ControllerRevision"}, firstStart...)...)
 		revision, vmi := revisionOf(vm), instance(vm)
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 
 		policy(v1.ExpandAll)
@@ -112,11 +113,11 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		expectExpanded(vm, 2)
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		ExpectExists(revision)
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		setStatus(vmi, v1.Succeeded)
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		_, err := m.reconcile(vm)
@@ -132,7 +133,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedUpdateError",
 			"VM conflicts with instancetype spec in fields: [spec.template.spec.domain.cpu.cores]"))
 		Expect(vm.Spec.Instancetype).NotTo(BeNil())
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
@@ -141,7 +142,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		vm := m.create(halted())
 		m.writes.Stale = vm.DeepCopy()
 		vm.Spec.Instancetype.Name = "big"
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		again, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(again).NotTo(BeZero())

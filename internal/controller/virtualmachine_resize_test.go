@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // growable lets a guest have up to 4 sockets and 4 GiB.
@@ -47,7 +48,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 	runs := func(template *builder.VMI) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(builder.MakeVM("vm").Template(template))
-		setStatus(vmi, v1.Running, revised(vmi), resized(1, "1Gi"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), resized(1, "1Gi"))
 		return vm, vmi
 	}
 	// size changes the template.
@@ -75,12 +76,12 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(vm.Spec.Template.Spec.Domain.Resources).To(Equal(template.Spec.Domain.Resources), "the VM is its user's")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
-		setStatus(vmi, v1.Running, resized(3, "1536Mi"))
+		SetVMIStatus(vmi, v1.Running, resized(3, "1536Mi"))
 		m.expectQuiet(vm)
-		setStatus(vmi, v1.Running, resized(3, "2Gi"))
+		SetVMIStatus(vmi, v1.Running, resized(3, "2Gi"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
@@ -96,7 +97,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		vm, _ := runs(builder.MakeVMI("vm").Guest("1Gi").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = nil }))
 		vmi := instance(vm)
 		vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1, Cores: 1, Threads: 1, MaxSockets: 4} // as the webhook does
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 2} })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
@@ -126,7 +127,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		By("removing CPUs, and memory that it was started with")
 		size(vm, 3, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		setStatus(vmi, v1.Running, resized(3, "2Gi"), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestAtBoot = ptr.To(resource.MustParse("2Gi")) })
+		SetVMIStatus(vmi, v1.Running, resized(3, "2Gi"), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestAtBoot = ptr.To(resource.MustParse("2Gi")) })
 		size(vm, 2, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectRestart(vm, "Reduction of CPU socket count requires a restart")
@@ -149,7 +150,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		vm := m.create(builder.MakeVM("vm").Template(small()))
 		m.expectReconciled(vm, firstStart...)
 		vmi := instance(vm)
-		setStatus(vmi, v1.Scheduled, revised(vmi))
+		SetVMIStatus(vmi, v1.Scheduled, revised(vmi))
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		size(vm, 2, "2Gi")
@@ -158,7 +159,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1), "its Pod is for one")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 
-		setStatus(vmi, v1.Running, resized(1, "1Gi"), func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, resized(1, "1Gi"), func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		_, err = m.reconcile(vm)
@@ -167,7 +168,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 			"CPU hotplug is not allowed while VMI is migrating"))
 		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))
 
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
 		_, err = m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
@@ -179,21 +180,21 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		vm, vmi := runs(small())
 		size(vm, 2, "2Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		setStatus(vmi, v1.Running, condition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
+		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectRestart(vm, "the node is full")
-		setStatus(vmi, v1.Running, condition(v1.VirtualMachineInstanceMemoryChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
+		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMemoryChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
 		size(vm, 1, "2Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))
-		setStatus(vmi, v1.Running, withoutCondition(v1.VirtualMachineInstanceVCPUChange))
+		SetVMIStatus(vmi, v1.Running, withoutCondition(v1.VirtualMachineInstanceVCPUChange))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectRestart(vm, "Memory-hotplug failed and is not available for this VM configuration: the node is full")
 
 		size(vm, 1, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
-		setStatus(vmi, v1.Running, withoutCondition(v1.VirtualMachineInstanceMemoryChange))
+		SetVMIStatus(vmi, v1.Running, withoutCondition(v1.VirtualMachineInstanceMemoryChange))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 4 desired 4 observed 4 instance 4"))
@@ -205,8 +206,8 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		m.expectReconciled(vm, append([]string{"create ControllerRevision"}, firstStart...)...)
 		vmi := instance(vm)
 		vmi.Spec.Domain.CPU.MaxSockets = 8 // as the webhook does
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
-		setStatus(vmi, v1.Running, revised(vmi), func(s *v1.VirtualMachineInstanceStatus) {
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
+		SetVMIStatus(vmi, v1.Running, revised(vmi), func(s *v1.VirtualMachineInstanceStatus) {
 			s.CurrentCPUTopology = &v1.CPUTopology{Sockets: 2, Cores: 1, Threads: 1}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -217,3 +218,10 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
 	})
 })
+
+// edit updates a VM as its user does.
+func edit(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
+	GinkgoHelper()
+	change(vm)
+	Expect(K8sClient.Update(ctx, vm)).To(Succeed())
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachine that is being restored", func() {
@@ -43,7 +44,7 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", message))
 		Expect(vm.Status.RestoreInProgress).To(HaveValue(Equal("back")))
-		Expect(m.events.take()).To(ConsistOf("Warning FailedCreate: Error creating virtual machine instance: " + message))
+		Expect(m.events.Take()).To(ConsistOf("Warning FailedCreate: Error creating virtual machine instance: " + message))
 		m.expectQuiet(vm)
 		ExpectGone(instanceKey(vm))
 		ExpectGone(dataVolume(m.ns, "root"))
@@ -58,7 +59,7 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(callVerb(vm, "start", "")).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 		unlock(vm)
 		m.expectReconciled(vm, firstStart...)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"encoding/json"
@@ -26,13 +26,14 @@ import (
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // revisions returns the ControllerRevisions of a VM's starts.
 func (m *vmHarness) revisions(vm *v1.VirtualMachine) []appsv1.ControllerRevision {
 	GinkgoHelper()
 	list := &appsv1.ControllerRevisionList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(vm.Namespace),
+	Expect(K8sClient.List(ctx, list, client.InNamespace(vm.Namespace),
 		client.MatchingLabels{v1.CreatedByLabel: string(vm.UID)})).To(Succeed())
 	return list.Items
 }
@@ -54,7 +55,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	runs := func(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(b)
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		return vm, vmi
 	}
 	more := func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -76,8 +77,8 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(m.revisions(vm)).To(HaveLen(1), "a changed template creates no revision before the next start")
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		setStatus(vmi, v1.Succeeded)
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		// The instance refers to the revision, and a revision is deleted only when no instance refers to it.
@@ -93,11 +94,11 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
 		raw := client.RawPatch(types.MergePatchType, []byte(
 			`{"spec":{"runStrategy":"Always","template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
-		Expect(k8sClient.Patch(ctx, vm, raw)).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vm, raw)).To(Succeed())
 		m.expectReconciled(vm, firstStart...)
 		stored := &unstructured.Unstructured{}
 		stored.SetGroupVersionKind(v1.VirtualMachineGroupVersionKind)
-		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), stored)).To(Succeed())
+		Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), stored)).To(Succeed())
 		want, err := json.Marshal(map[string]any{"spec": stored.Object["spec"]})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(m.revisions(vm)[0].Data.Raw).To(MatchJSON(want))
@@ -120,8 +121,8 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	It("keeps the firmware's UUID and serial across starts, also for a revision without the recorded identity", func() {
 		stop := func(vm *v1.VirtualMachine, vmi *v1.VirtualMachineInstance) {
 			GinkgoHelper()
-			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-			setStatus(vmi, v1.Succeeded)
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+			SetVMIStatus(vmi, v1.Succeeded)
 			removeFinalizer(vmi)
 			m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		}
@@ -141,8 +142,8 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		By("removing what the revision records, and the VM's record")
 		recorded := m.revisions(vm)[0]
 		delete(recorded.Annotations, firmware.IdentityAnnotation)
-		Expect(k8sClient.Update(ctx, &recorded)).To(Succeed())
-		setStatus(vmi, v1.Running, revised(vmi))
+		Expect(K8sClient.Update(ctx, &recorded)).To(Succeed())
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 2} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -153,7 +154,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-name"))
 		stop(vm, instance(vm))
 		delete(ExpectExists(vm).Annotations, firmware.RecordAnnotation)
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine", "create VirtualMachineInstance", "patch VirtualMachine/status")
 		older := *instance(vm).Spec.Domain.Firmware
 		Expect(older.UUID).NotTo(Equal(first.UUID))
@@ -175,7 +176,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		}
 		By("copying it under another name: that is another VM")
 		other := copied("copy")
-		Expect(k8sClient.Create(ctx, other)).To(Succeed())
+		Expect(K8sClient.Create(ctx, other)).To(Succeed())
 		Expect(m.reconcile(other)).Error().NotTo(HaveOccurred())
 		Expect(*instance(other).Spec.Domain.Firmware).NotTo(Equal(identity))
 		record, found := firmware.RecordOf(other.Namespace, other.Name, ExpectExists(other).Annotations)
@@ -183,15 +184,15 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(string(instance(other).Spec.Domain.Firmware.UUID)).To(Equal(record.UUID))
 
 		By("deleting it and creating it again")
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		setStatus(vmi, v1.Succeeded)
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
-		Expect(k8sClient.Delete(ctx, before)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, before)).To(Succeed())
 		for range 2 {
 			Expect(m.reconcile(before)).Error().NotTo(HaveOccurred())
 		}
 		restored := copied(before.Name)
-		Expect(k8sClient.Create(ctx, restored)).To(Succeed())
+		Expect(K8sClient.Create(ctx, restored)).To(Succeed())
 		Expect(restored.UID).NotTo(Equal(before.UID))
 		Expect(m.reconcile(restored)).Error().NotTo(HaveOccurred())
 		Expect(*instance(restored).Spec.Domain.Firmware).To(Equal(identity))
@@ -204,7 +205,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(instance(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
 		By("not applying a live-updatable change while another change needs a restart")
@@ -212,7 +213,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
 
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	})
@@ -277,7 +278,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(instance(vm).Labels).NotTo(HaveKey("tier"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
 		By("applying a live-updatable change all the same")
@@ -299,7 +300,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(instance(vm).Labels).To(HaveKeyWithValue("tier", "web"))
 		Expect(instance(vm).Annotations).To(HaveKeyWithValue("acme.example/zone", "a"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 
 		By("not applying others, nor those that belong to the VMI")
@@ -312,24 +313,24 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(vmi.Labels).NotTo(Or(HaveKey("tier"), HaveKey("other"), HaveKeyWithValue(v1.NodeNameLabel, "elsewhere")))
 		Expect(vmi.Annotations).NotTo(HaveKey("acme.example/zone"))
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 2 instance 2"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
 	It("treats equal quantities in different notations as equal", func() {
 		vm, _ := runs(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("128Mi")))
 		raw := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
-		Expect(k8sClient.Patch(ctx, vm, raw)).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vm, raw)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 	})
 
 	It("does not change the scheduling constraints of a migrating VMI", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -337,7 +338,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
 			"should not be changed during VMI migration"))
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
@@ -346,11 +347,11 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	It("does not update the VMI's generation before its status has the name of the old revision", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 1"))
 		m.expectQuiet(vm)
-		setStatus(vmi, v1.Running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		Expect(instance(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
@@ -362,7 +363,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.RunStrategy).To(BeEmpty(), "it was never started")
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyRerunOnFailure)
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		m.writes.Fail = func(request string) error {
 			if request == "create VirtualMachineInstance" {
 				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))

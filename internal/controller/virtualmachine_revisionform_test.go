@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"encoding/json"
-	"fmt"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -18,13 +17,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
-
-// orphan removes the owner of a revision as the garbage collector does.
-func orphan(revision *appsv1.ControllerRevision, owner client.Object) error {
-	patch := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"$patch":"delete","uid":%q}],"uid":%q}}`, owner.GetUID(), revision.UID)
-	return k8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
-}
 
 var _ = Describe("The revision of a VirtualMachine's start", func() {
 	var m *vmHarness
@@ -39,14 +33,14 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		})
 	}
 	patch := func(revision *appsv1.ControllerRevision, body string) error {
-		return k8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
+		return K8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
 	}
 
 	It("can be orphaned by the garbage collector and labeled", func() {
 		vm, _ := m.started(awkward())
 		revision := m.revisions(vm)[0]
 		Expect(patch(&revision, `{"metadata":{"labels":{"team":"blue"}}}`)).To(Succeed())
-		Expect(orphan(&revision, vm)).To(Succeed())
+		Expect(RemoveOwner(&revision, vm)).To(Succeed())
 		Expect(ExpectExists(&revision).OwnerReferences).To(BeEmpty())
 		Expect(revision.Labels).To(HaveKeyWithValue("team", "blue"))
 	})
@@ -55,13 +49,13 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 	unsorted := func(vm *v1.VirtualMachine) *appsv1.ControllerRevision {
 		GinkgoHelper()
 		revision := m.revisions(vm)[0]
-		Expect(k8sClient.Delete(ctx, &revision)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, &revision)).To(Succeed())
 		raw, err := json.Marshal(map[string]v1.VirtualMachineSpec{"spec": vm.Spec})
 		Expect(err).NotTo(HaveOccurred())
 		old := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: raw}, Revision: revision.Revision}
 		old.Namespace, old.Name, old.Labels, old.OwnerReferences = revision.Namespace, revision.Name, revision.Labels, revision.OwnerReferences
 		ExpectCreated(old)
-		Expect(orphan(old, vm)).To(MatchError(ContainSubstring("field is immutable")), "the API server accepts an unsorted revision: this spec has nothing to test")
+		Expect(RemoveOwner(old, vm)).To(MatchError(ContainSubstring("field is immutable")), "the API server accepts an unsorted revision: this spec has nothing to test")
 		return old
 	}
 	expectReplaced := func(vm *v1.VirtualMachine, old *appsv1.ControllerRevision) {
@@ -75,7 +69,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		data := map[string]v1.VirtualMachineSpec{}
 		Expect(json.Unmarshal(found[0].Data.Raw, &data)).To(Succeed())
 		Expect(data["spec"]).To(Equal(vm.Spec))
-		Expect(orphan(&found[0], vm)).To(Succeed())
+		Expect(RemoveOwner(&found[0], vm)).To(Succeed())
 	}
 
 	It("is replaced by one of the same name and content if its keys are not sorted", func() {
@@ -123,7 +117,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 	It("is replaced while the VM is being deleted with propagation policy Orphan", func() {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
-		Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		expectReplaced(vm, old)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -17,12 +17,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // callVerb calls a verb of virt-api.
 func callVerb(vm *v1.VirtualMachine, verb, body string) error {
 	GinkgoHelper()
-	for _, v := range (&subresource.API{Client: k8sClient}).Verbs(nil) {
+	for _, v := range (&subresource.API{Client: K8sClient}).Verbs(nil) {
 		if v.Resource != subresource.VirtualMachines || v.Name != verb {
 			continue
 		}
@@ -54,16 +55,16 @@ func (m *vmHarness) settle(vm *v1.VirtualMachine) {
 func (m *vmHarness) guest(vm *v1.VirtualMachine) bool {
 	GinkgoHelper()
 	vmi := instanceKey(vm)
-	if err := k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi); err != nil {
+	if err := K8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi); err != nil {
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		return false
 	}
 	switch {
 	case vmi.DeletionTimestamp != nil && !vmi.IsFinal():
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 	case vmi.DeletionTimestamp == nil && vmi.IsUnprocessed():
-		setStatus(vmi, v1.Running, running, revised(vmi))
+		SetVMIStatus(vmi, v1.Running, Running, revised(vmi))
 	default:
 		return false
 	}
@@ -160,7 +161,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 	setStrategy := func(vm *v1.VirtualMachine, strategy v1.VirtualMachineRunStrategy) {
 		GinkgoHelper()
 		ExpectExists(vm).Spec.RunStrategy = &strategy
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 	}
 	expectStopped := func(vm *v1.VirtualMachine, strategy v1.VirtualMachineRunStrategy) {
 		GinkgoHelper()

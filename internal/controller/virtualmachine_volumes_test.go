@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -17,6 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 const gibibyte = 1 << 30
@@ -36,8 +37,8 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: gibibyte, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
 			ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		}}}
-		condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "not shared")(s)
-		condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
+		WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "not shared")(s)
+		WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
 	}
 	runs := func(strategy v1.UpdateVolumesStrategy) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
@@ -47,9 +48,9 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		}))
 		m.expectReconciled(vm, firstStart...)
 		vmi := instance(vm)
-		setStatus(vmi, v1.Running, running, revised(vmi), described)
+		SetVMIStatus(vmi, v1.Running, Running, revised(vmi), described)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		m.events.take()
+		m.events.Take()
 		return ExpectExists(vm), vmi
 	}
 	// settle reconciles until nothing is written any more.
@@ -81,7 +82,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Expect(names(vm)).To(Equal("old"))
 		// The status has the guest's claims before the spec names others: nothing else records them.
 		m.expectReconciledInOrder(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
-		m.events.take()
+		m.events.Take()
 		m.expectQuiet(vm)
 		return ExpectExists(vm), instance(vm)
 	}
@@ -103,9 +104,9 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
-		setStatus(vmi, v1.Running, migrating)
+		SetVMIStatus(vmi, v1.Running, migrating)
 		m.expectReconciled(vm)
-		Expect(vmistatus.TakeOwnership(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, K8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		ExpectExists(vmi)
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
@@ -118,8 +119,8 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 
 	It("removes the migrated volumes from its status even if the write after the VMI's fails", func() {
 		vm, vmi := moving()
-		setStatus(vmi, v1.Running, migrating)
-		Expect(vmistatus.TakeOwnership(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
+		SetVMIStatus(vmi, v1.Running, migrating)
+		Expect(vmistatus.TakeOwnership(ctx, K8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		m.writes.Fail = func(request string) error {
 			if request == "patch VirtualMachine/status" {
 				return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("changed"))
@@ -135,7 +136,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		settle(vm)
 		Expect(ExpectExists(vm).Status.VolumeUpdateState).To(BeNil())
 
-		setStatus(vmi, v1.Succeeded)
+		SetVMIStatus(vmi, v1.Succeeded)
 		settle(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineManualRecoveryRequired))
 	})
@@ -158,7 +159,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 
 	It("aborts a running migration when the change is reverted, and changes nothing before that has ended", func() {
 		vm, vmi := moving()
-		setStatus(vmi, v1.Running, migrating)
+		SetVMIStatus(vmi, v1.Running, migrating)
 		use(vm, "old")
 		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
 		Expect(names(vm)).To(Equal("new"))
@@ -168,7 +169,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		m.expectQuiet(vm)
 
 		By("migrating back if the migration succeeds despite the abort")
-		Expect(vmistatus.TakeOwnership(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, K8sClient, vmi, metav1.Now())).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		moves := ExpectExists(vm).Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
 		Expect(moves[0].SourcePVCInfo.ClaimName + " " + moves[0].DestinationPVCInfo.ClaimName).To(Equal("new old"))
@@ -202,7 +203,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 	DescribeTable("requires a restart for a volume that cannot migrate", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
 		vm, vmi := runs(v1.UpdateVolumesStrategyMigration)
 		claim("new", capacity)
-		setStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
+		SetVMIStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
@@ -212,7 +213,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Entry("because the new claim is smaller", func(*v1.VirtualMachineInstance) {}, "512Mi",
 			"cannot migrate volume data: "),
 		Entry("because the VMI is not migratable", func(vmi *v1.VirtualMachineInstance) {
-			condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "X", "because")(&vmi.Status)
+			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "X", "because")(&vmi.Status)
 		}, "1Gi", "cannot migrate the volumes as the VMI isn't migratable: because"),
 	)
 
@@ -228,7 +229,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 
 	It("does not restart from the new claims when the VMI ended before its disks had migrated", func() {
 		vm, vmi := moving()
-		setStatus(vmi, v1.Failed)
+		SetVMIStatus(vmi, v1.Failed)
 		settle(vm)
 		removeFinalizer(vmi)
 		settle(vm)

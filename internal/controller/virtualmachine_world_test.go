@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -21,15 +21,15 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/firmware"
-	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // vmHarness is a VM reconciler on the suite's API server, with a clock that the spec sets.
 type vmHarness struct {
 	*virtualmachine.Reconciler
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
@@ -41,10 +41,10 @@ var (
 )
 
 func newVMHarness() *vmHarness {
-	m := &vmHarness{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	m := &vmHarness{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
-		Client: m.writes, APIReader: asController, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: k8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
+		Client: m.writes, APIReader: AsController, Recorder: m.events, Clock: m.clock,
+		Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: K8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
 	}
 	return m
 }
@@ -81,7 +81,7 @@ func (m *vmHarness) expectReconciledInOrder(vm *v1.VirtualMachine, writes ...str
 func (m *vmHarness) expectQuiet(vm *v1.VirtualMachine) {
 	GinkgoHelper()
 	m.expectReconciled(vm)
-	Expect(m.events.take()).To(BeEmpty())
+	Expect(m.events.Take()).To(BeEmpty())
 }
 
 // started creates and starts a VM; its VMI runs.
@@ -90,9 +90,9 @@ func (m *vmHarness) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachi
 	vm := m.create(b)
 	m.expectReconciled(vm, firstStart...)
 	vmi := instance(vm)
-	setStatus(vmi, v1.Running, running)
+	SetVMIStatus(vmi, v1.Running, Running)
 	m.expectReconciled(vm, "patch VirtualMachine/status")
-	m.events.take()
+	m.events.Take()
 	return ExpectExists(vm), vmi
 }
 
@@ -101,18 +101,11 @@ func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return ExpectExists(instanceKey(vm))
 }
 
-// loseNode sets the condition by which virt-controller reports that a VMI's node is lost.
-func loseNode(vmi *v1.VirtualMachineInstance) {
-	GinkgoHelper()
-	condition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "")(&vmi.Status)
-	ExpectStatus(vmi)
-}
-
 // changeTemplate changes a VM's template, as a user does.
 func changeTemplate(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
 	GinkgoHelper()
 	how(ExpectExists(vm).Spec.Template)
-	Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 }
 
 // generationsOf formats the generations in a VM's metadata, status and VMI.
@@ -127,34 +120,12 @@ func instanceKey(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
 }
 
-// setStatus sets a VMI's phase and status fields, whichever component owns them.
-func setStatus(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
-	changes ...func(*v1.VirtualMachineInstanceStatus),
-) {
-	GinkgoHelper()
-	ExpectExists(vmi)
-	vmistatus.SetPhase(&vmi.Status, phase, metav1.Now())
-	for _, change := range changes {
-		change(&vmi.Status)
-	}
-	ExpectStatus(vmi)
-}
-
 // removeFinalizer removes the finalizer of the VMI's reconciler, as that does when the Pod is gone.
 func removeFinalizer(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	ExpectExists(vmi)
 	controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
-	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
-}
-
-func condition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,
-) func(*v1.VirtualMachineInstanceStatus) {
-	return func(s *v1.VirtualMachineInstanceStatus) {
-		vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
-			Type: kind, Status: status, Reason: reason, Message: message,
-		}, metav1.Now())
-	}
+	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 }
 
 func haveVMCondition(kind v1.VirtualMachineConditionType, status corev1.ConditionStatus, reason, message string,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"strings"
@@ -18,6 +18,7 @@ import (
 
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 const (
@@ -33,7 +34,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		By("the snapshot, and then its name")
 		snapshot, restore := snapshotOfClone(of), restoreOfClone(of)
 		c.expectStep(of, createVMSnapshot, patchCloneStatus)
-		Expect(c.events.take()).To(ConsistOf("Normal SnapshotCreated: created snapshot " + snapshot.Name + " for clone c"))
+		Expect(c.events.Take()).To(ConsistOf("Normal SnapshotCreated: created snapshot " + snapshot.Name + " for clone c"))
 		Expect(cloneState(of)).To(Equal("SnapshotInProgress" + processing))
 		Expect(of.Status.SnapshotName).To(HaveValue(Equal(snapshot.Name)))
 		Expect(metav1.IsControlledBy(ExpectExists(snapshot), of)).To(BeTrue())
@@ -41,9 +42,9 @@ var _ = Describe("VirtualMachineClone", func() {
 		By("the restore, when the snapshot is ready")
 		c.others(of)
 		c.expectStep(of, patchCloneStatus)
-		Expect(c.events.take()).To(ConsistOf("Normal SnapshotReady: snapshot " + snapshot.Name + " for clone c is ready to use"))
+		Expect(c.events.Take()).To(ConsistOf("Normal SnapshotReady: snapshot " + snapshot.Name + " for clone c is ready to use"))
 		c.expectStep(of, createRestoreOfClone, patchCloneStatus)
-		Expect(c.events.take()).To(ConsistOf("Normal RestoreCreated: created restore " + restore.Name + " for clone c"))
+		Expect(c.events.Take()).To(ConsistOf("Normal RestoreCreated: created restore " + restore.Name + " for clone c"))
 		Expect(cloneState(of)).To(Equal("RestoreInProgress" + processing))
 		Expect(of.Status.RestoreName).To(HaveValue(Equal(restore.Name)))
 		Expect(metav1.IsControlledBy(ExpectExists(restore), of)).To(BeTrue())
@@ -51,10 +52,10 @@ var _ = Describe("VirtualMachineClone", func() {
 		By("the target, when it is restored")
 		c.others(of)
 		c.expectStep(of, patchCloneStatus)
-		Expect(c.events.take()).To(ConsistOf("Normal RestoreReady: restore " + restore.Name + " for clone c is ready to use"))
+		Expect(c.events.Take()).To(ConsistOf("Normal RestoreReady: restore " + restore.Name + " for clone c is ready to use"))
 		Expect(cloneState(of)).To(Equal("CreatingTargetVM" + processing))
 		c.expectStep(of, deleteVMSnapshot, deleteRestoreOfClone, patchCloneStatus)
-		Expect(c.events.take()).To(ConsistOf("Normal TargetVMCreated: created target VM copy for clone c", "Normal PVCBound: all PVC for clone c are bound"))
+		Expect(c.events.Take()).To(ConsistOf("Normal TargetVMCreated: created target VM copy for clone c", "Normal PVCBound: all PVC for clone c are bound"))
 		Expect(cloneState(of)).To(Equal(targetIsThere))
 		Expect(of.Status.TargetName).To(HaveValue(Equal("copy")))
 		Expect(of.Status.CreationTime).NotTo(BeNil())
@@ -110,9 +111,9 @@ var _ = Describe("VirtualMachineClone", func() {
 
 	It("gives a VM that is created again under its name another identity", func() {
 		c := newClones()
-		Expect(k8sClient.Delete(ctx, c.vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, c.vm)).To(Succeed())
 		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: revisionOfVM}}
-		Expect(k8sClient.Delete(ctx, revision)).To(Succeed(), "in place of the garbage collector")
+		Expect(K8sClient.Delete(ctx, revision)).To(Succeed(), "in place of the garbage collector")
 		c.finishClone(c.clone(fromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" }))
 		firmware := ExpectExists(c.vm).Spec.Template.Spec.Domain.Firmware
 		Expect(ptr.Deref(firmware, v1.Firmware{})).To(Equal(v1.Firmware{}))
@@ -125,7 +126,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.reach(of, clonev1beta1.Succeeded)
 		Expect(cloneState(of)).To(Equal(targetIsThere))
 		c.writes.Take()
-		c.events.take()
+		c.events.Take()
 		c.expectIdle(of)
 		ExpectExists(snapshotOfClone(of))
 		Expect(of.Status.RestoreName).NotTo(BeNil())
@@ -137,7 +138,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.expectIdle(of)
 		c.writes.Blind = nil
 		By("a restore that a user has deleted")
-		Expect(k8sClient.Delete(ctx, restoreOfClone(of))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, restoreOfClone(of))).To(Succeed())
 		c.others(of)
 		ExpectGone(restoreOfClone(of))
 		reader, lists := countLists[*corev1.PersistentVolumeClaimList]()
@@ -155,7 +156,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.provision()
 		c.expectStep(of, deleteVMSnapshot, patchCloneStatus)
 		Expect(*lists).To(Equal(1))
-		Expect(c.events.take()).To(ConsistOf(HavePrefix("Normal PVCBound: ")))
+		Expect(c.events.Take()).To(ConsistOf(HavePrefix("Normal PVCBound: ")))
 		c.expectIdle(of)
 	})
 
@@ -164,14 +165,14 @@ var _ = Describe("VirtualMachineClone", func() {
 		of := c.clone(func(spec *cloneSpec) { spec.Source.Name = "later" })
 		c.expectStep(of, patchCloneStatus)
 		missing := "Source doesnt exist: VirtualMachine " + c.ns + "/later"
-		Expect(c.events.take()).To(ConsistOf("Normal SourceDoesNotExist: " + missing))
+		Expect(c.events.Take()).To(ConsistOf("Normal SourceDoesNotExist: " + missing))
 		Expect(cloneState(of)).To(Equal(pending + missing))
 		c.expectIdle(of)
 		of.Spec.Source.Name = "vm"
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		c.snapshottable(false)
 		c.expectStep(of, patchCloneStatus)
-		Expect(c.events.take()).To(ConsistOf("Normal VMVolumeSnapshotsInvalid: Virtual Machine volume root does not support snapshots"))
+		Expect(c.events.Take()).To(ConsistOf("Normal VMVolumeSnapshotsInvalid: Virtual Machine volume root does not support snapshots"))
 		Expect(cloneState(of)).To(Equal(pending + "Virtual Machine volume root does not support snapshots"))
 		c.expectIdle(of)
 		c.snapshottable(true)
@@ -182,9 +183,9 @@ var _ = Describe("VirtualMachineClone", func() {
 		c := newClones()
 		of := c.clone()
 		c.reach(of, clonev1beta1.CreatingTargetVM)
-		Expect(k8sClient.Delete(ctx, c.target())).To(Succeed())
+		Expect(K8sClient.Delete(ctx, c.target())).To(Succeed())
 		c.writes.Take()
-		c.events.take()
+		c.events.Take()
 		c.expectStep(of, patchCloneStatus)
 		Expect(cloneState(of)).To(Equal("CreatingTargetVM" + processing + " (target VM copy is not created yet for clone c)"))
 		c.expectIdle(of)
@@ -197,16 +198,16 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.reach(of, clonev1beta1.RestoreInProgress)
 		before := ExpectExists(c.vm).ResourceVersion
 		c.writes.Take()
-		c.events.take()
+		c.events.Take()
 		Expect(c.expectStep(of, patchCloneStatus).RequeueAfter).To(Equal(15 * time.Second))
 		exists := "VirtualMachine " + c.ns + "/vm exists already: delete it, or clone to another name"
-		Expect(c.events.take()).To(ConsistOf("Warning RestoreCreationFailed: " + exists))
+		Expect(c.events.Take()).To(ConsistOf("Warning RestoreCreationFailed: " + exists))
 		Expect(cloneState(of)).To(Equal("RestoreInProgress" + processing + " (" + exists + ")"))
 		c.expectIdle(of)
 		Expect(ExpectExists(c.vm).ResourceVersion).To(Equal(before))
 		Expect(c.lockedBy()).To(BeEmpty())
 		ExpectExists(of).Spec.Target.Name = "copy"
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		c.finishClone(of)
 	})
 
@@ -216,9 +217,9 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.reach(of, clonev1beta1.RestoreInProgress)
 		c.stepUntil(of, func() bool { return strings.Contains(cloneState(of), "error patching VM copy") })
 		Expect(cloneState(of)).To(HavePrefix("Failed; Progressing=False Failed; Ready=False restore " + restoreOfClone(of).Name + " has failed: "))
-		Expect(c.events.take()).To(ContainElement(HavePrefix("Normal RestoreFailed: ")))
+		Expect(c.events.Take()).To(ContainElement(HavePrefix("Normal RestoreFailed: ")))
 		c.writes.Take()
-		c.events.take()
+		c.events.Take()
 		c.expectIdle(of)
 		ExpectGone(c.target())
 	})
@@ -230,7 +231,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		of := c.clone()
 		c.expectStep(of, patchCloneStatus)
 		text := "Clone of source with backendstorage is not supported: VM " + c.ns + "/vm"
-		Expect(c.events.take()).To(ConsistOf("Normal SourceVMWithBackendStorageInvalid: " + text))
+		Expect(c.events.Take()).To(ConsistOf("Normal SourceVMWithBackendStorageInvalid: " + text))
 		Expect(cloneState(of)).To(Equal("Failed; Progressing=False Failed; Ready=False " + text))
 		Expect(c.expectIdle(of).RequeueAfter).To(BeZero())
 	})

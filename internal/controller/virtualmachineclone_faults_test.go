@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -17,6 +17,7 @@ import (
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // reasonsOf returns the reasons of events of type Normal.
@@ -43,7 +44,7 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		c.finishClone(of)
 		c.writes.Fail = nil
 		c.writes.Take()
-		events = c.events.take()
+		events = c.events.Take()
 		c.expectIdle(of)
 		ExpectExists(c.target())
 		ExpectExists(c.snapshot)
@@ -77,13 +78,13 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		of := c.clone()
 		c.reach(of, clonev1beta1.RestoreInProgress)
 		c.writes.Take()
-		c.events.take()
+		c.events.Take()
 		Expect(c.expectStep(of, createRestoreOfClone, patchCloneStatus).RequeueAfter).To(Equal(15 * time.Second))
-		Expect(c.events.take()).To(ConsistOf(And(
+		Expect(c.events.Take()).To(ConsistOf(And(
 			HavePrefix("Warning RestoreCreationFailed: failed creating restore "+restoreOfClone(of).Name+" for clone c: "), HaveSuffix("denied by team.example"))))
 		Expect(cloneState(of)).To(HavePrefix("RestoreInProgress" + processing + " (failed creating restore "))
 		c.expectStep(of, createRestoreOfClone)
-		Expect(c.events.take()).To(BeEmpty())
+		Expect(c.events.Take()).To(BeEmpty())
 		c.writes.Fail = nil
 		c.finishClone(of)
 	})
@@ -101,12 +102,12 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		c.others(of)
 		c.reach(of, clonev1beta1.CreatingTargetVM)
 		c.writes.Take()
-		c.events.take()
+		c.events.Take()
 		c.writes.Stale = stale
 		result, err := c.step(of)
 		Expect(err).NotTo(HaveOccurred(), "a conflict")
 		Expect(result).NotTo(BeZero())
-		Expect(c.events.take()).To(BeEmpty())
+		Expect(c.events.Take()).To(BeEmpty())
 		c.writes.Stale = nil
 		By("a cache without the target")
 		c.writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
@@ -130,11 +131,11 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 				_, err := c.step(of)
 				Expect(err).NotTo(HaveOccurred())
 			}
-			Expect(k8sClient.Delete(ctx, deleted(of))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, deleted(of))).To(Succeed())
 			c.writes.Take()
 			c.expectStep(of, patchCloneStatus)
 			Expect(cloneState(of)).To(And(HavePrefix("Failed; "), HaveSuffix("does not exist anymore")))
-			c.events.take()
+			c.events.Take()
 			c.expectIdle(of)
 		}
 	})
@@ -147,13 +148,13 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 			of := c.clone()
 			c.reach(of, phase)
 			ExpectExists(of).Finalizers = []string{"foregroundDeletion"}
-			Expect(k8sClient.Update(ctx, of)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Update(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			c.writes.Take()
-			c.events.take()
+			c.events.Take()
 			c.expectIdle(of)
 			ExpectExists(of).Finalizers = nil
-			Expect(k8sClient.Update(ctx, of)).To(Succeed())
+			Expect(K8sClient.Update(ctx, of)).To(Succeed())
 			c.expectIdle(of)
 			ExpectExists(c.snapshot)
 			ExpectExists(c.vm)
@@ -165,7 +166,7 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		c.unbound = true
 		of := c.clone()
 		c.reach(of, clonev1beta1.Succeeded)
-		Expect(k8sClient.Delete(ctx, c.target())).To(Succeed())
+		Expect(K8sClient.Delete(ctx, c.target())).To(Succeed())
 		c.writes.Take()
 		c.writes.Fail = func(string) error { return ErrInjected }
 		_, err := c.step(of)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Writes of a clone's reconciliation.
@@ -45,7 +46,7 @@ type clones struct {
 	reconciler *virtualmachineclone.Reconciler
 	// writes and events are those of clones.
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 }
 
 func newClones(changes ...func(*v1.VirtualMachine)) *clones {
@@ -63,12 +64,12 @@ func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.Virtua
 
 // newClonable is newClones without the snapshot.
 func newClonable(r *restorable) *clones {
-	c := &clones{restorable: r, writes: NewWrites(), events: &recordedEvents{}}
+	c := &clones{restorable: r, writes: NewWrites(), events: &RecordedEvents{}}
 	c.restores = &virtualmachinerestore.Reconciler{
-		Client: NewWrites(), APIReader: asController, Recorder: &recordedEvents{}, DataVolumes: imports{Reader: k8sClient},
+		Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, DataVolumes: imports{Reader: K8sClient},
 		VolumeSnapshots: volumeSnapshotsOf{}, Clock: c.clock,
 	}
-	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: asController, Recorder: c.events, Clock: c.clock}
+	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: AsController, Recorder: c.events, Clock: c.clock}
 	return c
 }
 
@@ -77,7 +78,7 @@ func (c *clones) snapshottable(enabled bool) {
 	GinkgoHelper()
 	before := client.MergeFrom(ExpectExists(c.vm).DeepCopy())
 	c.vm.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: enabled}, {Name: "data", Enabled: true}}
-	Expect(k8sClient.Status().Patch(ctx, c.vm, before)).To(Succeed())
+	Expect(K8sClient.Status().Patch(ctx, c.vm, before)).To(Succeed())
 }
 
 // clone creates a clone of the VM.
@@ -126,7 +127,7 @@ func (c *clones) expectStep(of *vmClone, writes ...string) ctrl.Result {
 func (c *clones) expectIdle(of *vmClone) ctrl.Result {
 	GinkgoHelper()
 	result := c.expectStep(of)
-	Expect(c.events.take()).To(BeEmpty())
+	Expect(c.events.Take()).To(BeEmpty())
 	return result
 }
 
@@ -147,7 +148,7 @@ func cloneTarget(ns string) *v1.VirtualMachine { return builder.MakeVM("copy").N
 func (c *clones) others(of *vmClone) {
 	GinkgoHelper()
 	snapshot := snapshotOfClone(of)
-	if k8sClient.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot) == nil && snapshot.Status == nil {
+	if K8sClient.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot) == nil && snapshot.Status == nil {
 		c.taken(snapshot)
 	}
 	for range 12 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"crypto/tls"
@@ -27,6 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineExport of a claim", func() {
@@ -37,7 +38,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		w.claim("data")
 		of := w.ofClaim("data")
 		w.expectReconciled(of, createSecret, createService, createSecret, createPod, patchExportStatus)
-		Expect(w.events.take()).To(ConsistOf(
+		Expect(w.events.Take()).To(ConsistOf(
 			Equal("Normal SecretCreated: Created default secret "+w.ns+"/export-token-export"), HavePrefix("Normal ServiceCreated: "),
 			HavePrefix("Normal SecretCreated: Created exporter pod secret "), HavePrefix("Normal ExporterPodCreated: "),
 		))
@@ -109,14 +110,14 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
 		result := w.expectReconciled(of, "delete Pod", patchExportStatus)
 		Expect(result.RequeueAfter).To(Equal(10*time.Second), "other Pods are not watched")
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
 		Expect(describeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("PersistentVolumeClaim " + w.ns + "/data is in use"))
 		Expect(of.Status.Links).To(HaveValue(BeZero()))
 		w.expectReconciled(of)
 
 		ExpectGone(w.pod(of))
-		Expect(k8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
@@ -129,13 +130,13 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: 1, Message: "out of luck", FinishedAt: metav1.NewTime(w.clock.Now()),
 		}}}}
-		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 		w.expectReconciled(of, patchExportStatus)
 		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False Unknown"))
 		Expect(readyMessage(of)).To(ContainSubstring("out of luck"))
 		w.clock.SetTime(w.clock.Now().Add(time.Minute))
 		w.expectReconciled(of, "delete Pod")
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ExporterPodFailedOrCompleted: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ExporterPodFailedOrCompleted: ")))
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 	})
 
@@ -213,12 +214,12 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 		of := w.request("kubevirt.io", "VirtualMachine", "vm")
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).OwnedBy(vm).Obj()
 		ExpectCreated(vmi)
-		setStatus(vmi, v1.Running)
+		SetVMIStatus(vmi, v1.Running)
 		w.expectReconciled(of, createSecret, createService, patchExportStatus)
 		Expect(describeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("Virtual Machine " + w.ns + "/vm is running"))
 
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 		w.serve(of)
 		w.expectReconciled(of, patchExportStatus)
@@ -233,7 +234,7 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 		// A change of the VM reaches the manifests without another Pod.
 		vm = ExpectExists(vm)
 		vm.Spec.Template.ObjectMeta.Labels = map[string]string{"changed": "yes"}
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		w.expectReconciled(of, "patch Pod")
 		Expect(ExpectExists(w.pod(of)).Annotations["export.vireo.io/content"]).To(ContainSubstring(`"changed":"yes"`))
 		w.expectReconciled(of)
@@ -285,7 +286,7 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		Expect(describeExport(of)).To(Equal("Pending; Ready=False PodPending; VolumesCreated=False NotAllPVCsReady"))
 
 		made.Status.Phase = corev1.ClaimBound
-		Expect(k8sClient.Status().Update(ctx, made)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, made)).To(Succeed())
 		w.serve(of)
 		w.expectReconciled(of, patchExportStatus)
 		Expect(describeExport(of)).To(Equal("Ready; Ready=True PodReady; VolumesCreated=True AllPVCsReady"))

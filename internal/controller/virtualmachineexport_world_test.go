@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
-	"context"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,8 +13,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -24,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineexport"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Writes of an export's reconciliation.
@@ -36,18 +34,11 @@ const (
 
 type vmExport = exportv1.VirtualMachineExport
 
-// exporterPods reads the Pods of exporters from the suite's API server. It triggers no reconciliation.
-type exporterPods struct{ client.Reader }
-
-func (exporterPods) Source(func(context.Context, *corev1.Pod) []ctrl.Request) source.Source {
-	return nil
-}
-
 // exports is the reconciler of exports on the suite's API server, with a clock that the spec sets.
 type exports struct {
 	*virtualmachineexport.Reconciler
 	writes  *Writes
-	events  *recordedEvents
+	events  *RecordedEvents
 	clock   *clocktesting.FakePassiveClock
 	ns      string
 	install string
@@ -57,11 +48,11 @@ type exports struct {
 func newExports() *exports {
 	GinkgoHelper()
 	w := &exports{
-		writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(), install: NewInstallNamespace(),
+		writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(), install: NewInstallNamespace(),
 	}
 	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}))
 	w.Reconciler = &virtualmachineexport.Reconciler{
-		Client: w.writes, APIReader: asController, Pods: exporterPods{Reader: k8sClient}, Recorder: w.events, DataVolumes: imports{Reader: k8sClient},
+		Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, DataVolumes: imports{Reader: K8sClient},
 		VolumeSnapshots: volumeSnapshotsOf{}, Config: store, Namespace: w.install, Clock: w.clock,
 	}
 	none, err := certificate.AuthorityFrom(certificate.Exporter, nil)
@@ -130,7 +121,7 @@ func (w *exports) serve(of *vmExport) {
 	pod := ExpectExists(w.pod(of))
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 }
 
 // ready creates an export of a claim that is ready.
@@ -141,7 +132,7 @@ func (w *exports) ready() *vmExport {
 	w.expectReconciled(of, createSecret, createService, createSecret, createPod, patchExportStatus)
 	w.serve(of)
 	w.expectReconciled(of, patchExportStatus)
-	w.events.take()
+	w.events.Take()
 	return ExpectExists(of)
 }
 

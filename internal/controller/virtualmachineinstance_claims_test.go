@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
@@ -22,12 +23,12 @@ var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
 			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDIConfig", "metadata": map[string]any{"name": "config"},
 			"spec": map[string]any{},
 		}}
-		Expect(k8sClient.Create(ctx, config)).To(Succeed())
-		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, config)).To(Succeed()) })
+		Expect(K8sClient.Create(ctx, config)).To(Succeed())
+		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, config)).To(Succeed()) })
 		config.Object["status"] = map[string]any{"filesystemOverhead": map[string]any{
 			"global": "0.07", "storageClass": map[string]any{"slow": "0.2", "odd": "twenty"},
 		}}
-		Expect(k8sClient.Status().Update(ctx, config)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, config)).To(Succeed())
 		overhead := func(name string, change ...func(*corev1.PersistentVolumeClaim)) v1.Percent {
 			GinkgoHelper()
 			pvc := builder.MakePVC(name).Namespace(w.ns).Bound("2Gi").Obj()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance reconciler", func() {
@@ -36,8 +37,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 		result := w.expectReconciled(vmi, "create Pod")
 		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "to report a Pod that starts slowly")
-		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created virtual machine pod " + podspec.PodName(vmi)))
-		pod := ExpectExists(podOf(vmi))
+		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulCreate: Created virtual machine pod " + podspec.PodName(vmi)))
+		pod := ExpectExists(PodOf(vmi))
 		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue())
 		Expect(pod.Labels).To(HaveKeyWithValue("app", "web"))
 		w.expectQuiet(vmi)
@@ -48,7 +49,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		pod = setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		// The status is last: from phase Scheduled on the agent starts the guest, which it finds by the labels.
 		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
+		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
 		ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 		Expect(vmi.Status.NodeName).To(Equal("node-1"))
@@ -69,17 +70,17 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(stamps).To(Equal([]v1.VirtualMachineInstancePhase{v1.Pending, v1.Scheduling, v1.Scheduled}))
 		w.expectQuiet(vmi)
 
-		agent(vmi, running)
+		agent(vmi, Running)
 		w.expectQuiet(vmi)
 
 		By("copying the label of an outdated launcher to the Pod, and removing it")
 		ExpectExists(vmi).Labels[v1.OutdatedLauncherImageLabel] = ""
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod/status")
 		Expect(ExpectExists(pod).Labels).To(HaveKey(v1.OutdatedLauncherImageLabel))
 		w.expectQuiet(vmi)
 		delete(ExpectExists(vmi).Labels, v1.OutdatedLauncherImageLabel)
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod/status")
 		Expect(ExpectExists(pod).Labels).NotTo(HaveKey(v1.OutdatedLauncherImageLabel))
 		w.expectQuiet(vmi)
@@ -90,13 +91,13 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectReconciled(vmi, "create Pod")
 		stale := setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		assigned := ExpectExists(podOf(vmi)).ResourceVersion
+		assigned := ExpectExists(PodOf(vmi)).ResourceVersion
 		w.writes.Stale = stale
 		expectUnwritten := func() {
 			GinkgoHelper()
 			w.advance(time.Second)
 			Expect(w.expectReconciled(vmi, "patch Pod/status")).NotTo(BeZero(), "a conflict")
-			Expect(ExpectExists(podOf(vmi)).ResourceVersion).To(Equal(assigned))
+			Expect(ExpectExists(PodOf(vmi)).ResourceVersion).To(Equal(assigned))
 		}
 		By("reading the VMI as Scheduled, and its Pod as it was before")
 		expectUnwritten()
@@ -121,14 +122,14 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.clock.SetTime(w.clock.Now().Add(10 * time.Second))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
 	It("copies the scheduler's message to the VMI, and removes it when the Pod runs", func() {
 		vmi := w.create(builder.MakeVMI("vm").Guest("1Ti"))
 		w.expectReconciled(vmi, "create Pod")
-		w.events.take()
+		w.events.Take()
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
@@ -146,12 +147,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("copies the error of an image pull to the VMI, and removes it when the Pod runs", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "nowhere"))
 		w.expectReconciled(vmi, "create Pod")
-		w.events.take()
+		w.events.Take()
 		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ErrImagePull", "no such host"))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ErrImagePull: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ErrImagePull: ")))
 		w.expectQuiet(vmi)
 
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Running())
@@ -168,15 +169,15 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			"FailedPvcNotFound", w.ns+"/claim"))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
 			corev1.PodReasonUnschedulable, w.ns+"/claim"))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedPvcNotFound: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedPvcNotFound: ")))
 		w.expectQuiet(vmi)
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 
 		pvc := builder.MakePVC("claim").Namespace(w.ns).Block().Obj()
 		pvc.Annotations = map[string]string{"cdi.kubevirt.io/storage.preallocation": "true"}
 		ExpectCreated(pvc)
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(podOf(vmi)).Spec.Containers[0].VolumeDevices).To(HaveLen(1))
+		Expect(ExpectExists(PodOf(vmi)).Spec.Containers[0].VolumeDevices).To(HaveLen(1))
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 
@@ -196,10 +197,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 		By("following the claim's new capacity")
 		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
-			running(status)
+			Running(status)
 			status.VolumeStatus[0].Target = "vda"
 		})
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 		ExpectExists(pvc)
 		pvc.Status.Capacity = builder.MakePVC("claim").Bound("3Gi").Obj().Status.Capacity
@@ -224,12 +225,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)), "nothing else triggers a retry")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedCreate", message))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
 		w.writes.Take()
 		_, err = w.reconcile(vmi)
 		Expect(err).To(HaveOccurred())
 		w.writes.ExpectWritten("create Pod") // the same failure is written once
-		Expect(w.events.take()).To(BeEmpty())
+		Expect(w.events.Take()).To(BeEmpty())
 
 		w.writes.Fail = nil
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
@@ -244,12 +245,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("does not create a second Pod with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.events.take()
+		w.events.Take()
 		w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
 		w.expectReconciled(vmi, "create Pod") // which the API server refuses
-		Expect(w.events.take()).To(BeEmpty())
+		Expect(w.events.Take()).To(BeEmpty())
 		pods := &corev1.PodList{}
-		Expect(k8sClient.List(ctx, pods, client.InNamespace(w.ns))).To(Succeed())
+		Expect(K8sClient.List(ctx, pods, client.InNamespace(w.ns))).To(Succeed())
 		Expect(pods.Items).To(HaveLen(1))
 	})
 
@@ -265,12 +266,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Stale = ExpectExists(vmi).DeepCopy()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		agent(vmi, running)
-		w.events.take()
+		agent(vmi, Running)
+		w.events.Take()
 
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance") // which the API server refuses
 		Expect(result).NotTo(BeZero())
-		Expect(w.events.take()).To(BeEmpty())
+		Expect(w.events.Take()).To(BeEmpty())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		w.writes.Stale = nil
 		w.expectQuiet(vmi)
@@ -308,7 +309,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
 
 			By("ending without it")
-			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 			w.writes.Take()
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			w.advance(shownFor)
@@ -336,7 +337,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 			By("continuing when that has finished")
 			pod.Status.Phase = corev1.PodFailed
-			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		}
 	})
@@ -347,7 +348,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(err).NotTo(HaveOccurred())
 		pod.Name, pod.OwnerReferences, pod.Spec.NodeName = "virt-launcher-vm-restored", nil, "node-1"
 		ExpectCreated(pod)
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		// Adopted before it is deleted: only changes of Pods with an owner trigger a reconciliation.
 		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
 		Expect(ExpectExists(pod).DeletionTimestamp).NotTo(BeNil())
@@ -355,7 +356,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectReconciled(vmi)
 		ExpectExists(vmi)
 
-		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+		Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
 		w.advance(shownFor)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
@@ -384,7 +385,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		result, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result).NotTo(BeZero())
-		Expect(w.events.take()).NotTo(ContainElement(ContainSubstring("SuccessfulHandOver")))
+		Expect(w.events.Take()).NotTo(ContainElement(ContainSubstring("SuccessfulHandOver")))
 		w.writes.Fail = nil
 		w.writes.Take()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -401,7 +402,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			})
 		}
 		gate := func() corev1.ConditionStatus {
-			for _, c := range ExpectExists(podOf(vmi)).Status.Conditions {
+			for _, c := range ExpectExists(PodOf(vmi)).Status.Conditions {
 				if c.Type == v1.VirtualMachineUnpaused {
 					return c.Status
 				}
@@ -409,7 +410,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			return ""
 		}
 		Expect(gate()).To(Equal(corev1.ConditionTrue))
-		agent(vmi, running)
+		agent(vmi, Running)
 		pause(corev1.ConditionTrue)
 		w.expectReconciled(vmi, "patch Pod/status")
 		Expect(gate()).To(Equal(corev1.ConditionFalse))
@@ -439,16 +440,16 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.Config = config
 		vmi := w.create(builder.MakeVMI("vm").Masquerade())
 		w.expectReconciled(vmi, "create Pod")
-		for name := range ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Limits {
+		for name := range ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources.Limits {
 			Expect(strings.HasSuffix(string(name), "kvm") || strings.HasSuffix(string(name), "vhost-net")).To(BeFalse())
 		}
 	})
 
 	It("creates a Pod that Pod Security admits at level restricted", func() {
 		ns := &corev1.Namespace{}
-		Expect(k8sClient.Get(ctx, client.ObjectKey{Name: w.ns}, ns)).To(Succeed())
+		Expect(K8sClient.Get(ctx, client.ObjectKey{Name: w.ns}, ns)).To(Succeed())
 		metav1.SetMetaDataLabel(&ns.ObjectMeta, "pod-security.kubernetes.io/enforce", "restricted")
-		Expect(k8sClient.Update(ctx, ns)).To(Succeed())
+		Expect(K8sClient.Update(ctx, ns)).To(Succeed())
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "image").CloudInitSecret("init", "u", "n").
 			KernelBoot("kernel").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)

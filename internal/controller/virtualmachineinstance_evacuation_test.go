@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("An evicted VMI", func() {
@@ -22,49 +23,49 @@ var _ = Describe("An evicted VMI", func() {
 		ExpectExists(vmi)
 		eviction.Mark(&vmi.Status, metav1.Now())
 		ExpectStatus(vmi)
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		eviction.Annotate(&pod.ObjectMeta, true)
-		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
+		Expect(K8sClient.Update(ctx, pod)).To(Succeed())
 	}
 
 	It("keeps what the webhook wrote", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, running)
+		agent(vmi, Running)
 		w.expectQuiet(vmi)
 		evict(vmi)
 		w.expectQuiet(vmi)
-		Expect(eviction.ByDrain(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeTrue())
+		Expect(eviction.ByDrain(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
 	It("loses the eviction's condition and annotation when evacuationNodeName is removed", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, running)
+		agent(vmi, Running)
 		evict(vmi)
 		marked := ExpectExists(vmi).DeepCopy()
-		Expect(k8sClient.Status().Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"evacuationNodeName":null}}`)))).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"evacuationNodeName":null}}`)))).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
-		Expect(eviction.IsAnnotated(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeFalse())
+		Expect(eviction.IsAnnotated(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeFalse())
 		w.expectQuiet(vmi)
 
 		// The API server decides, not the cache.
 		unmarked := ExpectExists(vmi).DeepCopy()
 		vmi.Status = marked.Status
 		ExpectStatus(vmi)
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		eviction.Annotate(&pod.ObjectMeta, true)
-		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
+		Expect(K8sClient.Update(ctx, pod)).To(Succeed())
 		w.writes.Stale = unmarked
 		w.expectQuiet(vmi)
-		Expect(eviction.ByDrain(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeTrue())
+		Expect(eviction.ByDrain(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
 	It("gets the condition whichever client sets evacuationNodeName, and loses both if the guest is on another node", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, running)
+		agent(vmi, Running)
 		ExpectExists(vmi).Status.EvacuationNodeName = "node-1"
 		ExpectStatus(vmi)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

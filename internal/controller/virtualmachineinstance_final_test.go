@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() {
@@ -24,7 +25,7 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 	DescribeTable("gets its final phase from its Pod",
 		func(pod *builder.PodStatus, phase v1.VirtualMachineInstancePhase, reason, message string) {
 			vmi := w.assigned(builder.MakeVMI("vm"))
-			agent(vmi, running)
+			agent(vmi, Running)
 			setLauncherStatus(vmi, "", pod)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectExists(vmi)
@@ -37,10 +38,10 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 				stopped = "Warning Stopped: The VirtualMachineInstance crashed. " + reason
 			}
 			source := " [virt-handler on " + vmi.Status.NodeName + "]"
-			Expect(w.events.take()).To(HaveExactElements("Normal Deleted: Signaled Deletion"+source,
+			Expect(w.events.Take()).To(HaveExactElements("Normal Deleted: Signaled Deletion"+source,
 				And(HavePrefix(stopped), HaveSuffix(source))))
 			w.expectQuiet(vmi)
-			ExpectExists(podOf(vmi))
+			ExpectExists(PodOf(vmi))
 		},
 		Entry("after the guest shut down",
 			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest powered off."}`),
@@ -58,7 +59,7 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 
 	It("records the events of the final phase once when its first write is refused", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, running)
+		agent(vmi, Running)
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"killed"}`))
 		w.writes.Fail = func(string) error {
 			w.writes.Fail = nil
@@ -66,28 +67,28 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		}
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(w.events.take()).To(BeEmpty())
+		Expect(w.events.Take()).To(BeEmpty())
 		w.writes.Take()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(w.events.take()).To(HaveExactElements(HavePrefix("Normal Deleted: VirtualMachineInstance stopping"),
+		Expect(w.events.Take()).To(HaveExactElements(HavePrefix("Normal Deleted: VirtualMachineInstance stopping"),
 			HavePrefix("Normal Deleted: Signaled Deletion"), HavePrefix("Normal Stopped: The VirtualMachineInstance was shut down. GracePeriodExpired: killed")))
 		w.expectQuiet(vmi)
 	})
 
 	It("fails when its Pod no longer exists", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, running)
-		Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+		agent(vmi, Running)
+		Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(v1.PodNotExistsReason))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
 		w.expectQuiet(vmi)
 	})
 
 	It("does not write a final phase while the guest's state is unknown", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, running)
+		agent(vmi, Running)
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Unknown })
 		w.expectQuiet(vmi)
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
@@ -98,7 +99,7 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 	Context("when it is deleted", func() {
 		remove := func(vmi *v1.VirtualMachineInstance) {
 			GinkgoHelper()
-			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		}
 
 		It("is removed before it has a Pod", func() {
@@ -115,9 +116,9 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			vmi := w.create(builder.MakeVMI("vm"))
 			w.expectReconciled(vmi, "create Pod")
 			remove(vmi)
-			w.events.take()
+			w.events.Take()
 			w.expectReconciled(vmi, "delete Pod") // never scheduled, so it is gone at once
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
 			// The finalizer is removed last: clients can read until then how the VMI ended.
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			w.advance(shownFor)
@@ -127,19 +128,19 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 
 		It("waits for the guest's shutdown, and writes its outcome", func() {
 			vmi := w.assigned(builder.MakeVMI("vm").Finalizers(v1.VirtualMachineControllerFinalizer))
-			agent(vmi, running)
+			agent(vmi, Running)
 			remove(vmi)
 			w.expectReconciled(vmi, "delete Pod")
-			w.events.take()
+			w.events.Take()
 			w.expectQuiet(vmi)
 			setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"bye"}`))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectExists(vmi)
 			Expect(vmi.Status.Phase).To(Equal(v1.Succeeded))
 			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "its Pod is still there")
-			w.events.take()
+			w.events.Take()
 			w.expectQuiet(vmi)
-			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+			Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
 			w.advance(shownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM's finalizer stays")
@@ -159,9 +160,9 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			remove(vmi)
-			w.events.take()
+			w.events.Take()
 			w.expectReconciled(vmi, "delete Pod") // it has ended, so it is gone at once
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
 			w.advance(shownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
@@ -170,10 +171,10 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		It("shows its final phase for one and a half seconds, and not longer", func() {
 			w.clock.SetTime(w.clock.Now().Truncate(time.Second).Add(900 * time.Millisecond)) // The timestamp of the phase is in seconds.
 			vmi := w.assigned(builder.MakeVMI("vm"))
-			agent(vmi, running)
+			agent(vmi, Running)
 			remove(vmi)
 			w.expectReconciled(vmi, "delete Pod")
-			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
+			Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
 			Expect(w.expectReconciled(vmi, "patch VirtualMachineInstance/status").RequeueAfter).To(Equal(shownFor))
 			w.advance(shownFor - time.Millisecond)
 			Expect(w.expectReconciled(vmi).RequeueAfter).To(Equal(time.Millisecond))
@@ -186,8 +187,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		It("is not kept if its final phase was shown before the deletion, also by another process", func() {
 			for _, another := range []bool{false, true} {
 				vmi := w.assigned(builder.MakeVMI(fmt.Sprintf("vm-%t", another)))
-				agent(vmi, running)
-				Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+				agent(vmi, Running)
+				Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 				w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 				w.advance(shownFor)
 				if another {
@@ -203,10 +204,10 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 
 		It("is not removed as long as it controls a Pod", func() {
 			vmi := w.assigned(builder.MakeVMI("vm"))
-			stray := ExpectExists(podOf(vmi)).DeepCopy()
+			stray := ExpectExists(PodOf(vmi)).DeepCopy()
 			setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(k8sClient.Delete(ctx, podOf(vmi))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, PodOf(vmi))).To(Succeed())
 			stray.Name, stray.ResourceVersion, stray.UID, stray.Finalizers = "stray", "", "", []string{"example.org/log"}
 			ExpectCreated(stray)
 			remove(vmi)
@@ -214,8 +215,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			w.expectReconciled(vmi)
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 			ExpectExists(stray).Finalizers = nil
-			Expect(k8sClient.Update(ctx, stray)).To(Succeed())
-			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, stray, client.GracePeriodSeconds(0)))).To(Succeed())
+			Expect(K8sClient.Update(ctx, stray)).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, stray, client.GracePeriodSeconds(0)))).To(Succeed())
 			w.advance(shownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -15,6 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("A VMI with dedicated CPUs", func() {
@@ -38,18 +39,18 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 		w.expectReconciled(vmi, "create Pod")
 		w.makeBurstable(vmi)
 		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		w.events.take()
+		w.events.Take()
 
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		vmi = ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(virtualmachineinstance.ReasonFailedGuarantee))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, "Burstable and not Guaranteed"))
-		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning FailedGuaranteeResources: ")))
+		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning FailedGuaranteeResources: ")))
 
 		w.expectReconciled(vmi, "delete Pod")
-		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).NotTo(BeNil())
-		w.events.take()
+		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).NotTo(BeNil())
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 })
@@ -57,12 +58,12 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 // makeBurstable replaces the launcher Pod by one to which an admission webhook added a container.
 func (w *world) makeBurstable(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	pod := ExpectExists(podOf(vmi))
+	pod := ExpectExists(PodOf(vmi))
 	changed := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences},
 		Spec:       *pod.Spec.DeepCopy(),
 	}
 	changed.Spec.Containers = append(changed.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
-	Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-	Eventually(func() error { return k8sClient.Create(ctx, changed.DeepCopy()) }).WithTimeout(10 * time.Second).Should(Succeed())
+	Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+	Eventually(func() error { return K8sClient.Create(ctx, changed.DeepCopy()) }).WithTimeout(10 * time.Second).Should(Succeed())
 }

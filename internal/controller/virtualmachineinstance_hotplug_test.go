@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"slices"
@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // plugWorld is a world with hotplugged volumes.
@@ -48,7 +49,7 @@ func (w plugWorld) claim(b *builder.PVC) *corev1.PersistentVolumeClaim {
 func (w plugWorld) runs(b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := w.assigned(b)
-	agent(vmi, running)
+	agent(vmi, Running)
 	return ExpectExists(vmi)
 }
 
@@ -57,7 +58,7 @@ func change(vmi *v1.VirtualMachineInstance, do func(*v1.VirtualMachineInstanceSp
 	GinkgoHelper()
 	ExpectExists(vmi)
 	do(&vmi.Spec)
-	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 }
 
 // add adds a hotpluggable volume to a VMI.
@@ -105,7 +106,7 @@ func phase(vmi *v1.VirtualMachineInstance, name string, to v1.VolumePhase, reaso
 
 // attachmentOf returns the attachment Pod of a volume.
 func attachmentOf(vmi *v1.VirtualMachineInstance, name string) *corev1.Pod {
-	launcher := ExpectExists(podOf(vmi))
+	launcher := ExpectExists(PodOf(vmi))
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.AttachmentName(launcher.UID, name)}}
 }
 
@@ -114,7 +115,7 @@ func (w plugWorld) setAttachment(vmi *v1.VirtualMachineInstance, name string, to
 	GinkgoHelper()
 	pod := ExpectExists(attachmentOf(vmi, name))
 	pod.Status = to
-	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 	return pod
 }
 
@@ -128,7 +129,7 @@ func (w plugWorld) attached(vmi *v1.VirtualMachineInstance, name string) {
 	w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 	phase(vmi, name, v1.HotplugVolumeMounted, "VolumeMountedToPod")
 	phase(vmi, name, v1.VolumeReady, "VolumeReady")
-	w.events.take()
+	w.events.Take()
 	w.expectQuiet(vmi)
 }
 
@@ -145,7 +146,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		pod := ExpectExists(attachmentOf(vmi, "data"))
 		created := "Created hotplug attachment pod " + pod.Name + ", for volume data"
 		Expect(volume(vmi, "data")).To(Equal("AttachedToNode SuccessfulCreate: " + created))
-		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
+		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
 		status := vmistatus.FindVolume(&vmi.Status, "data")
 		Expect(status.HotplugVolume.AttachPodName).To(Equal(pod.Name))
 		Expect(status.PersistentVolumeClaimInfo.ClaimName).To(Equal("data-claim"))
@@ -174,7 +175,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
 		deleted := "Deleted hotplug attachment pod " + pod.Name + ", for volume data"
 		Expect(volume(vmi, "data")).To(Equal("Detaching SuccessfulDelete: " + deleted + " (ready)"))
-		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulDelete: Deleted attachment pod "+pod.Name, "Normal SuccessfulDelete: "+deleted))
+		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulDelete: Deleted attachment pod "+pod.Name, "Normal SuccessfulDelete: "+deleted))
 		ExpectGone(pod)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "data")).To(Equal("none"))
@@ -200,14 +201,14 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "to-files")).To(HaveSuffix("(ready)"))
 		phase(vmi, "to-files", v1.HotplugVolumeMounted, "VolumeMountedToPod")
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) { spec.UtilityVolumes = nil })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "to-device")).To(Equal("none"))
 		phase(vmi, "to-files", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files"),
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files"),
 			HavePrefix("Normal SuccessfulDelete: Deleted attachment pod hp-volume-to-files")))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "to-files")).To(Equal("none"))
@@ -219,7 +220,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi").Block())
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root-claim").Hotpluggable("data", "data-claim").Hotpluggable("later", "later-claim"))
 		w.expectReconciled(vmi, "create Pod")
-		launcher := ExpectExists(podOf(vmi))
+		launcher := ExpectExists(PodOf(vmi))
 		Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
 		Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
 		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
@@ -231,7 +232,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		device := ExpectExists(attachmentOf(vmi, "data")).Spec.Containers[0].VolumeDevices
 		Expect(device).To(HaveLen(1))
 		Expect(device[0].DevicePath).To(HavePrefix("/path/data/"))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
@@ -252,7 +253,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		add(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "data")).To(Equal("Pending FailedPvcNotFound: PVC data-claim not found"))
-		Expect(w.events.take()).To(ConsistOf("Warning FailedPvcNotFound: PVC data-claim not found"))
+		Expect(w.events.Take()).To(ConsistOf("Warning FailedPvcNotFound: PVC data-claim not found"))
 		w.expectQuiet(vmi)
 
 		lost := builder.MakePVC("data-claim").Obj()
@@ -298,10 +299,10 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 			spec.Volumes[1].VolumeSource = v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "data-claim", Hotpluggable: true}}
 		})
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		launcher := ExpectExists(podOf(vmi))
+		launcher := ExpectExists(PodOf(vmi))
 		trigger := ExpectExists(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: podspec.TriggerName(launcher.UID, "data")}})
 		Expect(trigger.Annotations).To(HaveKey(v1.EphemeralProvisioningObject))
-		Expect(w.events.take()).To(ContainElement("Normal SuccessfulCreate: Created hotplug trigger pod for volume data"))
+		Expect(w.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created hotplug trigger pod for volume data"))
 		Expect(volume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
 		w.expectQuiet(vmi)
 
@@ -318,12 +319,12 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
 		add(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		w.events.take()
+		w.events.Take()
 		w.setAttachment(vmi, "data", builder.MakePodStatus().Unschedulable("0/1 nodes are available: 1 node(s) had volume node affinity conflict").Obj())
 		w.advance(time.Minute)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(volume(vmi, "data")).To(Equal("AttachedToNode Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
-		Expect(w.events.take()).To(ConsistOf("Warning Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
+		Expect(w.events.Take()).To(ConsistOf("Warning Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
 		w.expectQuiet(vmi)
 	})
 
@@ -341,7 +342,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Expect(second.UID).NotTo(Equal(first.UID))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(vmistatus.FindVolume(&ExpectExists(vmi).Status, "data").HotplugVolume.AttachPodUID).To(Equal(second.UID))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
@@ -352,11 +353,11 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.attached(vmi, "data")
 		deleted := func() (again bool) {
 			GinkgoHelper()
-			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, attachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, attachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
 			result, err := w.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
 			w.writes.Take()
-			err = k8sClient.Get(ctx, client.ObjectKeyFromObject(attachmentOf(vmi, "data")), &corev1.Pod{})
+			err = K8sClient.Get(ctx, client.ObjectKeyFromObject(attachmentOf(vmi, "data")), &corev1.Pod{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
 			if err != nil {
 				Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 2*time.Minute)))
@@ -414,7 +415,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Expect(err).To(MatchError(ContainSubstring("belongs to another owner")))
 		Expect(volume(vmi, "b")).To(HavePrefix("AttachedToNode"))
 		Expect(volume(vmi, "a")).To(HavePrefix("Bound"))
-		Expect(k8sClient.Delete(ctx, foreign, client.GracePeriodSeconds(0))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, foreign, client.GracePeriodSeconds(0))).To(Succeed())
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(volume(vmi, "a")).To(HavePrefix("AttachedToNode"))
@@ -423,7 +424,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 	It("deletes attachment Pods when the guest has ended, and those of which nothing else is left", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		launcher := ExpectExists(podOf(vmi))
+		launcher := ExpectExists(PodOf(vmi))
 		stray := podspec.BuildAttachment(vmi, w.Config.Current().Pods(), podspec.Attachment{
 			Volume: &v1.Volume{Name: "stray"}, Claim: builder.MakePVC("stray").Obj(), Launcher: launcher,
 		})
@@ -441,7 +442,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		ExpectGone(pod)
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		w.events.take()
+		w.events.Take()
 		w.writes.Take()
 		w.expectQuiet(vmi)
 	})
@@ -457,8 +458,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 				}}}},
 			},
 		}
-		Expect(k8sClient.Create(ctx, pv)).To(Succeed())
-		DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, pv))).To(Succeed()) })
+		Expect(K8sClient.Create(ctx, pv)).To(Succeed())
+		DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, pv))).To(Succeed()) })
 		pvc := builder.MakePVC("data-claim").Namespace(w.ns).Bound("1Gi").Obj()
 		pvc.Spec.VolumeName = pv.Name
 		status := pvc.Status
@@ -467,7 +468,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		ExpectStatus(pvc)
 		vmi := w.create(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
 		w.expectReconciled(vmi, "create Pod")
-		terms := ExpectExists(podOf(vmi)).Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		terms := ExpectExists(PodOf(vmi)).Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 		Expect(terms).To(HaveLen(1))
 		Expect(slices.ContainsFunc(terms[0].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
 			return r.Key == "zone" && strings.Join(r.Values, "") == "a"

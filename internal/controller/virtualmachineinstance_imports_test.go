@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
@@ -34,17 +35,17 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 			"Not all of the VMI's DVs are ready"))
 		w.expectQuiet(vmi)
 		provide(dv, true)
-		fill(dv, "ImportInProgress", dvCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
+		fill(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
-		ExpectGone(podOf(vmi))
-		Expect(w.events.take()).To(BeEmpty(), "a running import records no event")
+		ExpectGone(PodOf(vmi))
+		Expect(w.events.Take()).To(BeEmpty(), "a running import records no event")
 
-		fill(dv, cdi.DataVolumeSucceeded, dvCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
+		fill(dv, cdi.DataVolumeSucceeded, DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
 			"All of the VMI's DVs are bound and ready"))
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		var claims []string
 		for _, volume := range pod.Spec.Volumes {
 			if volume.PersistentVolumeClaim != nil {
@@ -70,21 +71,21 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
 		vmi := w.create(imported().Label("app", "db"))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		ExpectGone(podOf(vmi))
-		binder := podOf(vmi)
+		ExpectGone(PodOf(vmi))
+		binder := PodOf(vmi)
 		binder.Name = podspec.BinderName(vmi)
 		ExpectExists(binder)
 		Expect(binder.Annotations).To(HaveKeyWithValue(v1.EphemeralProvisioningObject, "true"))
 		Expect(binder.Labels).NotTo(HaveKey("app"), "no Service selects it")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceProvisioning, corev1.ConditionTrue, "", ""))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 
 		binder.Status = builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj()
 		ExpectStatus(binder)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
-		w.events.take()
+		w.events.Take()
 
 		binder.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
 		ExpectStatus(binder)
@@ -92,11 +93,11 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		fill(dv, "ImportInProgress")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceProvisioning))
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 
 		fill(dv, cdi.DataVolumeSucceeded)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
-		ExpectExists(podOf(vmi))
+		ExpectExists(PodOf(vmi))
 	})
 
 	It("replaces the Pod that binds the volumes when it failed", func() {
@@ -106,7 +107,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		binder := podOf(vmi)
+		binder := PodOf(vmi)
 		binder.Name = podspec.BinderName(vmi)
 		ExpectExists(binder).Status = builder.MakePodStatus().Evicted("the node was low on memory").Obj()
 		ExpectStatus(binder)
@@ -130,7 +131,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
-		Expect(w.events.take()).To(ContainElement("Warning FailedDataVolumeImport: DataVolume root for volume root failed to import its disk image."))
+		Expect(w.events.Take()).To(ContainElement("Warning FailedDataVolumeImport: DataVolume root for volume root failed to import its disk image."))
 		w.expectQuiet(vmi)
 	})
 
@@ -141,7 +142,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		fill(dv, "ImportInProgress")
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 		fill(dv, cdi.DataVolumeSucceeded)
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
@@ -150,7 +151,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, true)
-		Expect(k8sClient.Delete(ctx, dv)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
@@ -161,13 +162,13 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, true)
-		Expect(k8sClient.Delete(ctx, dv)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
 		again := dataVolume(w.ns, "root")
 		ExpectCreated(again)
 		fill(again, cdi.DataVolumeSucceeded)
 		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()), w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			ExpectGone(podOf(vmi))
+			ExpectGone(PodOf(vmi))
 			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
 				"(UID "+string(dv.UID)+") does not exist"))
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("Containers of Vireo's own in a namespace with a LimitRange", func() {
@@ -32,7 +33,7 @@ var _ = Describe("Containers of Vireo's own in a namespace with a LimitRange", f
 		vmi := w.create(builder.MakeVMI("a").Guest("128Mi"))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		containers := ExpectExists(podOf(vmi)).Spec.Containers
+		containers := ExpectExists(PodOf(vmi)).Spec.Containers
 		Expect(containers).To(HaveLen(2))
 		Expect(containers[1].Name).To(Equal(launcherpod.ConsoleLogContainer))
 		Expect(containers[1].Resources.Requests.Memory().String()).To(Equal(want))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
@@ -38,7 +39,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		})
 		w.expectReconciled(vmi, append(slices.Repeat([]string{"create Pod"}, many-1), "patch VirtualMachineInstance/status")...)
 		Expect(volume(vmi, names[0])).To(Equal("Pending FailedPvcNotFound: PVC data-00 not found"))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 
 		By("some Pods that get ready")
@@ -65,7 +66,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 				}
 			}
 		})
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 
 		By("unplugging all")
@@ -91,7 +92,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		for _, name := range names {
 			Expect(volume(vmi, name)).To(Equal("none"))
 		}
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 })

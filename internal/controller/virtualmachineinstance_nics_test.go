@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // withBlue adds an interface on a network of Multus.
@@ -51,16 +52,16 @@ var _ = Describe("VMI with other interfaces", func() {
 	runs := func(migratable corev1.ConditionStatus) *v1.VirtualMachineInstance {
 		GinkgoHelper()
 		vmi := w.assigned(builder.MakeVMI("vm").Masquerade())
-		agent(vmi, running)
+		agent(vmi, Running)
 		agent(vmi, inGuest("default"))
-		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable", "claim data is not shared"))
+		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable", "claim data is not shared"))
 		w.expectQuiet(vmi)
 		return ExpectExists(vmi)
 	}
 	change := func(vmi *v1.VirtualMachineInstance, how func(*v1.VirtualMachineInstanceSpec)) {
 		GinkgoHelper()
 		how(&ExpectExists(vmi).Spec)
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 	}
 	// multus reports the networks of the Pod.
 	multus := func(vmi *v1.VirtualMachineInstance, interfaces ...string) {
@@ -69,9 +70,9 @@ var _ = Describe("VMI with other interfaces", func() {
 		for _, name := range interfaces {
 			list = append(list, fmt.Sprintf(`{"interface":%q}`, name))
 		}
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		pod.Annotations["k8s.v1.cni.cncf.io/network-status"] = "[" + strings.Join(list, ",") + "]"
-		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
+		Expect(K8sClient.Update(ctx, pod)).To(Succeed())
 	}
 
 	It("requests a new network for its Pod, and migrates if nothing attaches it within 15 seconds", func() {
@@ -80,7 +81,7 @@ var _ = Describe("VMI with other interfaces", func() {
 		result := w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically("<=", 15*time.Second))
 		Expect(result.RequeueAfter).To(BeNumerically(">", 10*time.Second))
-		Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue(networks,
+		Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue(networks,
 			fmt.Sprintf(`[{"name":"blue-net","namespace":%q,"interface":%q}]`, w.ns, blue)))
 		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", "networks blue"))
 		w.expectQuiet(vmi)
@@ -128,7 +129,7 @@ var _ = Describe("VMI with other interfaces", func() {
 		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
 			"other networks for the interfaces blue: the guest migrates"))
 		w.expectQuiet(vmi)
-		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
+		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // makeUnresponsive marks a Node as the Node reconciler does when the agent stops responding, and sets the kubelet's readiness.
@@ -22,9 +23,9 @@ func makeUnresponsive(name string, kubelet corev1.ConditionStatus) *corev1.Node 
 	host := ExpectExists(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "false")
 	metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.UnresponsiveAnnotation, time.Now().UTC().Format(time.RFC3339))
-	Expect(k8sClient.Update(ctx, host)).To(Succeed())
+	Expect(K8sClient.Update(ctx, host)).To(Succeed())
 	host.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: kubelet}}
-	Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
 	return ExpectExists(host)
 }
 
@@ -35,7 +36,7 @@ func declareOutOfService(host *corev1.Node) {
 	host.Spec.Taints = append(host.Spec.Taints, corev1.Taint{
 		Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute,
 	})
-	Expect(k8sClient.Update(ctx, host)).To(Succeed())
+	Expect(K8sClient.Update(ctx, host)).To(Succeed())
 }
 
 var _ = Describe("A lost node", func() {
@@ -48,9 +49,9 @@ var _ = Describe("A lost node", func() {
 	BeforeEach(func() {
 		w = newWorld()
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
-		Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		Expect(K8sClient.Create(ctx, host)).To(Succeed())
 		vmi = w.assignedTo(host.Name, builder.MakeVMI("vm"))
-		agent(vmi, running)
+		agent(vmi, Running)
 	})
 
 	It("does not end its VMI, which reports how to take the node out of service", func() {
@@ -61,15 +62,15 @@ var _ = Describe("A lost node", func() {
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, node.ReasonNodeUnresponsive, host.Name))
-		Expect(w.events.take()).To(ConsistOf(ContainSubstring("may still run")))
+		Expect(w.events.Take()).To(ConsistOf(ContainSubstring("may still run")))
 		w.expectQuiet(vmi)
 		w.advance(time.Hour)
 		w.expectQuiet(vmi)
-		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())
+		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).To(BeNil())
 
 		delete(ExpectExists(host).Annotations, node.UnresponsiveAnnotation)
 		metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "true")
-		Expect(k8sClient.Update(ctx, host)).To(Succeed())
+		Expect(K8sClient.Update(ctx, host)).To(Succeed())
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
 		Expect(vmi.Status.Reason).To(BeEmpty())
@@ -80,9 +81,9 @@ var _ = Describe("A lost node", func() {
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonAgentSilent, "has no effect while the kubelet responds"))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
-		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())
+		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).To(BeNil())
 	})
 
 	It("is not lost while its agent responds", func() {
@@ -94,30 +95,30 @@ var _ = Describe("A lost node", func() {
 		makeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
 		declareOutOfService(host)
-		w.events.take()
+		w.events.Take()
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
-		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
-		ExpectGone(podOf(vmi))
+		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
+		ExpectGone(PodOf(vmi))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the VMI fails only when the Pod no longer exists")
 
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
 	It("removes a deleted VMI when it is declared out of service", func() {
 		makeUnresponsive(host.Name, corev1.ConditionUnknown)
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
-		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).NotTo(BeNil())
+		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).NotTo(BeNil())
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "It is shut down when the node is back"))
 		declareOutOfService(host)
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 		w.expectReconciled(vmi, patchStatus)
 		w.advance(shownFor)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance")
@@ -136,7 +137,7 @@ var _ = Describe("A lost node", func() {
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
-		ExpectExists(podOf(vmi))
+		ExpectExists(PodOf(vmi))
 	})
 })
 
@@ -151,7 +152,7 @@ var _ = Describe("A node that is lost during a migration", func() {
 		m = newMigrations()
 		vmi = m.running("a", "vm")
 		ExpectCreated(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("b")}})
-		own = ExpectExists(podOf(vmi))
+		own = ExpectExists(PodOf(vmi))
 		vmim, _ = m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 	})
 
@@ -168,7 +169,7 @@ var _ = Describe("A node that is lost during a migration", func() {
 		target := ExpectExists(m.target(vmi, vmim))
 		m.reconcileAll(vmim)
 		ExpectGone(own)
-		Expect(deleted(target)).To(BeTrue(), "the memory on the target may be older than the disks")
+		Expect(IsDeleted(target)).To(BeTrue(), "the memory on the target may be older than the disks")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the target's Pod may still run")
 		m.remove(target)
 		m.reconcileAll(vmim)

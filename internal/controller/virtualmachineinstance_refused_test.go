@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", func() {
@@ -32,7 +33,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		w = newWorld()
 		vmi = w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.events.take()
+		w.events.Take()
 	})
 	refuse := func() ctrl.Result {
 		GinkgoHelper()
@@ -41,7 +42,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reason, message))
-		Expect(w.events.take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("created again"))))
+		Expect(w.events.Take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("created again"))))
 		return result
 	}
 
@@ -52,8 +53,8 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 
 		w.advance(pause)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
-		Expect(ExpectExists(podOf(vmi)).UID).NotTo(Equal(first.UID))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
+		Expect(ExpectExists(PodOf(vmi)).UID).NotTo(Equal(first.UID))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
@@ -80,7 +81,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		}
 		_, err := w.reconcile(vmi)
 		Expect(err).To(HaveOccurred())
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 		w.writes.Fail = nil
 		w.writes.Take()
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
@@ -107,7 +108,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 	It("waits until a refused Pod with a finalizer is gone", func() {
 		pause := refuse().RequeueAfter
 		controllerutil.AddFinalizer(first, "example.com/hold")
-		Expect(k8sClient.Update(ctx, first)).To(Succeed())
+		Expect(K8sClient.Update(ctx, first)).To(Succeed())
 		w.advance(pause)
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
@@ -115,12 +116,12 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		w.writes.Take()
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 
 		first.Finalizers = nil
-		Expect(k8sClient.Update(ctx, first)).To(Succeed())
+		Expect(K8sClient.Update(ctx, first)).To(Succeed())
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
 
@@ -128,12 +129,12 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		pause := refuse().RequeueAfter
 		w.advance(pause)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
-		next := ExpectExists(podOf(vmi)).UID
+		next := ExpectExists(PodOf(vmi)).UID
 		ExpectExists(vmi)
 		w.writes.Stale = first
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(ExpectExists(podOf(vmi)).UID).To(Equal(next))
+		Expect(ExpectExists(PodOf(vmi)).UID).To(Equal(next))
 		Expect(ExpectExists(vmi).Status.Phase).NotTo(Equal(v1.Failed))
 	})
 
@@ -148,13 +149,13 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 
 	It("is removed with its Pod when it is deleted", func() {
 		refuse()
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		for range 2 {
 			_, err := w.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
 			w.advance(shownFor)
 		}
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 		ExpectGone(vmi)
 	})
 })

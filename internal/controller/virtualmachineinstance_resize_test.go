@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -16,6 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VMI with other CPUs or memory", func() {
@@ -27,10 +28,10 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		w = newWorld()
 		// The API server checks which features the kubelet of the Pod's node has.
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
-		Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		Expect(K8sClient.Create(ctx, host)).To(Succeed())
 		host.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi")}
-		Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
-		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, host)).To(Succeed()) })
+		Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
+		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, host)).To(Succeed()) })
 	})
 
 	const resizes = "patch Pod/resize"
@@ -39,7 +40,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		GinkgoHelper()
 		vmi := w.assigned(b.CPU(1, 1, 1).Guest("1Gi").With(growable))
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
-			running(s)
+			Running(s)
 			resized(1, "1Gi")(s)
 		})
 		w.expectQuiet(vmi)
@@ -50,7 +51,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		GinkgoHelper()
 		ExpectExists(vmi)
 		vmi.Spec.Domain.CPU.Sockets, vmi.Spec.Domain.Memory.Guest = sockets, ptr.To(resource.MustParse(memory))
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 	}
 	has := func(vmi *v1.VirtualMachineInstance, sockets uint32, memory string) {
 		GinkgoHelper()
@@ -60,7 +61,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	kubelet := func(vmi *v1.VirtualMachineInstance, kind corev1.PodConditionType, reason, message string, since time.Time) {
 		GinkgoHelper()
 		status := builder.MakePodStatus().Running().Obj()
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		for _, c := range pod.Status.Conditions {
 			if c.Type == v1.VirtualMachineUnpaused {
 				status.Conditions = append(status.Conditions, c)
@@ -73,11 +74,11 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		}
 		status.QOSClass = pod.Status.QOSClass
 		pod.Status = status
-		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 	}
 	requests := func(vmi *v1.VirtualMachineInstance) (cpu string, memoryMiB int64) {
 		GinkgoHelper()
-		list := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Requests
+		list := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources.Requests
 		return list.Cpu().String(), list.Memory().Value() >> 20
 	}
 	const cpus, memory = v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange
@@ -85,7 +86,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	It("resizes its Pod in place before the guest grows, and after it has shrunk", func() {
 		vmi := runs(builder.MakeVMI("vm"))
 		_, before := requests(vmi)
-		Expect(ExpectExists(podOf(vmi)).Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "1"), HaveKeyWithValue(resize.MemoryAnnotation, "1073741824")))
+		Expect(ExpectExists(PodOf(vmi)).Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "1"), HaveKeyWithValue(resize.MemoryAnnotation, "1073741824")))
 
 		wants(vmi, 3, "2Gi")
 		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
@@ -93,7 +94,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		Expect(cpu).To(Equal("300m"))
 		// The page tables for 1 GiB take 2 MiB, and a vCPU 3 MiB.
 		Expect(grown - before).To(BeEquivalentTo(1024 + 2 + 2*3))
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		Expect(pod.Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "3"), HaveKeyWithValue(resize.MemoryAnnotation, "2147483648")))
 		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionTrue, "", ""), haveCondition(memory, corev1.ConditionTrue, "", "")))
 		w.expectQuiet(vmi)
@@ -125,15 +126,15 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	It("keeps the Pod's class, and what the namespace has added to it", func() {
 		guaranteed := runs(builder.MakeVMI("a").Request(corev1.ResourceCPU, "1").Limit(corev1.ResourceCPU, "1").
 			Request(corev1.ResourceMemory, "1Gi").Limit(corev1.ResourceMemory, "1Gi"))
-		Expect(ExpectExists(podOf(guaranteed)).Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
+		Expect(ExpectExists(PodOf(guaranteed)).Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
 		ExpectExists(guaranteed)
 		for _, list := range []corev1.ResourceList{guaranteed.Spec.Domain.Resources.Requests, guaranteed.Spec.Domain.Resources.Limits} {
 			list[corev1.ResourceCPU] = resource.MustParse("2")
 		}
-		Expect(k8sClient.Update(ctx, guaranteed)).To(Succeed())
+		Expect(K8sClient.Update(ctx, guaranteed)).To(Succeed())
 		wants(guaranteed, 2, "1Gi")
 		w.expectReconciledInOrder(guaranteed, resizes, "patch Pod", "patch VirtualMachineInstance/status")
-		pod := ExpectExists(podOf(guaranteed))
+		pod := ExpectExists(PodOf(guaranteed))
 		Expect(pod.Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
 		Expect(pod.Spec.Containers[0].Resources.Limits.Cpu().String()).To(Equal("2"))
 
@@ -147,7 +148,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		limited := runs(builder.MakeVMI("b"))
 		wants(limited, 1, "2Gi")
 		w.expectReconciledInOrder(limited, resizes, "patch Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(podOf(limited)).Spec.Containers[0].Resources.Limits.Memory().Value()).To(BeEquivalentTo(3<<30 + 2<<20))
+		Expect(ExpectExists(PodOf(limited)).Spec.Containers[0].Resources.Limits.Memory().Value()).To(BeEquivalentTo(3<<30 + 2<<20))
 
 		By("not exceeding what the namespace allows")
 		has(limited, 1, "2Gi")
@@ -156,7 +157,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		result := w.expectReconciled(limited, resizes, "patch VirtualMachineInstance/status")
 		Expect(result).NotTo(BeZero())
 		Expect(ExpectExists(limited)).To(haveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
-		Expect(ExpectExists(podOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
+		Expect(ExpectExists(PodOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
 		w.expectReconciled(limited, resizes)
 
 		By("taking the change back")
@@ -178,7 +179,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		w.expectReconciled(vmi)
 
 		By("giving up after some time, because it cannot migrate")
-		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
+		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
 		w.advance(resize.Patience + time.Second)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
@@ -199,7 +200,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		config.MigratesWorkloads = true
 		w.Config = fixedConfig{Config: config}
 		vmi := runs(builder.MakeVMI("vm"))
-		agent(vmi, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		wants(vmi, 2, "1Gi")
 		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
 		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu", w.clock.Now())
@@ -219,7 +220,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	It("needs another node if the whole node is too small", func() {
 		vmi := runs(builder.MakeVMI("vm"))
 		host.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("150m")
-		Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
 		wants(vmi, 2, "1Gi")
 		w.expectReconciledInOrder(vmi, resizes, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
@@ -240,6 +241,6 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		wants(vmi, 2, "1Gi")
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue(resize.SocketsAnnotation, "1"))
+		Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue(resize.SocketsAnnotation, "1"))
 	})
 })

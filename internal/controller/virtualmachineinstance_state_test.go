@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
@@ -32,7 +33,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	BeforeEach(func() { w = newWorld() })
 
 	It("creates one claim that its VM owns, and a Pod that mounts it", func() {
-		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		claim := stateClaimOf(vmi)
@@ -43,16 +44,16 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(claim.Spec.AccessModes).To(ConsistOf(corev1.ReadWriteOnce))
 		Expect(claim.Spec.VolumeMode).To(HaveValue(Equal(corev1.PersistentVolumeFilesystem)))
 		Expect(claim.Spec.Resources.Requests[corev1.ResourceStorage]).To(Equal(resource.MustParse("10Mi")))
-		Expect(w.events.take()).To(ConsistOf(
+		Expect(w.events.Take()).To(ConsistOf(
 			HavePrefix("Normal SuccessfulCreate: Created PersistentVolumeClaim "+claim.Name),
 			HavePrefix("Normal SuccessfulCreate: Created virtual machine pod")))
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		Expect(stateOf(pod)).To(Equal(claim.Name))
 		w.expectQuiet(vmi)
 
 		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		w.events.take()
+		w.events.Take()
 		Expect(ExpectExists(vmi).Status.VolumeStatus).To(ConsistOf(v1.VolumeStatus{
 			Name: claim.Name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
 				ClaimName: claim.Name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -61,7 +62,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("requests ReadWriteMany if the importer's profile of the storage class has it", func() {
-		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		profile := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": map[string]any{"name": class.Name},
 			"status": map[string]any{"claimPropertySets": []any{
@@ -70,44 +71,44 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 			}},
 		}}
 		status := profile.DeepCopy()
-		Expect(k8sClient.Create(ctx, profile)).To(Succeed())
+		Expect(K8sClient.Create(ctx, profile)).To(Succeed())
 		status.SetResourceVersion(profile.GetResourceVersion())
-		Expect(k8sClient.Status().Update(ctx, status)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, status)).To(Succeed())
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		Expect(stateClaimOf(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
 	})
 
 	It("uses the same claim at the next start, and another one for a new VM of the name", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, first := w.ofVM()
 		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
 		claim := stateClaimOf(first)
 		w.removeVMI(first)
-		again := w.create(persistent().OwnedBy(vm))
+		again := w.create(PersistentVMI().OwnedBy(vm))
 		w.expectReconciled(again, "create Pod")
-		Expect(stateOf(ExpectExists(podOf(again)))).To(Equal(claim.Name))
+		Expect(stateOf(ExpectExists(PodOf(again)))).To(Equal(claim.Name))
 
 		w.removeVMI(again)
-		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		_, other := w.ofVM()
 		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
-		Expect(stateOf(ExpectExists(podOf(other)))).NotTo(Equal(claim.Name))
+		Expect(stateOf(ExpectExists(PodOf(other)))).NotTo(Equal(claim.Name))
 	})
 
 	It("owns the claim if it has no VM", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
-		vmi := w.create(persistent())
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		vmi := w.create(PersistentVMI())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		Expect(metav1.IsControlledBy(stateClaimOf(vmi), vmi)).To(BeTrue())
 	})
 
 	It("creates no second claim with a stale cache", func() {
-		aClass(storagev1.VolumeBindingImmediate, asDefault)
+		aClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
 		w.Client = blindList{w.writes}
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
@@ -117,20 +118,20 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		restored.Labels = map[string]string{"persistent-state-for": "vm"}
 		ExpectCreated(restored)
 		w.expectReconciled(vmi, "create Pod")
-		Expect(stateOf(ExpectExists(podOf(vmi)))).To(Equal("from-a-backup"))
+		Expect(stateOf(ExpectExists(PodOf(vmi)))).To(Equal("from-a-backup"))
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
 	})
 
 	It("waits until a claim with immediate binding is bound, with the reason", func() {
-		aClass(storagev1.VolumeBindingImmediate, asDefault)
+		aClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
 		claim := stateClaimOf(vmi)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "PersistentVolumeClaim "+w.ns+"/"+claim.Name))
-		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning BackendStorageNotReady: ")))
+		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning BackendStorageNotReady: ")))
 		w.expectQuiet(vmi)
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 		Expect(w.UsersOfClaim(ctx, claim)).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		claim.Status.Phase = corev1.ClaimLost
@@ -151,13 +152,13 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(result).NotTo(BeZero())
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no default StorageClass"))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 
 		config := w.Config.Current()
 		config.VMStateStorageClass = "configured-" + w.ns
 		w.Config = fixedConfig{Config: config}
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no StorageClass configured-"+w.ns))
@@ -168,10 +169,10 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("requeues while the storage class of its claim is missing", func() {
-		class := aClass(storagev1.VolumeBindingImmediate, asDefault)
+		class := aClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
-		Expect(k8sClient.Delete(ctx, class)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, class)).To(Succeed())
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "storage classes are not watched")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
@@ -179,7 +180,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("prefers the default class for VMs", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		chosen := aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) {
 			c.Annotations = map[string]string{"storageclass.kubevirt.io/is-default-virt-class": "true"}
 		})
@@ -189,7 +190,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	DescribeTable("reports why the claim cannot be created, and retries", func(refusal error, message string) {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		_, vmi := w.ofVM()
 		w.writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
@@ -202,8 +203,8 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)))
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", message))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
-		ExpectGone(podOf(vmi))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
+		ExpectGone(PodOf(vmi))
 
 		w.writes.Take()
 		w.writes.Fail = nil
@@ -216,30 +217,30 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	)
 
 	It("is for VMs with names that are longer than a label", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		name := strings.Repeat("long-", 20) + "name"
-		vm := builder.MakeVM(name).Namespace(w.ns).Template(persistent()).Obj()
+		vm := builder.MakeVM(name).Namespace(w.ns).Template(PersistentVMI()).Obj()
 		ExpectCreated(vm)
 		named := func() *builder.VMI {
-			return persistent().With(func(vmi *v1.VirtualMachineInstance) { vmi.Name = name }).OwnedBy(ExpectExists(vm))
+			return PersistentVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Name = name }).OwnedBy(ExpectExists(vm))
 		}
 		vmi := w.create(named())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		claims := &corev1.PersistentVolumeClaimList{}
-		Expect(k8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
+		Expect(K8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
 		Expect(claims.Items).To(HaveLen(1))
-		Expect(stateOf(ExpectExists(podOf(vmi)))).To(Equal(claims.Items[0].Name))
+		Expect(stateOf(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name))
 		Expect(w.UsersOfClaim(ctx, &claims.Items[0])).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		w.removeVMI(vmi)
 		vmi = w.create(named())
 		w.expectReconciled(vmi, "create Pod")
-		Expect(stateOf(ExpectExists(podOf(vmi)))).To(Equal(claims.Items[0].Name), "the next start finds the claim")
+		Expect(stateOf(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name), "the next start finds the claim")
 	})
 
 	It("creates no claim for a VMI that cannot start, or without persistent state", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
-		w.expectReconciled(w.create(persistent().PVC("root", "missing")), "patch VirtualMachineInstance/status")
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		w.expectReconciled(w.create(PersistentVMI().PVC("root", "missing")), "patch VirtualMachineInstance/status")
 		other := w.create(builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true), Enabled: ptr.To(false)}
 		}))
@@ -257,40 +258,32 @@ func (b blindList) List(c context.Context, list client.ObjectList, options ...cl
 	return b.Client.List(c, list, options...)
 }
 
-// persistent returns a VMI with a persistent TPM and EFI.
-func persistent() *builder.VMI {
-	return builder.MakeVMI("vm").EFI().With(func(vmi *v1.VirtualMachineInstance) {
-		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
-		vmi.Spec.Domain.Firmware.Bootloader.EFI.Persistent = ptr.To(true)
-	})
-}
-
 // ofVM creates a VM and the VMI that its reconciler would create.
 func (w *world) ofVM() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	vm := builder.MakeVM("vm").Namespace(w.ns).Template(persistent()).Obj()
+	vm := builder.MakeVM("vm").Namespace(w.ns).Template(PersistentVMI()).Obj()
 	ExpectCreated(vm)
 	vm = ExpectExists(vm)
-	return vm, w.create(persistent().OwnedBy(vm))
+	return vm, w.create(PersistentVMI().OwnedBy(vm))
 }
 
 // removeVMI removes a VMI and its Pod, as a stop does.
 func (w *world) removeVMI(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+	Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 	vmi = ExpectExists(vmi)
 	vmi.Finalizers = nil
-	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
-	Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
+	Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 	ExpectGone(vmi)
-	w.events.take()
+	w.events.Take()
 }
 
 // stateClaimOf expects one state claim of a VMI and returns it.
 func stateClaimOf(vmi *v1.VirtualMachineInstance) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingLabels{"persistent-state-for": vmi.Name})).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingLabels{"persistent-state-for": vmi.Name})).To(Succeed())
 	Expect(list.Items).To(HaveLen(1))
 	return &list.Items[0]
 }
@@ -312,10 +305,6 @@ func aClass(binding storagev1.VolumeBindingMode, change func(*storagev1.StorageC
 	class.GenerateName = "spec-"
 	change(class)
 	ExpectCreated(class)
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, class))).To(Succeed()) })
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, class))).To(Succeed()) })
 	return class
-}
-
-func asDefault(class *storagev1.StorageClass) {
-	class.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"maps"
@@ -13,6 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance of a VM", func() {
@@ -38,20 +39,20 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		w.Config = config
 		vmi := w.create(builder.MakeVMI("vm").Label("tier", "web").Annotation("acme.example/zone", "a"))
 		w.expectReconciled(vmi, "create Pod")
-		created := ExpectExists(podOf(vmi))
+		created := ExpectExists(PodOf(vmi))
 		vmi = ExpectExists(vmi)
 		vmi.Labels = map[string]string{"tier": "db", "other": "x", v1.AppLabel: "mine", v1.CreatedByLabel: "me"}
 		vmi.Annotations = map[string]string{"acme.example/rack": "b", "kubevirt.io/domain": "x"}
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod")
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		wantLabels, wantAnnotations := maps.Clone(created.Labels), maps.Clone(created.Annotations)
 		wantLabels["tier"] = "db"
 		wantAnnotations["acme.example/rack"] = "b"
 		delete(wantAnnotations, "acme.example/zone")
 		Expect(pod.Labels).To(Equal(wantLabels))
 		Expect(pod.Annotations).To(Equal(wantAnnotations))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
@@ -61,17 +62,17 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		w.expectReconciled(vmi, "create Pod")
 		metav1.SetMetaDataAnnotation(&ExpectExists(vmi).ObjectMeta, evict, "true")
 		vmi.Annotations["note"] = "y"
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod")
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		Expect(pod.Annotations).To(And(HaveKeyWithValue(evict, "true"), HaveKeyWithValue("note", "x")))
-		w.events.take()
+		w.events.Take()
 		w.expectQuiet(vmi)
 
 		delete(ExpectExists(vmi).Annotations, evict)
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod")
-		Expect(ExpectExists(podOf(vmi)).Annotations).NotTo(HaveKey(evict))
+		Expect(ExpectExists(PodOf(vmi)).Annotations).NotTo(HaveKey(evict))
 		w.expectQuiet(vmi)
 	})
 })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -28,6 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
@@ -45,9 +46,9 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			"KubeVirtNotFound", "no KubeVirt object in namespace kubevirt"))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
 			corev1.PodReasonUnschedulable, "no KubeVirt object"))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning KubeVirtNotFound: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning KubeVirtNotFound: ")))
 		w.expectQuiet(vmi)
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 
 		ExpectCreated(builder.MakePVC("missing").Namespace(w.ns).Obj())
 		w.Config = installed
@@ -59,7 +60,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 	It("creates its Pod with the limits that a quota of its namespace requires, also if the quota is created later", func() {
 		vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
 		w.expectReconciled(other, "create Pod")
-		Expect(ExpectExists(podOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
+		Expect(ExpectExists(PodOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
 
 		// The API server refuses Pods according to the status of a quota, which the cluster's quota controller writes.
 		hard := corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse("64Gi"), corev1.ResourceLimitsCPU: resource.MustParse("64")}
@@ -68,18 +69,18 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		quota.Status.Hard, quota.Status.Used = hard, corev1.ResourceList{
 			corev1.ResourceLimitsMemory: resource.MustParse("0"), corev1.ResourceLimitsCPU: resource.MustParse("0"),
 		}
-		Expect(k8sClient.Status().Update(ctx, quota)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, quota)).To(Succeed())
 		Expect(virtualmachineinstance.QuotaChanges.Create(event.CreateEvent{Object: quota})).To(BeTrue())
 		Expect(w.UnderQuota(ctx, quota)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}}
 		label := fmt.Sprintf(`{"metadata":{"labels":{%q:"1.5"}}}`, v1.AutoMemoryLimitsRatioLabel)
-		Expect(k8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
 		Eventually(func(g Gomega) { // until the API server's own cache has the quota
 			_, err := w.reconcile(vmi)
 			g.Expect(err).NotTo(HaveOccurred())
 		}).Should(Succeed())
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		compute := pod.Spec.Containers[0].Resources
 		Expect(compute.Limits).To(HaveKeyWithValue(corev1.ResourceCPU, resource.MustParse("2")))
 		Expect(compute.Limits.Memory().Value()).To(Equal(compute.Requests.Memory().Value() * 3 / 2))
@@ -108,7 +109,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			w.Config = fixedConfig{Config: config}
 			vmi := w.create(builder.MakeVMI("in-" + strconv.FormatBool(expected)))
 			w.expectReconciled(vmi, "create Pod")
-			_, limited := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
+			_, limited := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
 			Expect(limited).To(Equal(expected))
 		}
 	})
@@ -121,9 +122,9 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FieldNotImplemented", "spec.domain.devices.gpus: Forbidden"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FieldNotImplemented: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FieldNotImplemented: ")))
 		w.expectQuiet(vmi)
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 	})
 
 	Context("with a network of Multus", func() {
@@ -140,7 +141,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		It("creates its Pod without the network's resources by default", func() {
 			vmi := attached()
 			w.expectReconciled(vmi, "create Pod")
-			Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
+			Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
 		})
 
 		It("reports that Multus or the NetworkAttachmentDefinition is missing, and creates its Pod with the network's resource", func() {
@@ -150,20 +151,20 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			Expect(result).NotTo(BeZero())
 			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"NetworkAttachmentDefinitionNotFound", "the cluster has no such kind: install Multus"))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NetworkAttachmentDefinitionNotFound: ")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning NetworkAttachmentDefinitionNotFound: ")))
 			w.expectQuiet(vmi)
-			ExpectGone(podOf(vmi))
+			ExpectGone(PodOf(vmi))
 
 			installMultus()
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"NetworkAttachmentDefinitionNotFound", "NetworkAttachmentDefinition "+w.ns+"/blue-net of network blue does not exist"))
-			w.events.take()
+			w.events.Take()
 
 			ExpectCreated(attachmentDefinition(w.ns, "blue-net", "example.com/blue"))
 			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-			resources := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources
+			resources := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources
 			Expect(resources.Requests).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
 			Expect(resources.Limits).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
 		})
@@ -177,9 +178,9 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ImpossibleSpec", "spec.domain.devices.watchdog.i6300esb.action: Invalid value"))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ImpossibleSpec: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ImpossibleSpec: ")))
 		w.expectQuiet(vmi)
-		ExpectGone(podOf(vmi))
+		ExpectGone(PodOf(vmi))
 	})
 
 	It("creates no Pod with an annotation that is not implemented", func() {
@@ -189,8 +190,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FieldNotImplemented", "metadata.annotations[kubevirt.io/ignitiondata]: Forbidden"))
-		w.events.take()
-		ExpectGone(podOf(vmi))
+		w.events.Take()
+		ExpectGone(PodOf(vmi))
 	})
 
 	It("assigns a unique VSOCK CID to every guest", func() {
@@ -206,7 +207,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		// Another VMI already has the CID that this one would get.
 		first = ExpectExists(first)
 		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
-		Expect(k8sClient.Status().Update(ctx, first)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, first)).To(Succeed())
 		w.expectReconciled(second, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(second).Status.VSOCKCID).To(HaveValue(Equal(*first.Status.VSOCKCID + 1)))
 	})
@@ -214,7 +215,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 	It("does not need the KubeVirt object once its Pod exists", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.events.take()
+		w.events.Take()
 		config := w.Config.Current()
 		config.KubeVirt = ""
 		w.Config = fixedConfig{Config: config}
@@ -229,7 +230,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
 			w.expectReconciled(vmi, "create Pod")
 			setLauncherStatus(vmi, "node-1", creating())
-			w.events.take()
+			w.events.Take()
 			return vmi
 		}
 
@@ -243,14 +244,14 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 				"FailedMount", `secret "nowhere" not found`))
 			Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 			Expect(vmi.Status.Phase).To(Equal(v1.Scheduling))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
 			w.expectQuiet(vmi)
 
 			status := creating().Obj()
 			status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
-			pod := ExpectExists(podOf(vmi))
+			pod := ExpectExists(PodOf(vmi))
 			pod.Status = status
-			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			w.expectQuiet(vmi)
@@ -269,7 +270,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			}
 			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			w.events.take()
+			w.events.Take()
 			w.advance(time.Minute)
 			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
 			w.expectQuiet(vmi)
@@ -278,20 +279,20 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("3c"))
-			w.events.take()
+			w.events.Take()
 
 			w.advance(time.Second)
 			createPodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("nowhere"))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
 			w.expectQuiet(vmi)
 		})
 
 		It("ignores other events", func() {
 			vmi := preparing()
 			createPodEvent(vmi, w.clock.Now(), "Unhealthy", "unrelated")
-			pod := ExpectExists(podOf(vmi))
+			pod := ExpectExists(PodOf(vmi))
 			ExpectCreated(&corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},
 				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.ns, Name: pod.Name, UID: "earlier"},
@@ -307,18 +308,18 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		var host *corev1.Node
 		BeforeEach(func() {
 			host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
-			Expect(k8sClient.Create(ctx, host)).To(Succeed())
+			Expect(K8sClient.Create(ctx, host)).To(Succeed())
 		})
 		heartbeat := func(schedulable string, ago time.Duration) {
 			GinkgoHelper()
 			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
 			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, w.clock.Now().Add(-ago).Format(time.RFC3339))
-			Expect(k8sClient.Update(ctx, host)).To(Succeed())
+			Expect(K8sClient.Update(ctx, host)).To(Succeed())
 		}
 
 		It("reports it while it lasts, and does not change the phase", func() {
 			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
-			agent(vmi, running)
+			agent(vmi, Running)
 			heartbeat("true", time.Hour)
 			w.expectQuiet(vmi)
 			heartbeat("false", node.Timeout-time.Minute)
@@ -328,7 +329,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(vmi.Status.Phase).To(Equal(v1.Running))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
 			w.expectQuiet(vmi)
 
 			heartbeat("true", 0)
@@ -339,13 +340,13 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		It("fails with that reason when its Pod is gone as well", func() {
 			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
-			agent(vmi, running)
+			agent(vmi, Running)
 			heartbeat("false", node.Timeout)
-			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 			Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
+			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
 			w.expectQuiet(vmi)
 		})
 	})

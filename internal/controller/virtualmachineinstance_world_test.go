@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,8 +12,6 @@ import (
 	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,46 +19,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
-	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
-
-// recordedEvents is an event recorder that collects events as "Normal Reason: note".
-type recordedEvents struct {
-	mu     sync.Mutex
-	events []string
-}
-
-//nolint:revive // argument-limit: the signature is client-go's.
-func (h *recordedEvents) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.events = append(h.events, fmt.Sprintf("%s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
-}
-
-// fromSource is an event recorder that appends the source to the event.
-type fromSource struct {
-	*recordedEvents
-	source string
-}
-
-func (o fromSource) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) { //nolint:revive // argument-limit: as above
-	o.recordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%s]", append(slices.Clone(args), o.source)...)
-}
-
-// agent returns a recorder of events whose source is the agent of a node.
-func (h *recordedEvents) agent(node string) events.EventRecorder {
-	return fromSource{h, "virt-handler on " + node}
-}
-
-func (h *recordedEvents) take() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	out := h.events
-	h.events = nil
-	return out
-}
 
 type fixedConfig struct{ clusterconfig.Config }
 
@@ -74,7 +34,7 @@ func (f fixedConfig) Subscribe(notify func(clusterconfig.Config)) { notify(f.Con
 type world struct {
 	*virtualmachineinstance.Reconciler
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
@@ -83,10 +43,10 @@ func newWorld() *world {
 	config := clusterconfig.Default()
 	config.Images.Launcher = "registry.example/virt-launcher:v1"
 	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
-	w := &world{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	w := &world{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.Reconciler = &virtualmachineinstance.Reconciler{
-		Client: w.writes, APIReader: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{Config: config}, Clock: w.clock,
-		Namespace: "kubevirt", DataVolumes: imports{Reader: k8sClient},
+		Client: w.writes, APIReader: AsController, Recorder: w.events, AgentRecorder: w.events.Agent, Config: fixedConfig{Config: config}, Clock: w.clock,
+		Namespace: "kubevirt", DataVolumes: imports{Reader: K8sClient},
 	}
 	return w
 }
@@ -123,13 +83,13 @@ func (w *world) expectReconciledInOrder(vmi *v1.VirtualMachineInstance, writes .
 func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	w.expectReconciled(vmi)
-	Expect(w.events.take()).To(BeEmpty())
+	Expect(w.events.Take()).To(BeEmpty())
 }
 
 // createPodEvent creates an event of the launcher Pod, as the kubelet does.
 func createPodEvent(vmi *v1.VirtualMachineInstance, at time.Time, reason, message string) {
 	GinkgoHelper()
-	pod := ExpectExists(podOf(vmi))
+	pod := ExpectExists(PodOf(vmi))
 	ExpectCreated(&corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: vmi.Namespace, GenerateName: pod.Name + "."},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -145,19 +105,15 @@ func (w *world) advance(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d))
 // shownFor is how long the final phase of a deleted VMI is shown.
 const shownFor = 1500 * time.Millisecond
 
-func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
-}
-
 // setLauncherStatus sets the node and the status of the launcher Pod, as scheduler and kubelet do.
 func setLauncherStatus(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
 	GinkgoHelper()
-	pod := ExpectExists(podOf(vmi))
+	pod := ExpectExists(PodOf(vmi))
 	if node != "" && pod.Spec.NodeName == "" {
-		Expect(k8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
+		Expect(K8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 			ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: node},
 		})).To(Succeed())
-		pod = ExpectExists(podOf(vmi))
+		pod = ExpectExists(PodOf(vmi))
 	}
 	conditions, class := pod.Status.Conditions, pod.Status.QOSClass
 	pod.Status = status.Obj()
@@ -167,8 +123,8 @@ func setLauncherStatus(vmi *v1.VirtualMachineInstance, node string, status *buil
 			pod.Status.Conditions = append(pod.Status.Conditions, c)
 		}
 	}
-	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
-	return ExpectExists(podOf(vmi))
+	Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
+	return ExpectExists(PodOf(vmi))
 }
 
 // assigned creates a VMI and reconciles it until it is Scheduled, on a node that does not exist.
@@ -183,7 +139,7 @@ func (w *world) assignedTo(host string, b *builder.VMI) *v1.VirtualMachineInstan
 	w.expectReconciled(vmi, "create Pod")
 	setLauncherStatus(vmi, host, builder.MakePodStatus().Running())
 	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-	w.events.take()
+	w.events.Take()
 	return ExpectExists(vmi)
 }
 
@@ -192,15 +148,8 @@ func agent(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanc
 	GinkgoHelper()
 	before := ExpectExists(vmi).DeepCopy()
 	change(&vmi.Status)
-	_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Handler, before, vmi)
+	_, err := vmistatus.Patch(ctx, K8sClient, vmistatus.Handler, before, vmi)
 	Expect(err).NotTo(HaveOccurred())
-}
-
-func running(status *v1.VirtualMachineInstanceStatus) {
-	vmistatus.SetPhase(status, v1.Running, metav1.Now())
-	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue,
-	}, metav1.Now())
 }
 
 func haveCondition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -13,16 +13,17 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	It("migrates a guest to another node, and updates the VMI", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
-		source := podOf(vmi)
+		source := PodOf(vmi)
 		// As created by a version that did not record the migration transport.
 		delete(ExpectExists(source).Annotations, v1.MigrationTransportUnixAnnotation)
-		Expect(k8sClient.Update(ctx, source)).To(Succeed())
+		Expect(K8sClient.Update(ctx, source)).To(Succeed())
 		vmi.Status.MigrationTransport = ""
 		ExpectStatus(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm").NodeSelector("rack", "7"))
@@ -44,7 +45,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 			To(Equal([]string{m.node("a"), source.Name, m.node("b"), target.Name}))
 		Expect(*state.VMIMConfigurationOptions.CompletionTimeoutPerGiB).To(BeEquivalentTo(150))
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, "descheduler")
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Annotations).To(HaveKey(v1.EvictionSourceAnnotation))
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("a")), HaveKeyWithValue(v1.MigrationTargetNodeNameLabel, m.node("b"))))
@@ -58,7 +59,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
-		Expect(deleted(source)).To(BeFalse())
+		Expect(IsDeleted(source)).To(BeFalse())
 		a.complete()
 		a.act()
 		m.reconcileAll(vmim)
@@ -70,7 +71,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		}))
 		Expect(vmim.Finalizers).To(BeEmpty())
 		Expect(vmim.Status.MigrationState.Completed).To(BeTrue())
-		Expect(m.recorded.take()).To(ConsistOf(
+		Expect(m.recorded.Take()).To(ConsistOf(
 			"Normal SuccessfulCreate: Created migration target pod "+target.Name,
 			"Normal SuccessfulHandOver: Migration target pod is ready for preparation by virt-handler.",
 			"Normal SuccessfulMigration: Source node reported migration succeeded",
@@ -80,8 +81,8 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix), "from the annotation of its new Pod")
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("b")), Not(HaveKey(v1.MigrationTargetNodeNameLabel))))
 		Expect(vmi.Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation), "the eviction is finished")
-		Expect(deleted(source)).To(BeTrue())
-		Expect(deleted(target)).To(BeFalse())
+		Expect(IsDeleted(source)).To(BeTrue())
+		Expect(IsDeleted(target)).To(BeFalse())
 
 		// The VMI does not end with the source's Pod. It ends with the target's.
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
@@ -114,7 +115,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 			m.reconcileAll(vmim, next)
 			Expect(ExpectExists(next).Status.Phase).To(Equal(v1.MigrationPending))
 			ExpectGone(m.target(vmi, next))
-			Expect(k8sClient.Delete(ctx, next)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, next)).To(Succeed())
 			m.reconcileAll(next)
 			ExpectGone(next)
 			m.remove(left)
@@ -130,9 +131,9 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
-		Expect(deleted(m.target(vmi, vmim))).To(BeTrue())
-		Expect(deleted(podOf(vmi))).To(BeFalse())
+		Expect(m.recorded.Take()).To(ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
+		Expect(IsDeleted(m.target(vmi, vmim))).To(BeTrue())
+		Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		Expect(vmi.Status.NodeName).To(Equal(m.node("a")))
 		Expect(vmi.Labels).NotTo(HaveKey(v1.MigrationTargetNodeNameLabel))
@@ -161,14 +162,14 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		behind := ExpectExists(vmi).DeepCopy()
 		a.complete()
 		a.act()
-		m.remove(podOf(vmi))
+		m.remove(PodOf(vmi))
 		m.writes.Stale = behind
 		Expect(m.reconcile(vmi)).To(HaveField("Requeue", BeTrue()))
-		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
 		m.writes.Stale = nil
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
-		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
 	})
 
 	It("succeeds when the target's agent takes ownership because the source's agent cannot transfer it", func() {
@@ -195,7 +196,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
 		m.reconcileAll(vmim)
 		target := m.target(vmi, vmim)
-		Expect(deleted(target)).To(BeTrue())
+		Expect(IsDeleted(target)).To(BeTrue())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		m.remove(target)
 		m.reconcileAll(vmim)
@@ -233,20 +234,20 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	It("keeps the source's Pod, which still serves memory, after a switch to post-copy", func() {
 		m, vmi, vmim := postCopied()
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
-		Expect(deleted(podOf(vmi))).To(BeFalse())
+		Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		// It is deleted when the guest does not need it any more.
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
-		Expect(deleted(podOf(vmi))).To(BeTrue())
+		Expect(IsDeleted(PodOf(vmi))).To(BeTrue())
 	})
 
 	It("deletes the source's Pod of a post-copy when it has ended", func() {
 		m, vmi, vmim := postCopied()
-		Expect(deleted(podOf(vmi))).To(BeFalse())
+		Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
-		Expect(deleted(podOf(vmi))).To(BeTrue())
-		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		Expect(IsDeleted(PodOf(vmi))).To(BeTrue())
+		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
 
@@ -254,10 +255,10 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
-		Expect(deleted(podOf(vmi))).To(BeTrue())
+		Expect(IsDeleted(PodOf(vmi))).To(BeTrue())
 		a.act()
 		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.reconcileAll(vmim)
@@ -266,7 +267,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the source's Pod still exists")
-		m.remove(podOf(vmi))
+		m.remove(PodOf(vmi))
 		m.advance(shownFor)
 		m.reconcileAll(vmim)
 		ExpectGone(vmi)
@@ -282,7 +283,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		ExpectCreated(vmim)
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
+		Expect(m.recorded.Take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
 	})
 
 	DescribeTable("fails when the target's launcher ends before the agents prepare the migration", func(status *builder.PodStatus, deletion OmegaMatcher) {
@@ -312,9 +313,9 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
-		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
 		vmim.Finalizers = nil
-		Expect(k8sClient.Patch(ctx, vmim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vmim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 		m.reconcileOnce(vmim)
 		ExpectGone(target)
 	})

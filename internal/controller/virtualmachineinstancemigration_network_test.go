@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("A network for migrations", func() {
@@ -43,11 +44,11 @@ var _ = Describe("A network for migrations", func() {
 		laid()
 		named()
 		vmi := m.running("a", "vm")
-		Expect(podspec.OnMigrationNetwork(ExpectExists(podOf(vmi)))).To(BeTrue())
+		Expect(podspec.OnMigrationNetwork(ExpectExists(PodOf(vmi)))).To(BeTrue())
 		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Migration))
 		Expect(state(vmi).VMIMConfigurationOptions.Network).To(HaveValue(Equal(m.ns + "/wire")))
-		Expect(m.recorded.take()).NotTo(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
+		Expect(m.recorded.Take()).NotTo(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
 	})
 
 	It("is not used when the source's Pod was created before it was configured", func() {
@@ -56,16 +57,16 @@ var _ = Describe("A network for migrations", func() {
 		named()
 		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
-		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
+		Expect(m.recorded.Take()).To(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
 	})
 
 	It("blocks neither starts nor migrations when it does not exist", func() {
 		named()
 		vmi := m.running("a", "vm")
-		Expect(podspec.OnMigrationNetwork(ExpectExists(podOf(vmi)))).To(BeFalse())
+		Expect(podspec.OnMigrationNetwork(ExpectExists(PodOf(vmi)))).To(BeFalse())
 		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
-		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
+		Expect(m.recorded.Take()).To(ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
 	})
 })
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -22,22 +22,23 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Migrations of other specs must not take slots: limits are for the cluster.
 var _ = Describe("Pending migrations", Serial, func() {
 	BeforeEach(func() {
 		pods := &corev1.PodList{}
-		Expect(k8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
+		Expect(K8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
 		for i := range pods.Items {
-			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, &pods.Items[i], client.GracePeriodSeconds(0)))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, &pods.Items[i], client.GracePeriodSeconds(0)))).To(Succeed())
 		}
 		list := &v1.VirtualMachineInstanceMigrationList{}
-		Expect(k8sClient.List(ctx, list)).To(Succeed())
+		Expect(K8sClient.List(ctx, list)).To(Succeed())
 		for i := range list.Items {
-			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, &list.Items[i]))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, &list.Items[i]))).To(Succeed())
 			none := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-			Expect(client.IgnoreNotFound(k8sClient.Patch(ctx, &list.Items[i], none))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Patch(ctx, &list.Items[i], none))).To(Succeed())
 		}
 	})
 
@@ -45,7 +46,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 	started := func(vmims []*v1.VirtualMachineInstanceMigration) []string {
 		GinkgoHelper()
 		pods := &corev1.PodList{}
-		Expect(k8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
+		Expect(K8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
 		var out []string
 		for _, vmim := range vmims {
 			if slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Labels[v1.MigrationJobLabel] == string(vmim.UID) }) {
@@ -76,7 +77,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		Expect(started(vmims)).To(Equal([]string{"vm-00", "vm-01", "vm-02", "vm-03", "vm-04"}))
 
 		// A finished one frees a slot for one from the same node.
-		Expect(k8sClient.Delete(ctx, vmims[0])).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmims[0])).To(Succeed())
 		m.reconcileAll(vmims...)
 		Expect(started(vmims)).To(HaveLen(5))
 		Expect(started(vmims)).To(ContainElement("vm-05"))
@@ -117,7 +118,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 			return !slices.Contains(started(vmims), vmim.Name)
 		})
 		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: started(vmims)[0]}})
-		loseNode(lost)
+		LoseNode(lost)
 		m.reconcileAll(vmims[waiting])
 		Expect(started(vmims)).To(HaveLen(6))
 
@@ -143,12 +144,12 @@ var _ = Describe("Pending migrations", Serial, func() {
 			return !slices.Contains(started(vmims), vmim.Name)
 		})
 		kept := vmims[(waiting+1)%len(vmims)]
-		Expect(k8sClient.Patch(ctx, ExpectExists(kept), client.RawPatch("application/json-patch+json",
+		Expect(K8sClient.Patch(ctx, ExpectExists(kept), client.RawPatch("application/json-patch+json",
 			[]byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.org/kept"}]`)))).To(Succeed())
 		// By force, so that the migration's phase does not become final.
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: kept.Spec.VMIName}}
-		Expect(k8sClient.Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		ExpectGone(vmi)
 		before := ExpectExists(kept).DeepCopy()
 		m.reconcileOnce(kept)
@@ -186,7 +187,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		other.reconcileAll(one)
 		Expect(started([]*v1.VirtualMachineInstanceMigration{one})).To(BeEmpty())
 		first := slices.IndexFunc(many, func(vmim *v1.VirtualMachineInstanceMigration) bool { return slices.Contains(started(many), vmim.Name) })
-		Expect(k8sClient.Delete(ctx, many[first])).To(Succeed())
+		Expect(K8sClient.Delete(ctx, many[first])).To(Succeed())
 		m.reconcileAll(many...)
 		Expect(started(many)).To(HaveLen(4))
 		other.reconcileAll(one)
@@ -220,7 +221,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		second := m.request(builder.MakeMigration("second", "vm"))
 		m.reconcileAll(second)
 		Expect(ExpectExists(second).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
+		Expect(m.recorded.Take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
 		Expect(ExpectExists(first).Status.Phase).To(Equal(v1.MigrationScheduling))
 	})
 
@@ -299,7 +300,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		}
 		list := &v1.VirtualMachineInstanceMigrationList{}
-		Expect(k8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
+		Expect(K8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
 		Expect(list.Items).To(HaveLen(5))
 	})
 
@@ -318,12 +319,12 @@ var _ = Describe("Pending migrations", Serial, func() {
 			created := ExpectExists(target).CreationTimestamp.Time
 			m.clock.SetTime(created.Add(timeout - time.Second))
 			Expect(m.reconcileOnce(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
-			Expect(deleted(target)).To(BeFalse())
+			Expect(IsDeleted(target)).To(BeFalse())
 			m.clock.SetTime(created.Add(timeout))
 			m.reconcileAll(vmim)
-			Expect(deleted(target)).To(BeTrue())
+			Expect(IsDeleted(target)).To(BeTrue())
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-			Expect(m.recorded.take()).To(ContainElement(ContainSubstring(message)))
+			Expect(m.recorded.Take()).To(ContainElement(ContainSubstring(message)))
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		},
 		Entry("because it is unschedulable", builder.MakePodStatus().Unschedulable("0/3 nodes are available"), "", "", 5*time.Minute, "0/3 nodes are available"),
@@ -339,27 +340,27 @@ var _ = Describe("Pending migrations", Serial, func() {
 			m := newMigrations()
 			vmi := m.running("a", "vm")
 			vmim, a := reach(m, vmi)
-			Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
 			m.reconcileAll(vmim)
 			if a != nil {
 				Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 				Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationAbortRequested, ""))
-				Expect(m.recorded.take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
+				Expect(m.recorded.Take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
 				a.act()
 				m.reconcileAll(vmim)
 			}
 			ExpectGone(vmim)
-			Expect(m.recorded.take()).To(ContainElement(HavePrefix("Warning FailedMigration: ")))
-			Expect(deleted(m.target(vmi, vmim))).To(BeTrue())
+			Expect(m.recorded.Take()).To(ContainElement(HavePrefix("Warning FailedMigration: ")))
+			Expect(IsDeleted(m.target(vmi, vmim))).To(BeTrue())
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
-			Expect(deleted(podOf(vmi))).To(BeFalse())
+			Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		},
 		Entry("in phase Pending", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
 			vmim := m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
-			agent(vmi, running)
+			agent(vmi, Running)
 			return vmim, nil
 		}),
 		Entry("in phase Scheduling", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
@@ -393,13 +394,13 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.complete()
-		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
 		m.reconcileAll(vmim)
 		a.act()
 		m.reconcileAll(vmim)
 		ExpectGone(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
-		Expect(m.recorded.take()).To(ContainElement("Normal SuccessfulMigration: Source node reported migration succeeded"))
+		Expect(m.recorded.Take()).To(ContainElement("Normal SuccessfulMigration: Source node reported migration succeeded"))
 	})
 
 	It("are aborted, and not deleted, with a cache from before they were assigned to the agents", func() {
@@ -407,10 +408,10 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmi := m.running("a", "vm")
 		before := ExpectExists(vmi).DeepCopy()
 		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
-		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
 		m.cache.Stale = before
 		m.reconcileOnce(vmim)
-		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	})
@@ -425,7 +426,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		m.cache.Stale = before
 		m.advance(time.Hour)
 		m.reconcileOnce(vmim)
-		Expect(deleted(target)).To(BeFalse())
+		Expect(IsDeleted(target)).To(BeFalse())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	})
 
@@ -437,7 +438,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmistatus.SetCondition(&vmi.Status, v1.VirtualMachineInstanceCondition{
 			Type: v1.VirtualMachineInstanceMigrationRequired, Status: corev1.ConditionTrue,
 		}, metav1.Now())
-		_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Controller, before, vmi)
+		_, err := vmistatus.Patch(ctx, K8sClient, vmistatus.Controller, before, vmi)
 		Expect(err).NotTo(HaveOccurred())
 		a.complete()
 		a.act()
@@ -445,7 +446,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		m.reconcileOnce(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 		m.setPodStatus(m.target(vmi, vmim), "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
-		m.remove(podOf(vmi))
+		m.remove(PodOf(vmi))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 	})
@@ -477,6 +478,6 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
+		Expect(m.recorded.Take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
 	})
 })

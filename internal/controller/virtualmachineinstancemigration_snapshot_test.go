@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("A migration during a snapshot or a backup", func() {
@@ -30,7 +31,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 		before := ExpectExists(vmi).DeepCopy()
 		vmi.Status.SnapshotFreeze = (&freeze.Intent{ID: "a", Deadline: m.clock.Now().Add(time.Minute), End: end}).Status()
 		vmi.Status.SnapshotFreezeRecord = record.Status()
-		Expect(k8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
 	}
 	frozen := func() freeze.Record {
 		return freeze.Record{ID: "a", Deadline: m.clock.Now().Add(time.Minute), Stage: freeze.Frozen, FrozenAt: m.clock.Now()}
@@ -51,7 +52,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 		intend(freeze.Open, freeze.Record{})
 		m.reconcileAll(vmim)
 		ExpectGone(m.target(vmi, vmim))
-		Expect(m.recorded.take()).To(ContainElement(
+		Expect(m.recorded.Take()).To(ContainElement(
 			"Normal MigrationWaitsForSnapshot: The migration go waits until the guest, which a snapshot or a backup has frozen, is thawed"))
 		intend(freeze.Release, frozen())
 		m.reconcileAll(vmim)
@@ -76,13 +77,13 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 			GinkgoHelper()
 			before := ExpectExists(vmi).DeepCopy()
 			do(&vmi.Status)
-			Expect(k8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+			Expect(K8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
 			m.reconcileAll(vmim)
 		}
 		intent := &backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm", Volumes: []string{"root"}}
 		write(func(status *v1.VirtualMachineInstanceStatus) { status.DiskBackup = intent.Status() })
 		ExpectGone(m.target(vmi, vmim))
-		Expect(m.recorded.take()).To(ContainElement(
+		Expect(m.recorded.Take()).To(ContainElement(
 			"Normal MigrationWaitsForBackup: The migration go waits until the VirtualMachineBackup of the guest has ended, or is deleted"))
 		write(func(status *v1.VirtualMachineInstanceStatus) {
 			status.DiskBackupRecord = backup.Record{ID: "a", Stage: backup.Running}.Status()
@@ -123,7 +124,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 			GinkgoHelper()
 			before := ExpectExists(vmi).DeepCopy()
 			vmi.Status.DiskBackup = intent
-			Expect(k8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
+			Expect(K8sClient.Status().Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
 			m.reconcileAll(vmim)
 		}
 		back(intent.Status())

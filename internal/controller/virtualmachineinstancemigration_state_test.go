@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent state", func() {
@@ -32,18 +33,18 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 	)
 	BeforeEach(func() {
 		m = newMigrations()
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		m.host("a")
-		vm = builder.MakeVM("vm").Namespace(m.ns).Template(persistent()).Obj()
+		vm = builder.MakeVM("vm").Namespace(m.ns).Template(PersistentVMI()).Obj()
 		ExpectCreated(vm)
 		vm = ExpectExists(vm)
-		vmi = m.create(persistent().OwnedBy(vm))
+		vmi = m.create(PersistentVMI().OwnedBy(vm))
 		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		setLauncherStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
 		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		agent(vmi, running)
+		agent(vmi, Running)
 		first = stateClaimOf(vmi)
-		m.recorded.take()
+		m.recorded.Take()
 	})
 	// second returns the claim of the migration's target.
 	second := func(vmim *v1.VirtualMachineInstanceMigration) *corev1.PersistentVolumeClaim {
@@ -54,7 +55,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 	gone := func(claim *corev1.PersistentVolumeClaim) bool {
 		GinkgoHelper()
 		fresh := claim.DeepCopy()
-		err := k8sClient.Get(ctx, client.ObjectKeyFromObject(claim), fresh)
+		err := K8sClient.Get(ctx, client.ObjectKeyFromObject(claim), fresh)
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		return err != nil || fresh.DeletionTimestamp != nil
 	}
@@ -63,7 +64,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		GinkgoHelper()
 		fresh := ExpectExists(vmi)
 		if fresh.DeletionTimestamp == nil {
-			Expect(k8sClient.Delete(ctx, fresh)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, fresh)).To(Succeed())
 		}
 		for range 3 {
 			_, err := m.reconcile(vmi)
@@ -71,10 +72,10 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 			m.advance(shownFor)
 		}
 		ExpectGone(vmi)
-		next := m.create(persistent().OwnedBy(vm))
+		next := m.create(PersistentVMI().OwnedBy(vm))
 		_, err := m.reconcile(next)
 		Expect(err).NotTo(HaveOccurred())
-		return stateOf(ExpectExists(podOf(next)))
+		return stateOf(ExpectExists(PodOf(next)))
 	}
 	end := func(pod *corev1.Pod, outcome string) {
 		GinkgoHelper()
@@ -85,25 +86,25 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		GinkgoHelper()
 		before := ExpectExists(vmim).DeepCopy()
 		vmim.Finalizers = nil
-		Expect(k8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
-		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
-		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, K8sClient, K8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
 	}
 	// endedUnobserved migrates the guest and ends it before virt-controller has reconciled, and returns the target's claim.
 	endedUnobserved := func() *corev1.PersistentVolumeClaim {
 		GinkgoHelper()
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
+		claim, source, target := second(vmim), PodOf(vmi), m.target(vmi, vmim)
 		a.complete()
 		a.act()
 		end(source, outcomeMigrated)
 		end(target, outcomeShutdown)
-		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
 		return claim
 	}
 
 	It("creates a claim for the target, which becomes the VM's when the target owns the guest", func() {
-		source := podOf(vmi)
+		source := PodOf(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		claim := second(vmim)
@@ -113,7 +114,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		Expect(claim.Spec.AccessModes).To(Equal(first.Spec.AccessModes))
 		Expect(claim.Spec.StorageClassName).To(Equal(first.Spec.StorageClassName))
 		Expect(claim.Spec.Resources.Requests).To(Equal(first.Spec.Resources.Requests))
-		Expect(m.recorded.take()).To(ContainElement("Normal SuccessfulCreate: Created PersistentVolumeClaim " + claim.Name +
+		Expect(m.recorded.Take()).To(ContainElement("Normal SuccessfulCreate: Created PersistentVolumeClaim " + claim.Name +
 			" for the TPM's and EFI's state at the target"))
 		state := ExpectExists(vmim).Status.MigrationState
 		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
@@ -175,7 +176,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		claim := second(vmim)
-		Expect(k8sClient.Delete(ctx, ExpectExists(vmim))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(vmim))).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(gone(claim)).To(BeTrue())
 		Expect(gone(first)).To(BeFalse())
@@ -228,7 +229,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 
 	It("starts with the target's claim after a guest that was transferred and never reported to run on the target", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
+		claim, source, target := second(vmim), PodOf(vmi), m.target(vmi, vmim)
 		a.sourceDead, a.targetDead = true, true
 		end(source, outcomeMigrated)
 		end(target, outcomeShutdown)
@@ -240,7 +241,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 
 	It("starts with the source's claim after a guest that ended on the source", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim, source := second(vmim), podOf(vmi)
+		claim, source := second(vmim), PodOf(vmi)
 		a.sourceDead, a.targetDead = true, true
 		end(source, outcomeShutdown)
 		m.reconcileAll(vmim)
@@ -252,7 +253,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 
 	It("does not start before the claims of the previous migration are decided", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		source := podOf(vmi)
+		source := PodOf(vmi)
 		a.complete()
 		a.act()
 		end(source, outcomeMigrated)
@@ -278,9 +279,9 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		other.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		ExpectCreated(other)
 		shared := m.assignedTo(m.node("a"), builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec = persistent().Obj().Spec
+			vmi.Spec = PersistentVMI().Obj().Spec
 		}))
-		agent(shared, running)
+		agent(shared, Running)
 		vmim := m.request(builder.MakeMigration("go-shared", "other"))
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(shared, vmim))

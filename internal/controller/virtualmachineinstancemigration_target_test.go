@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
@@ -24,9 +25,9 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 	runs := func(b *builder.VMI, labels map[string]string) *v1.VirtualMachineInstance {
 		GinkgoHelper()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("a"), Labels: labels}}
-		Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, node))).To(Succeed())
+		Expect(client.IgnoreAlreadyExists(K8sClient.Create(ctx, node))).To(Succeed())
 		vmi := m.assignedTo(m.node("a"), b)
-		agent(vmi, running)
+		agent(vmi, Running)
 		return ExpectExists(vmi)
 	}
 
@@ -37,11 +38,11 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 	It("uses the image with the digest that the kubelet reported for the source", func() {
 		const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")).ContainerDisk("root", "registry:5000/os:latest"), nil)
-		pod := ExpectExists(podOf(vmi))
+		pod := ExpectExists(PodOf(vmi))
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute", VolumeMounts: []corev1.VolumeMountStatus{{
 			Name: "root", MountPath: "/image", VolumeStatus: &corev1.VolumeStatus{Image: &corev1.ImageVolumeStatus{ImageRef: "registry:5000/os@" + digest}},
 		}}}}
-		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Volumes).To(ContainElement(HaveField("VolumeSource.Image",
@@ -68,7 +69,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		}
 		attachment := ExpectExists(of(target))
 		Expect(podspec.AttachmentLauncher(attachment).Name).To(Equal(target.Name))
-		ExpectExists(of(ExpectExists(podOf(vmi))))
+		ExpectExists(of(ExpectExists(PodOf(vmi))))
 	})
 
 	It("requires a CPU of the same vendor if the source's node has the label", func() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
@@ -33,9 +34,9 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		m.host("a")
 		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").PVC("data", "old"))
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
-			running(s)
-			condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "x")(s)
-			condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
+			Running(s)
+			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "x")(s)
+			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
 		})
 		return ExpectExists(vmi)
 	}
@@ -45,13 +46,13 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		before := ExpectExists(vmi).DeepCopy()
 		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data",
 			SourcePVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}, DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new"}}}
-		_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Controller, before, vmi)
+		_, err := vmistatus.Patch(ctx, K8sClient, vmistatus.Controller, before, vmi)
 		Expect(err).NotTo(HaveOccurred())
 	}
 	setClaim := func(vmi *v1.VirtualMachineInstance, claim string) {
 		GinkgoHelper()
 		ExpectExists(vmi).Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 	}
 	isVolumesChange := func(vmi *v1.VirtualMachineInstance) bool {
 		return vmistatus.IsConditionTrue(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceVolumesChange)
@@ -76,7 +77,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		Expect(ExpectExists(vmi).Status.MigrationState.MigrationUID).To(Equal(vmim.UID))
 
 		By("writing the new claims and the new owner in one write")
-		Expect(vmistatus.TakeOwnership(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, K8sClient, vmi, metav1.Now())).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(isVolumesChange(vmi)).To(BeFalse())
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
@@ -86,19 +87,19 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 	It("fails when the VMI gets an interface after the target's Pod was created", func() {
 		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").Masquerade())
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
-			running(s)
-			condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")(s)
+			Running(s)
+			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")(s)
 		})
 		m.host("a")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
 		withBlue(&ExpectExists(vmi).Spec)
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("got another interface or network")))
-		Expect(deleted(target)).To(BeTrue())
+		Expect(m.recorded.Take()).To(ContainElement(ContainSubstring("got another interface or network")))
+		Expect(IsDeleted(target)).To(BeTrue())
 
 		again := m.request(builder.MakeMigration("again", "vm"))
 		m.reconcileAll(again)
@@ -118,8 +119,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		setClaim(vmi, "old")
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("the VMI's volumes were changed after the target pod was created")))
-		Expect(deleted(target)).To(BeTrue())
+		Expect(m.recorded.Take()).To(ContainElement(ContainSubstring("the VMI's volumes were changed after the target pod was created")))
+		Expect(IsDeleted(target)).To(BeTrue())
 		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())
 	})
 
@@ -128,7 +129,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		recordVolumes(vmi)
 		setClaim(vmi, "new")
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
-			condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "CPUModeLiveMigratable", "the CPU")(s)
+			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "CPUModeLiveMigratable", "the CPU")(s)
 		})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
@@ -162,10 +163,10 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 
 		It("is assigned to the agents when the guest has it, and says why it waits", func() {
 			Expect(assigned()).To(BeFalse(), "the agent may have plugged the volume, and not reported that yet")
-			Expect(m.recorded.take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is plugged"))
+			Expect(m.recorded.Take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is plugged"))
 			ExpectExists(pod)
 			pod.Status = podIsReady
-			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 			m.reconcileAll(vmim)
 			Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
 			Expect(assigned()).To(BeFalse())
@@ -188,10 +189,10 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 				phase(vmi, "data", reached, "VolumeReady")
 			}
 			remove(vmi, "data")
-			m.recorded.take()
+			m.recorded.Take()
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeFalse(), "the guest may still have the volume")
-			Expect(m.recorded.take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is unplugged"))
+			Expect(m.recorded.Take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is unplugged"))
 			phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeTrue())

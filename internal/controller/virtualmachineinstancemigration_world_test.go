@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Outcomes that launchers write as termination messages.
@@ -34,7 +35,7 @@ const (
 type migrations struct {
 	*world
 	reconciler *virtualmachineinstancemigration.Reconciler
-	recorded   *recordedEvents
+	recorded   *RecordedEvents
 	// cache is the client of the migrations' reconciler.
 	cache *Writes
 }
@@ -46,9 +47,9 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 		change(&config)
 	}
 	w.Config = fixedConfig{Config: config}
-	m := &migrations{world: w, recorded: &recordedEvents{}, cache: NewWrites()}
+	m := &migrations{world: w, recorded: &RecordedEvents{}, cache: NewWrites()}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, APIReader: asController, Recorder: m.recorded, Config: fixedConfig{Config: config}, Clock: w.clock,
+		Client: m.cache, APIReader: AsController, Recorder: m.recorded, Config: fixedConfig{Config: config}, Clock: w.clock,
 	}
 	DeferCleanup(m.deleteMigrations)
 	return m
@@ -57,13 +58,13 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 // deleteMigrations deletes the migrations of this spec: their limit is the cluster's.
 func (m *migrations) deleteMigrations() {
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
 	for i := range list.Items {
 		vmim := &list.Items[i]
 		before := vmim.DeepCopy()
 		vmim.Finalizers = nil
-		Expect(client.IgnoreNotFound(k8sClient.Patch(ctx, vmim, client.MergeFrom(before)))).To(Succeed())
-		Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, vmim))).To(Succeed())
+		Expect(client.IgnoreNotFound(K8sClient.Patch(ctx, vmim, client.MergeFrom(before)))).To(Succeed())
+		Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, vmim))).To(Succeed())
 	}
 }
 
@@ -75,7 +76,7 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	m.host(node)
 	vmi := m.assignedTo(m.node(node), builder.MakeVMI(name))
-	agent(vmi, running)
+	agent(vmi, Running)
 	return ExpectExists(vmi)
 }
 
@@ -83,7 +84,7 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 func (m *migrations) host(node string) {
 	GinkgoHelper()
 	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node), Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
-	Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, host))).To(Succeed())
+	Expect(client.IgnoreAlreadyExists(K8sClient.Create(ctx, host))).To(Succeed())
 }
 
 // request creates a migration.
@@ -147,7 +148,7 @@ func (m *migrations) setPodStatus(pod *corev1.Pod, node string, status *builder.
 	GinkgoHelper()
 	ExpectExists(pod)
 	if node != "" && pod.Spec.NodeName == "" {
-		Expect(k8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
+		Expect(K8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 			ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: m.node(node)},
 		})).To(Succeed())
 		ExpectExists(pod)
@@ -155,13 +156,13 @@ func (m *migrations) setPodStatus(pod *corev1.Pod, node string, status *builder.
 	class := pod.Status.QOSClass
 	pod.Status = status.Obj()
 	pod.Status.QOSClass = class
-	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 }
 
 // remove deletes a Pod without grace period, as the kubelet does in the end, or a user by force.
 func (m *migrations) remove(pod *corev1.Pod) {
 	GinkgoHelper()
-	Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+	Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 }
 
 // assignedToAgents creates a migration whose target's Pod runs on a node and is assigned to its agent.
@@ -209,7 +210,7 @@ func (a *agents) write(w vmistatus.Writer, change func(*v1.VirtualMachineInstanc
 	GinkgoHelper()
 	before := ExpectExists(a.vmi).DeepCopy()
 	change(a.vmi.Status.MigrationState)
-	_, err := vmistatus.Patch(ctx, k8sClient, w, before, a.vmi)
+	_, err := vmistatus.Patch(ctx, K8sClient, w, before, a.vmi)
 	Expect(err).NotTo(HaveOccurred())
 }
 
@@ -285,9 +286,9 @@ func (a *agents) do(action protocol.Action, target bool) {
 	case protocol.Release:
 		a.released = true
 	case protocol.TransferOwnership:
-		Expect(vmistatus.TransferOwnership(ctx, k8sClient, ExpectExists(a.vmi))).To(Succeed())
+		Expect(vmistatus.TransferOwnership(ctx, K8sClient, ExpectExists(a.vmi))).To(Succeed())
 	case protocol.TakeOwnership:
-		Expect(vmistatus.TakeOwnership(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, K8sClient, ExpectExists(a.vmi), now)).To(Succeed())
 	case protocol.Run:
 		a.target = protocol.TargetRunning
 	case protocol.Destroy:
@@ -299,12 +300,6 @@ func (a *agents) do(action protocol.Action, target bool) {
 	default:
 		Fail(fmt.Sprintf("agents do not do action %d", action))
 	}
-}
-
-// deleted reports whether the Pod is deleted or being deleted.
-func deleted(pod *corev1.Pod) bool {
-	err := k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod)
-	return err != nil || pod.DeletionTimestamp != nil
 }
 
 func phasesOf(vmim *v1.VirtualMachineInstanceMigration) []v1.VirtualMachineInstanceMigrationPhase {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -18,7 +19,15 @@ import (
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
+
+const patchVM = "patch VirtualMachine"
+
+// only returns the requests that contain a text.
+func only(requests []string, text string) []string {
+	return slices.DeleteFunc(slices.Clone(requests), func(request string) bool { return !strings.Contains(request, text) })
+}
 
 const (
 	completed    = "Normal VirtualMachineRestoreComplete: Successfully completed VirtualMachineRestore back"
@@ -66,9 +75,9 @@ var _ = Describe("VirtualMachineRestore", func() {
 		By("the former DataVolume, the lock, the end")
 		r.expectReconciled(of, deleteDataVolume)
 		r.expectReconciled(of, patchVMStatus)
-		Expect(r.events.take()).To(BeEmpty())
+		Expect(r.events.Take()).To(BeEmpty())
 		r.expectReconciled(of, patchRestoreStatus)
-		Expect(r.events.take()).To(ConsistOf(completed))
+		Expect(r.events.Take()).To(ConsistOf(completed))
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 
 		Expect(r.lockedBy()).To(BeEmpty())
@@ -114,16 +123,16 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("replaces a revision that has changed, and deletes none of another owner", func() {
-		Expect(k8sClient.Delete(ctx, revision(revisionOfVM))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, revision(revisionOfVM))).To(Succeed())
 		r.revision(revisionOfVM, *metav1.NewControllerRef(r.snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 		of := r.restore()
 		r.until(of, func() bool {
-			return slices.Contains(r.events.take(), encountered+"ControllerRevision "+r.ns+"/"+revisionOfVM+" exists already and belongs to another object")
+			return slices.Contains(r.events.Take(), encountered+"ControllerRevision "+r.ns+"/"+revisionOfVM+" exists already and belongs to another object")
 		})
 		foreign := ExpectExists(revision(revisionOfVM))
 		foreign.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(r.vm, v1.VirtualMachineGroupVersionKind)}
-		Expect(k8sClient.Update(ctx, foreign)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, foreign)).To(Succeed())
+		Expect(K8sClient.Update(ctx, foreign)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, foreign)).To(Succeed())
 		changed := revision(revisionOfVM)
 		changed.OwnerReferences, changed.Data.Raw = foreign.OwnerReferences, []byte(`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"Other"}`)
 		ExpectCreated(changed)
@@ -152,7 +161,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 		again := r.expectReconciled(of, patchRestoreStatus)
 		Expect(again.RequeueAfter).To(Equal(15 * time.Second))
 		missing := "VMSnapshot " + r.ns + "/later does not exist"
-		Expect(r.events.take()).To(ConsistOf(encountered + missing))
+		Expect(r.events.Take()).To(ConsistOf(encountered + missing))
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: "+missing, "Ready=False: "+missing))
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
 		Expect(r.lockedBy()).To(BeEmpty())
@@ -163,9 +172,9 @@ var _ = Describe("VirtualMachineRestore", func() {
 		of := r.restore()
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		r.expectReconciled(of, patchRestoreStatus)
-		Expect(r.events.take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
+		Expect(r.events.Take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
 		r.expectQuiet(of)
-		r.DataVolumes = imports{Reader: k8sClient}
+		r.DataVolumes = imports{Reader: K8sClient}
 		r.finish(of)
 	})
 
@@ -173,7 +182,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 		of := r.restore()
 		r.until(of, func() bool { return r.lockedBy() == "back" })
 		r.writes.Take()
-		Expect(k8sClient.Delete(ctx, r.vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.vm)).To(Succeed())
 		r.expectQuiet(of)
 		r.expectQuiet(of)
 		ExpectGone(r.vm)
@@ -183,10 +192,10 @@ var _ = Describe("VirtualMachineRestore", func() {
 		of := r.restore()
 		r.until(of, func() bool { return r.lockedBy() == "back" })
 		ExpectExists(of).Finalizers = append(of.Finalizers, "user/finalizer")
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		ExpectExists(of).Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{{VolumeName: "data", RestoreName: "mine"}}
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		r.writes.Take()
 		for range 3 {
 			_, err := r.reconcile(of)
@@ -210,7 +219,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 
 	It("unlocks the VM without its memory dump", func() {
 		ExpectExists(r.vm).Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "dump", Phase: v1.MemoryDumpCompleted}
-		Expect(k8sClient.Status().Update(ctx, r.vm)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, r.vm)).To(Succeed())
 		r.finish(r.restore())
 		Expect(ExpectExists(r.vm).Status.MemoryDumpRequest).To(BeNil())
 	})
@@ -232,14 +241,14 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	}
 	halt := func() {
 		GinkgoHelper()
-		Expect(k8sClient.Delete(ctx, instanceKey(r.vm))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, instanceKey(r.vm))).To(Succeed())
 	}
 
 	It("fails at once with FailImmediate, for good", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreFailImmediate)
 		r.expectReconciled(of, patchRestoreStatus)
 		Expect(conditionsOf(of)).To(ContainElement("Failure=True: Restore target VMI must be powered off before restore operation"))
-		Expect(r.events.take()).To(ConsistOf(HavePrefix("Warning Operation failed: ")))
+		Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning Operation failed: ")))
 		halt()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 		Expect(r.lockedBy()).To(BeEmpty())
@@ -248,7 +257,7 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	It("fails after the grace period, with a timer of its own", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreWaitGracePeriodAndFail)
 		Expect(r.expectReconciled(of, patchRestoreStatus).RequeueAfter).To(Equal(5 * time.Minute))
-		Expect(r.events.take()).To(ConsistOf(HavePrefix(notReady)))
+		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
 		r.clock.SetTime(r.clock.Now().Add(time.Minute))
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(4 * time.Minute))
 		r.clock.SetTime(r.clock.Now().Add(4 * time.Minute))
@@ -260,7 +269,7 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreWaitEventually)
 		r.expectReconciled(of, patchRestoreStatus)
 		r.clock.SetTime(r.clock.Now().Add(time.Hour))
-		r.events.take()
+		r.events.Take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 		halt()
 		r.finish(of)
@@ -274,13 +283,13 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 			return isVMI
 		}
 		r.expectReconciled(of, patchRestoreStatus)
-		Expect(r.events.take()).To(ConsistOf(HavePrefix(notReady)))
+		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
 		Expect(r.lockedBy()).To(BeEmpty())
 	})
 
 	DescribeTable("stops it with StopTarget", func(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase, write string, after v1.VirtualMachineRunStrategy) {
 		vmi := r.running()
-		setStatus(vmi, phase)
+		SetVMIStatus(vmi, phase)
 		edit(ExpectExists(r.vm), func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
 		of := r.restore(readiness(snapshotv1beta1.VirtualMachineRestoreStopTarget))
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
@@ -289,7 +298,7 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 			writes = append(writes, write)
 		}
 		r.expectReconciled(of, writes...)
-		Expect(r.events.take()).To(ConsistOf(notReady + "Automatically stopping restore target for restore operation"))
+		Expect(r.events.Take()).To(ConsistOf(notReady + "Automatically stopping restore target for restore operation"))
 		r.expectQuiet(of)
 		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(after)))
 		if write == patchVMStatus {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -24,7 +24,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
+
+const createVM = "create VirtualMachine"
 
 var _ = Describe("VirtualMachineRestore with faults", func() {
 	type change = func(*snapshotv1beta1.VirtualMachineRestoreSpec)
@@ -41,7 +44,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of := r.restore(changes...)
 		r.finish(of)
 		r.writes.Fail = nil
-		r.events.take()
+		r.events.Take()
 		r.writes.Take()
 		r.expectQuiet(of)
 		Expect(r.lockedBy()).To(BeEmpty())
@@ -83,7 +86,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of := r.restore()
 		var events []string
 		r.until(of, func() bool {
-			events = append(events, r.events.take()...)
+			events = append(events, r.events.Take()...)
 			return len(events) > 0
 		})
 		Expect(events).To(ConsistOf(And(HavePrefix(encountered), ContainSubstring("denied by team.example"))))
@@ -96,7 +99,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result.RequeueAfter).To(BeNumerically(">=", 15*time.Second), "the delay grows")
 			r.writes.ExpectWritten(patchVM)
-			Expect(r.events.take()).To(BeEmpty())
+			Expect(r.events.Take()).To(BeEmpty())
 		}
 		r.writes.Fail = nil
 		r.finish(of)
@@ -120,7 +123,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of := r.restore(toNewVM)
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
-		Expect(r.events.take()).To(ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
+		Expect(r.events.Take()).To(ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
 		Expect(only(r.writes.Take(), "create ")).To(ConsistOf(createVM))
 		Expect(r.claims()).To(HaveLen(2))
 		r.writes.Fail = nil
@@ -147,7 +150,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		}
 		r.writes.Fail = nil
 		r.writes.Take()
-		r.events.take()
+		r.events.Take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 	})
 
@@ -169,7 +172,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(r.claims()).To(HaveLen(4))
 		ExpectGone(builder.MakeVM("other").Namespace(r.ns).Obj())
 		r.writes.Take()
-		r.events.take()
+		r.events.Take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 	})
 
@@ -186,7 +189,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		}
 		of := r.restore(toNewVM)
 		r.finish(of)
-		Expect(r.events.take()).To(ContainElement(HavePrefix(encountered)))
+		Expect(r.events.Take()).To(ContainElement(HavePrefix(encountered)))
 	})
 
 	It("tries no more of a step once a write was refused, and deletes claims before it creates others", func() {
@@ -213,9 +216,9 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r := newRestores()
 		content := ExpectExists(contentOf(r.snapshot))
 		content.Spec.VirtualMachineSnapshotName = new(string)
-		Expect(k8sClient.Update(ctx, content)).To(Succeed())
+		Expect(K8sClient.Update(ctx, content)).To(Succeed())
 		of := r.restore()
-		r.until(of, func() bool { return len(r.events.take()) > 0 })
+		r.until(of, func() bool { return len(r.events.Take()) > 0 })
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: VMSnapshotContent of VMSnapshot ")))
 	})
 
@@ -227,7 +230,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(err).To(MatchError(ErrInjected))
 		r.writes.ExpectWritten(patchRestore)
 		r.VolumeSnapshots = volumeSnapshotsOf{absent: true}
-		r.until(of, func() bool { return len(r.events.take()) > 0 })
+		r.until(of, func() bool { return len(r.events.Take()) > 0 })
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: missing volumeSnapshot ")))
 		Expect(r.claims()).To(HaveLen(2))
 	})
@@ -244,7 +247,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of := r.restore(how)
 		var events []string
 		r.until(of, func() bool {
-			events = append(events, r.events.take()...)
+			events = append(events, r.events.Take()...)
 			return len(events) > 0
 		})
 		Expect(events).To(ConsistOf(
@@ -259,10 +262,10 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r := newRestores()
 		before := r.claims()
 		of := r.restore(inPlace)
-		Expect(k8sClient.Delete(ctx, r.class)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.class)).To(Succeed())
 		var events []string
 		r.until(of, func() bool {
-			events = append(events, r.events.take()...)
+			events = append(events, r.events.Take()...)
 			return len(events) > 0
 		})
 		missing := "StorageClass " + r.class.Name + " does not exist"
@@ -276,7 +279,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
 		again := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: r.class.Name}, Provisioner: r.class.Provisioner}
 		ExpectCreated(again)
-		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, again)).To(Succeed()) })
+		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, again)).To(Succeed()) })
 		r.finish(of)
 	})
 
@@ -303,7 +306,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			r.writes.Take()
 			claims := len(r.claims())
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			// The cache does not show the lock yet.
 			stale := ExpectExists(r.vm.DeepCopy())
 			stale.Status.RestoreInProgress = nil
@@ -323,7 +326,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r := newRestores()
 		of := r.restore()
 		r.until(of, func() bool { return r.lockedBy() != "" })
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		for _, failing := range []string{patchVMStatus, patchRestoreStatus, patchRestore} {
 			r.writes.Fail = func(request string) error {
 				if request == failing {
@@ -336,7 +339,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			ExpectExists(of)
 		}
 		r.writes.Fail = nil
-		Expect(k8sClient.Delete(ctx, r.vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.vm)).To(Succeed())
 		_, err := r.reconcile(of)
 		Expect(err).NotTo(HaveOccurred())
 		ExpectGone(of)
@@ -348,8 +351,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of := r.restore()
 		r.until(of, func() bool { return r.lockedBy() == "back" })
 		ExpectExists(of).Finalizers = nil
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		r.writes.Take()
 		return of
 	}
@@ -394,15 +397,15 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r := newRestores()
 		ExpectExists(r.vm).Status.RestoreInProgress = new(string)
 		*r.vm.Status.RestoreInProgress = "first"
-		Expect(k8sClient.Status().Update(ctx, r.vm)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, r.vm)).To(Succeed())
 		of := r.restore()
 		var events []string
 		r.until(of, func() bool {
-			events = append(events, r.events.take()...)
+			events = append(events, r.events.Take()...)
 			return len(events) > 0
 		})
 		Expect(events).To(ConsistOf(encountered + "vm restore first in progress"))
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		_, err := r.reconcile(of)
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		ExpectGone(of)
@@ -411,11 +414,11 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 })
 
 // withObject is an event recorder that appends the type of the object to the event.
-type withObject struct{ *recordedEvents }
+type withObject struct{ *RecordedEvents }
 
 //nolint:revive // argument-limit: the signature is client-go's.
 func (o withObject) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
-	o.recordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%T]", append(slices.Clone(args), regarding)...)
+	o.RecordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%T]", append(slices.Clone(args), regarding)...)
 }
 
 // unreadable are VolumeSnapshots that cannot be read.

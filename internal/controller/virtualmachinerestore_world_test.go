@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -29,6 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Writes of a restore's reconciliation.
@@ -52,7 +53,7 @@ type restores struct {
 	*virtualmachinerestore.Reconciler
 	*restorable
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 }
 
 // restorable is a namespace with a VM and a usable snapshot of it.
@@ -69,9 +70,9 @@ type restorable struct {
 // newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a snapshot of it.
 func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
-	r := &restores{restorable: newRestorable(changes...), writes: NewWrites(), events: &recordedEvents{}}
+	r := &restores{restorable: newRestorable(changes...), writes: NewWrites(), events: &RecordedEvents{}}
 	r.Reconciler = &virtualmachinerestore.Reconciler{
-		Client: r.writes, APIReader: asController, Recorder: r.events, DataVolumes: imports{Reader: k8sClient},
+		Client: r.writes, APIReader: AsController, Recorder: r.events, DataVolumes: imports{Reader: K8sClient},
 		VolumeSnapshots: volumeSnapshotsOf{}, Clock: r.clock,
 	}
 	r.take()
@@ -113,7 +114,7 @@ func (r *restorable) fill() {
 		dv := dataVolume(r.ns, r.vm.Spec.DataVolumeTemplates[i].Name)
 		dv.OwnerReferences = []metav1.OwnerReference{owner}
 		// A running reconciler of VMs may be faster.
-		Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, dv))).To(Succeed())
+		Expect(client.IgnoreAlreadyExists(K8sClient.Create(ctx, dv))).To(Succeed())
 		dv = ExpectExists(dv)
 		fill(dv, cdi.DataVolumeSucceeded)
 		r.disk(dv.Name, *metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume")))
@@ -122,7 +123,7 @@ func (r *restorable) fill() {
 	if r.vm.Spec.Template.Spec.HasPersistentState() {
 		state := ExpectExists(r.disk(stateOfVM, owner))
 		metav1.SetMetaDataLabel(&state.ObjectMeta, v1.PersistentStateLabel, "vm")
-		Expect(k8sClient.Update(ctx, state)).To(Succeed())
+		Expect(K8sClient.Update(ctx, state)).To(Succeed())
 	}
 	r.revision(revisionOfVM, owner)
 }
@@ -193,13 +194,13 @@ func (r *restorable) request() {
 func (r *restorable) store() {
 	GinkgoHelper()
 	requested := &csi.VolumeSnapshotList{}
-	Expect(k8sClient.List(ctx, requested, client.InNamespace(r.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, requested, client.InNamespace(r.ns))).To(Succeed())
 	for i := range requested.Items {
 		if taken := &requested.Items[i]; taken.Status == nil {
 			taken.Status = &csi.VolumeSnapshotStatus{
 				ReadyToUse: ptr.To(true), RestoreSize: ptr.To(resource.MustParse("2Gi")), CreationTime: ptr.To(metav1.Now().Rfc3339Copy()),
 			}
-			Expect(k8sClient.Status().Update(ctx, taken)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, taken)).To(Succeed())
 		}
 	}
 }
@@ -234,7 +235,7 @@ func (r *restores) expectReconciled(of *snapshotv1beta1.VirtualMachineRestore, w
 func (r *restores) expectQuiet(of *snapshotv1beta1.VirtualMachineRestore) ctrl.Result {
 	GinkgoHelper()
 	result := r.expectReconciled(of)
-	Expect(r.events.take()).To(BeEmpty())
+	Expect(r.events.Take()).To(BeEmpty())
 	return result
 }
 
@@ -270,14 +271,14 @@ func (r *restorable) provision() {
 	for _, claim := range r.claims() {
 		if claim.DeletionTimestamp != nil {
 			claim.Finalizers = nil
-			Expect(client.IgnoreNotFound(k8sClient.Update(ctx, claim))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Update(ctx, claim))).To(Succeed())
 			continue
 		}
 		if filledFor := claim.Annotations["cdi.kubevirt.io/storage.populatedFor"]; filledFor != "" && len(claim.OwnerReferences) == 0 {
 			dv := dataVolume(r.ns, filledFor)
-			if k8sClient.Get(ctx, client.ObjectKeyFromObject(dv), dv) == nil {
+			if K8sClient.Get(ctx, client.ObjectKeyFromObject(dv), dv) == nil {
 				claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
-				Expect(k8sClient.Update(ctx, claim)).To(Succeed())
+				Expect(K8sClient.Update(ctx, claim)).To(Succeed())
 				fill(dv, cdi.DataVolumeSucceeded)
 			}
 		}
@@ -292,7 +293,7 @@ func (r *restorable) provision() {
 func (r *restorable) claims() map[string]*corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for i := range list.Items {
 		claims[list.Items[i].Name] = &list.Items[i]
@@ -311,7 +312,7 @@ func (r *restorable) running() *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := builder.MakeVMI("vm").Namespace(r.ns).OwnedBy(r.vm).Obj()
 	ExpectCreated(vmi)
-	setStatus(vmi, v1.Running)
+	SetVMIStatus(vmi, v1.Running)
 	return vmi
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"fmt"
@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 const (
@@ -42,7 +43,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		of := w.request("snap")
 		result := w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, time.Minute), "the deadline")
-		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
+		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
 			"Successfully created VirtualMachineSnapshotContent " + contentOf(of).Name))
 		Expect(describe(of)).To(Equal(snapshotTakes))
 		Expect(isLocked(vm)).To(BeTrue())
@@ -52,7 +53,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.expectReconciled(of)
 
 		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate: ")))
 		w.expectContentReconciled(of)
 		made := ExpectExists(volumeSnapshotOf(of, "root"))
 		Expect(made.Spec.VolumeSnapshotClassName).To(HaveValue(Equal(w.ns)))
@@ -76,10 +77,10 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
 		w.expectContentReconciled(of)
 
-		Expect(k8sClient.Delete(ctx, ExpectExists(volumeSnapshotOf(of, "root")))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(volumeSnapshotOf(of, "root")))).To(Succeed())
 		w.expectContentReconciled(of, patchContentStatus)
 		w.expectContentReconciled(of)
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning VolumeSnapshotMissing: ")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning VolumeSnapshotMissing: ")))
 		w.expectReconciled(of, patchSnapshotStatus)
 		Expect(describe(of)).To(Equal("Succeeded; Progressing=False In error state; Ready=False Not ready"))
 	})
@@ -97,13 +98,13 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		},
 		Entry("no claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
 			claim.Finalizers = nil
-			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, claim)).To(Succeed())
+			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume doesnt exist: root"),
 		Entry("deleted claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
 			claim.Finalizers = []string{"example.com/keep"}
-			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, claim)).To(Succeed())
+			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume is being deleted: root"),
 		Entry("unbound claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
 			claim.Status.Phase = corev1.ClaimPending
@@ -113,7 +114,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			dv := dataVolume(claim.Namespace, "root")
 			ExpectCreated(dv)
 			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
-			Expect(k8sClient.Update(ctx, claim)).To(Succeed())
+			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume not populated: root"),
 		Entry("Pod of a user", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
 			ExpectCreated(podWithClaim(vm.Namespace, "user", "root"))
@@ -143,7 +144,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		Expect(*lists).To(BeZero())
 		launcher.Status.Phase = corev1.PodSucceeded
-		Expect(k8sClient.Status().Update(ctx, launcher)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, launcher)).To(Succeed())
 		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		Expect(*lists).To(Equal(1))
 	})
@@ -162,7 +163,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			}
 		}
 		Expect(*lists).To(Equal(1))
-		Expect(k8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
 		w.writes.Take()
 		w.expectReconciled(first)
 		Expect(*lists).To(Equal(1))
@@ -185,11 +186,11 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
 		Expect(describe(of)).To(Equal("InProgress; Progressing=False Source does not exist; Ready=False Not ready"))
 		vm := w.vm(func(vm *v1.VirtualMachine) { vm.Finalizers = []string{"example.com/keep"} })
-		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		w.expectReconciled(of) // A VM that is being deleted cannot be locked.
 		vm = ExpectExists(vm)
 		vm.Finalizers = nil
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		again := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Obj()
 		ExpectCreated(again)
 		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
@@ -305,7 +306,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			_, err := w.Reconcile(ctx, requestOf(of))
 			Expect(err).To(MatchError(ContainSubstring("exists and is not this snapshot's copy of vm-small-1: delete it")))
 			ExpectGone(contentOf(of))
-			Expect(k8sClient.Delete(ctx, found)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, found)).To(Succeed())
 		}
 		ExpectCreated(same)
 		_, err := w.Reconcile(ctx, requestOf(of))

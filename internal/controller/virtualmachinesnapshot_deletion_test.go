@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -13,6 +13,7 @@ import (
 
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 func retained(s *vmSnapshot) {
@@ -43,7 +44,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			vm := w.vm()
 			of := w.request("snap", change)
 			prepare(of)
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			w.settle(of)
 			ExpectGone(of)
 			Expect(isLocked(vm)).To(BeFalse())
@@ -74,7 +75,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		vm := w.vm()
 		of := w.request("snap")
 		w.settle(of)
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
 		Expect(describe(of)).To(HavePrefix("Deleting; Progressing=False VM snapshot is deleting"))
 		w.expectReconciled(of)
@@ -91,7 +92,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		of := w.request("snap")
 		w.settle(of)
 		w.writes.Stale = stale
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		w.settle(of)
 		ExpectGone(of)
 		Expect(isLocked(vm)).To(BeFalse())
@@ -102,8 +103,8 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		of := w.request("snap")
 		w.settle(of)
 		ExpectExists(of).Finalizers = nil
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		w.settle(of)
 		Expect(isLocked(vm)).To(BeFalse())
 	})
@@ -113,8 +114,8 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		of := w.request("snap")
 		w.settle(of)
 		ExpectExists(of).Finalizers = nil
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		Expect(isLocked(vm)).To(BeTrue())
 		again := w.request("snap", func(s *vmSnapshot) { s.Spec.Source.Name = "other" })
 		w.settle(again)
@@ -138,7 +139,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 				w.writes.Fail = nil
 				expect(of)
 				Expect(isLocked(vm)).To(BeFalse(), "write %d failed", fail)
-				Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, of))).To(Succeed())
+				Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, of))).To(Succeed())
 				w.settle(of)
 				ExpectGone(of)
 				if !injected {
@@ -154,7 +155,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		}, func(of *vmSnapshot) { Expect(describe(of)).To(Equal(snapshotReady)) }),
 		Entry("when it is deleted", func(of *vmSnapshot) {
 			w.settle(of)
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			w.settle(of)
 		}, func(of *vmSnapshot) {
 			ExpectGone(of)
@@ -167,7 +168,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		of := w.request("snap")
 		w.settle(of)
 		w.writes.Stale = ExpectExists(of).DeepCopy()
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		_, err := w.Reconcile(ctx, requestOf(of))
 		Expect(err).NotTo(HaveOccurred())
 		w.writes.Stale = nil

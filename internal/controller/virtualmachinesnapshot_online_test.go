@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"errors"
@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 func metaOf(ns, name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: ns, Name: name} }
@@ -54,7 +55,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus) // The first write is a dry run.
 		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
-		w.events.take()
+		w.events.Take()
 		return of
 	}
 	thawed := func(kept bool) func(*v1.SnapshotFreezeRecord) {
@@ -84,7 +85,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
 		Expect(of.Status.SourceIndications[0].Message).To(HaveSuffix("frozen for 2s."))
 		w.settle(of)
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate")))
+		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate")))
 	})
 
 	It("is the same when a backup freezes the guest before its status is written", func() {
@@ -107,7 +108,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
 		vmi.Status.SnapshotFreeze = &v1.SnapshotFreeze{ID: "backup", Deadline: metav1.Now()}
 		vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "backup", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
-		Expect(k8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
 		w.settle(of)
 		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
 		Expect(intent(vmi)).To(HaveField("ID", "backup"))
@@ -122,7 +123,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
 		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.settle(of)
 		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
 	})
@@ -151,7 +152,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			w.clock.SetTime(intent(vmi).Deadline.Time)
 		}, "The guest's file systems were not frozen until"),
 		Entry("the guest ends before it is frozen", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
-			setStatus(vmi, v1.Succeeded)
+			SetVMIStatus(vmi, v1.Succeeded)
 		}, "The guest ended while"),
 		Entry("a VolumeSnapshot is refused while the guest is frozen", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
@@ -168,7 +169,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Entry("the guest is replaced after the snapshot was requested", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
 			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
-			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 			w.guest(vm, withAgent)
 		}, "The guest's file systems were not frozen until"),
 	)
@@ -255,7 +256,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		},
 		Entry("without a guest agent", "; NoGuestAgent; Online"),
 		Entry("while it is paused", "; Online; Paused", withAgent,
-			condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, "PausedByUser", "")),
+			WithCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, "PausedByUser", "")),
 	)
 
 	DescribeTable("thaws the guest before the VM is unlocked",
@@ -275,7 +276,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			ExpectGone(contentOf(of))
 			Expect(isLocked(vm)).To(BeFalse())
 		},
-		Entry("when it is deleted", func(of *vmSnapshot) { Expect(k8sClient.Delete(ctx, of)).To(Succeed()) }),
+		Entry("when it is deleted", func(of *vmSnapshot) { Expect(K8sClient.Delete(ctx, of)).To(Succeed()) }),
 		Entry("when it fails", func(*vmSnapshot) { w.clock.SetTime(w.clock.Now().Add(time.Hour)) }),
 	)
 
@@ -294,7 +295,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		ExpectExists(vm).Status.SnapshotInProgress = ptr.To("other")
-		Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Status().Update(ctx, vm)).To(Succeed())
 		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
 		Expect(intent(vmi)).To(BeNil())
 	})
@@ -315,7 +316,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			vmi = w.guest(vm, withAgent)
 			waits = builder.MakeMigration("go", "vm").Namespace(w.ns).Obj()
 			ExpectCreated(waits)
-			DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, waits))).To(Succeed()) })
+			DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, waits))).To(Succeed()) })
 			of = w.request("snap")
 			w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 			w.clock.SetTime(ExpectExists(contentOf(of)).CreationTimestamp.Time)
@@ -337,18 +338,18 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 
 		It("freezes the guest when it has waited long enough for the migration", func() {
 			ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: waits.UID}
-			Expect(k8sClient.Status().Update(ctx, vmi)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, vmi)).To(Succeed())
 			freezes()
 		})
 
 		It("freezes the guest when the migration has failed", func() {
 			ExpectExists(waits).Status.Phase = v1.MigrationFailed
-			Expect(k8sClient.Status().Update(ctx, waits)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, waits)).To(Succeed())
 			freezes()
 		})
 
 		It("is abandoned without a freeze when it is deleted", func() {
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			w.settle(of)
 			ExpectGone(of)
 			Expect(intent(vmi)).To(BeNil())
@@ -360,7 +361,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.guest(vm, withAgent)
 		waits := builder.MakeMigration("go", "vm").Namespace(w.ns).Obj()
 		ExpectCreated(waits)
-		DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, waits))).To(Succeed()) })
+		DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, waits))).To(Succeed()) })
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: time.Minute} })
 		w.clock.SetTime(of.CreationTimestamp.Time)
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
@@ -371,12 +372,12 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("waits until the VM has adopted its VMI, whose launcher uses the disks", func() {
 		vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).Obj()
 		ExpectCreated(vmi, podWithClaim(w.ns, "launcher", "root"))
-		setStatus(vmi, v1.Running, withAgent)
+		SetVMIStatus(vmi, v1.Running, withAgent)
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
 		Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
 		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
@@ -388,7 +389,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
 		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
 		ExpectExists(vmi).OwnerReferences = nil
-		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.report(of, "root", true)
 		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeRelease))
@@ -400,7 +401,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		w.writes.Fail = func(request string) error {
 			if request == patchVMIStatus {
-				setStatus(vmi, v1.Running, condition("Changed", corev1.ConditionTrue, "", ""))
+				SetVMIStatus(vmi, v1.Running, WithCondition("Changed", corev1.ConditionTrue, "", ""))
 			}
 			return nil
 		}
@@ -410,16 +411,16 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 
 	It("stores the VM that the guest was started with", func() {
 		vms := &virtualmachine.Reconciler{
-			Client: NewWrites(), APIReader: asController, Recorder: &recordedEvents{}, Clock: w.clock,
-			Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: k8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
+			Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, Clock: w.clock,
+			Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: K8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
 		}
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 1}
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		_, err := vms.Reconcile(ctx, requestOf(vm))
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(vm).Spec.Template.Spec.Domain.CPU.Cores = 4
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		of := w.request("snap")
 		w.settle(of)
 		stored := ExpectExists(contentOf(of)).Spec.Source.VirtualMachine

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"context"
@@ -32,6 +32,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Writes of a snapshot's reconciliation.
@@ -60,12 +61,12 @@ func (v volumeSnapshotsOf) Get(ctx context.Context, key client.ObjectKey) (*csi.
 	if v.absent {
 		return nil, volumesnapshot.ErrNotInstalled
 	}
-	return found, k8sClient.Get(ctx, key, found)
+	return found, K8sClient.Get(ctx, key, found)
 }
 
 func (v volumeSnapshotsOf) Classes(ctx context.Context) ([]csi.VolumeSnapshotClass, error) {
 	list := &csi.VolumeSnapshotClassList{}
-	err := k8sClient.List(ctx, list)
+	err := K8sClient.List(ctx, list)
 	if v.absent || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -83,7 +84,7 @@ func (volumeSnapshotsOf) OnClass(func(context.Context) []ctrl.Request) source.So
 // installVolumeSnapshots installs the kinds of Kubernetes' external-snapshotter, unless they are there.
 func installVolumeSnapshots() {
 	GinkgoHelper()
-	_, err := envtest.InstallCRDs(cfg, apiserver.Install(inRepository("test", "snapshotter")))
+	_, err := envtest.InstallCRDs(AdminConfig, apiserver.Install(InRepository("test", "snapshotter")))
 	Expect(err).NotTo(HaveOccurred())
 }
 
@@ -94,7 +95,7 @@ func uninstallVolumeSnapshots() {
 	definition.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
 	definition.Name = "volumesnapshots.snapshot.storage.k8s.io"
 	Eventually(func() bool {
-		return apierrors.IsNotFound(k8sClient.Delete(ctx, definition.DeepCopy()))
+		return apierrors.IsNotFound(K8sClient.Delete(ctx, definition.DeepCopy()))
 	}).Should(BeTrue())
 }
 
@@ -103,20 +104,20 @@ type snapshots struct {
 	*virtualmachinesnapshot.Reconciler
 	contents *virtualmachinesnapshotcontent.Reconciler
 	writes   *Writes
-	events   *recordedEvents
+	events   *RecordedEvents
 	clock    *clocktesting.FakePassiveClock
 	ns       string
 }
 
 func newSnapshots() *snapshots {
 	GinkgoHelper()
-	w := &snapshots{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: newSnapshotStorage()}
+	w := &snapshots{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: newSnapshotStorage()}
 	w.Reconciler = &virtualmachinesnapshot.Reconciler{
-		Client: w.writes, APIReader: asController, Recorder: w.events, Clock: w.clock,
-		VolumeSnapshots: volumeSnapshotsOf{}, DataVolumes: imports{Reader: k8sClient},
+		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock,
+		VolumeSnapshots: volumeSnapshotsOf{}, DataVolumes: imports{Reader: K8sClient},
 	}
 	w.contents = &virtualmachinesnapshotcontent.Reconciler{
-		Client: w.writes, APIReader: asController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: volumeSnapshotsOf{},
+		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: volumeSnapshotsOf{},
 	}
 	return w
 }
@@ -128,7 +129,7 @@ func newSnapshotStorage() string {
 	name := NewNamespace()
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: name + ".csi.example"}
 	ExpectCreated(class, &csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: class.Provisioner})
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, class))).To(Succeed()) })
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, class))).To(Succeed()) })
 	return name
 }
 
@@ -157,7 +158,7 @@ func (w *snapshots) guest(vm *v1.VirtualMachine, changes ...func(*v1.VirtualMach
 	GinkgoHelper()
 	vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).OwnedBy(vm).Obj()
 	ExpectCreated(vmi)
-	setStatus(vmi, v1.Running, changes...)
+	SetVMIStatus(vmi, v1.Running, changes...)
 	return vmi
 }
 
@@ -182,7 +183,7 @@ func podWithClaim(ns, name, claim string) *corev1.Pod {
 }
 
 func withAgent(status *v1.VirtualMachineInstanceStatus) {
-	condition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")(status)
+	WithCondition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")(status)
 }
 
 // request creates a snapshot of the VM.
@@ -257,7 +258,7 @@ func reportSnapshot(of *vmSnapshot, volume string, ready bool, at time.Time) {
 	GinkgoHelper()
 	taken := ExpectExists(volumeSnapshotOf(of, volume))
 	taken.Status = &csi.VolumeSnapshotStatus{CreationTime: ptr.To(metav1.NewTime(at).Rfc3339Copy()), ReadyToUse: &ready}
-	Expect(k8sClient.Status().Update(ctx, taken)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, taken)).To(Succeed())
 }
 
 // describe returns phase, reasons of the conditions and indications of a snapshot, which must exist.

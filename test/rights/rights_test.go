@@ -108,7 +108,7 @@ func TestEveryRightHasASuite(t *testing.T) {
 			if e.Suite != "" {
 				expectSuite(t, root, e.Suite)
 			}
-			for _, r := range e.Rights {
+			for _, r := range e.all() {
 				if !existing[role+" "+r] {
 					t.Errorf("suites.yaml has %q of %s, which is not in config/rbac", r, role)
 				}

@@ -30,7 +30,7 @@ type uses struct {
 	Elsewhere []elsewhere `json:"elsewhere,omitempty"`
 }
 
-// elsewhere are rights that another suite uses, or no suite with an audit log.
+// elsewhere are rights that another suite uses, or no suite with an audit log. Several verbs of one object are separated by commas.
 type elsewhere struct {
 	Suite string `json:"suite,omitempty"`
 	// Reason is why no suite with an audit log uses the rights. Either Suite or Reason is set.
@@ -49,11 +49,23 @@ func readTable() (table, error) {
 // suiteOf returns the suite that uses a right, or "".
 func (t table) suiteOf(r right) string {
 	for _, e := range t[r.role].Elsewhere {
-		if slices.Contains(e.Rights, r.String()) {
+		if slices.Contains(e.all(), r.String()) {
 			return e.Suite
 		}
 	}
 	return t[r.role].Suite
+}
+
+// all returns the rights with one verb each.
+func (e elsewhere) all() []string {
+	var all []string
+	for _, entry := range e.Rights {
+		verbs, object, _ := strings.Cut(entry, " ")
+		for verb := range strings.SplitSeq(verbs, ",") {
+			all = append(all, verb+" "+object)
+		}
+	}
+	return all
 }
 
 // right is one verb on one resource, or on one object.

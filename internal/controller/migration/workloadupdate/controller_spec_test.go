@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package workloadupdate_test
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 const (
@@ -37,7 +38,7 @@ type upgrade struct {
 	node   string
 	kv     *v1.KubeVirt
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 	clock  *adjustable
 	r      *workloadupdate.Reconciler
 	// deployment identifies what this build installs.
@@ -47,7 +48,8 @@ type upgrade struct {
 // adjustable is a clock that the spec sets.
 type adjustable struct{ time.Time }
 
-func (a *adjustable) Now() time.Time                  { return a.Time }
+func (a *adjustable) Now() time.Time { return a.Time }
+
 func (a *adjustable) Since(t time.Time) time.Duration { return a.Sub(t) }
 
 // namespaced restricts lists of namespaced kinds to one namespace.
@@ -65,7 +67,7 @@ func (n namespaced) List(c context.Context, list client.ObjectList, options ...c
 
 func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &recordedEvents{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
+	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &RecordedEvents{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
 	u.node = u.ns + "-node-1"
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -73,8 +75,8 @@ func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 		}}}
 		ExpectCreated(host)
 		host.Spec.Taints = nil // The API server taints new nodes as not ready, and no kubelet makes them ready.
-		Expect(k8sClient.Update(ctx, host)).To(Succeed())
-		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, host)).To(Succeed()) })
+		Expect(K8sClient.Update(ctx, host)).To(Succeed())
+		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, host)).To(Succeed()) })
 	}
 	u.kv = &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "kubevirt"}}
 	u.kv.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods = methods
@@ -93,7 +95,7 @@ func (u *upgrade) configure() {
 	}))
 	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
 	u.r = &workloadupdate.Reconciler{
-		Client: namespaced{u.writes, u.ns}, APIReader: asController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
+		Client: namespaced{u.writes, u.ns}, APIReader: AsController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
 		DeploymentID: func(*v1.KubeVirt) (string, error) { return u.deployment, nil },
 	}
 }
@@ -129,7 +131,7 @@ func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.Virtua
 // pod creates the launcher Pod of a VMI.
 func (u *upgrade) pod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
-	pod := podOf(vmi)
+	pod := PodOf(vmi)
 	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.AppLabel, launcherpod.AppLabelValue)
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
 	pod.Spec.NodeName = u.node
@@ -179,7 +181,7 @@ func (u *upgrade) settle() ctrl.Result {
 func (u *upgrade) migrations() []v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(u.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(u.ns))).To(Succeed())
 	return list.Items
 }
 
@@ -227,7 +229,7 @@ var _ = Describe("Workload updates", func() {
 		Expect(ExpectExists(vmi).Labels).To(HaveKeyWithValue(v1.OutdatedLauncherImageLabel, ""))
 		Expect(u.count()).To(HaveValue(Equal(1)))
 		Expect(u.migrations()).To(BeEmpty())
-		Expect(u.events.take()).To(BeEmpty())
+		Expect(u.events.Take()).To(BeEmpty())
 
 		vmi.Status.LauncherContainerImageVersion = newLauncher
 		ExpectStatus(vmi)
@@ -244,7 +246,7 @@ var _ = Describe("Workload updates", func() {
 		Expect(m.Annotations).To(HaveKeyWithValue(v1.WorkloadUpdateMigrationAnnotation, ""))
 		Expect(m.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, m.Spec.VMIName))
 		Expect(m.Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemCritical)))
-		Expect(u.events.take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name + " for automated workload update"))
+		Expect(u.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name + " for automated workload update"))
 		for left := 7; left > 0; {
 			active := u.active()
 			Expect(active).To(HaveLen(min(5, left)))
@@ -261,7 +263,7 @@ var _ = Describe("Workload updates", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.sevenGuests()
 		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace, Name: u.active()[0].Spec.VMIName}})
-		loseNode(lost)
+		LoseNode(lost)
 		u.settle()
 		Expect(u.active()).To(HaveLen(6))
 	})
@@ -276,7 +278,7 @@ var _ = Describe("Workload updates", func() {
 		Expect(u.migrations()).To(HaveLen(1))
 
 		behind := &v1.VirtualMachineInstanceList{}
-		Expect(k8sClient.List(ctx, behind, client.InNamespace(u.ns))).To(Succeed())
+		Expect(K8sClient.List(ctx, behind, client.InNamespace(u.ns))).To(Succeed())
 		u.writes.StaleList = nil
 		u.moved(&u.active()[0])
 		u.writes.StaleList = behind
@@ -325,14 +327,14 @@ var _ = Describe("Workload updates", func() {
 		ExpectStatus(vmi)
 		u.settle()
 		Expect(u.active()).To(BeEmpty())
-		Expect(u.events.take()).To(ContainElement("Normal SuccessfulChangeAbortion: Aborted change for vmi: vm"))
+		Expect(u.events.Take()).To(ContainElement("Normal SuccessfulChangeAbortion: Aborted change for vmi: vm"))
 	})
 
 	It("evict guests that cannot migrate in batches, and keep the interval across a restart", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate, v1.WorkloadUpdateMethodEvict)
 		u.kv.Spec.WorkloadUpdateStrategy.BatchEvictionSize = ptr.To(2)
 		u.kv.Spec.WorkloadUpdateStrategy.BatchEvictionInterval = &metav1.Duration{Duration: 30 * time.Second}
-		Expect(k8sClient.Update(ctx, u.kv)).To(Succeed())
+		Expect(K8sClient.Update(ctx, u.kv)).To(Succeed())
 		u.rolledOut("deployment-2")
 		u.configure()
 		pods := map[string]*corev1.Pod{}
@@ -342,7 +344,7 @@ var _ = Describe("Workload updates", func() {
 		left := func() int {
 			n := 0
 			for _, pod := range pods {
-				if !deleted(pod.DeepCopy()) {
+				if !IsDeleted(pod.DeepCopy()) {
 					n++
 				}
 			}
@@ -351,7 +353,7 @@ var _ = Describe("Workload updates", func() {
 		result := u.reconcile()
 		Expect(left()).To(Equal(1))
 		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
-		Expect(strings.Join(u.events.take(), "\n")).To(ContainSubstring(
+		Expect(strings.Join(u.events.Take(), "\n")).To(ContainSubstring(
 			"Normal SuccessfulEvict: Initiated eviction of VMI as part of automated workload update"))
 		u.configure() // Another virt-controller is elected.
 		u.clock.Time = u.clock.Add(10 * time.Second)
@@ -377,14 +379,14 @@ var _ = Describe("Workload updates", func() {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		ExpectStatus(pod)
 		Expect(u.reconcile().RequeueAfter).To(Equal(time.Minute))
-		Expect(deleted(pod)).To(BeFalse())
-		Expect(strings.Join(u.events.take(), "\n")).To(ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
+		Expect(IsDeleted(pod)).To(BeFalse())
+		Expect(strings.Join(u.events.Take(), "\n")).To(ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
 		u.settle()
-		Expect(u.events.take()).To(BeEmpty(), "not again within the interval")
-		Expect(k8sClient.Delete(ctx, budget)).To(Succeed())
+		Expect(u.events.Take()).To(BeEmpty(), "not again within the interval")
+		Expect(K8sClient.Delete(ctx, budget)).To(Succeed())
 		u.clock.Time = u.clock.Add(time.Minute)
 		u.reconcile()
-		Expect(deleted(pod)).To(BeTrue())
+		Expect(IsDeleted(pod)).To(BeTrue())
 	})
 
 	It("evict no guest if the batch cannot be recorded", func() {
@@ -399,7 +401,7 @@ var _ = Describe("Workload updates", func() {
 		u.clock.Time = u.clock.Add(time.Hour)
 		_, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(u.kv)})
 		Expect(err).To(MatchError(ErrInjected))
-		Expect(deleted(pod)).To(BeFalse())
+		Expect(IsDeleted(pod)).To(BeFalse())
 	})
 
 	It("report the guests that cannot migrate before an upgrade", func() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package controller_test
 
 import (
 	"time"
@@ -24,7 +24,19 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
+
+// versionOf returns the resource version of an object on the API server, or "" if it is gone.
+func versionOf(object client.Object) string {
+	GinkgoHelper()
+	read := object.DeepCopyObject().(client.Object)
+	if err := K8sClient.Get(ctx, client.ObjectKeyFromObject(object), read); err != nil {
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		return ""
+	}
+	return read.GetResourceVersion()
+}
 
 var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	var (
@@ -57,7 +69,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		GinkgoHelper()
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
 		change(&vmi.Status)
-		Expect(k8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
 		reconcile()
 	}
 	record := func(stage backup.Stage) {
@@ -72,7 +84,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		GinkgoHelper()
 		before := client.MergeFrom(ExpectExists(pod).DeepCopy())
 		change(&pod.Status)
-		Expect(k8sClient.Status().Patch(ctx, pod, before)).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, pod, before)).To(Succeed())
 		reconcile()
 	}
 	conditionOf := func(kind backupv1alpha1.ConditionType) *metav1.Condition {
@@ -124,7 +136,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	BeforeEach(func() {
 		w = newExports()
 		backups = &virtualmachinebackup.Reconciler{
-			Client: w.writes, APIReader: asController, Pods: exporterPods{Reader: k8sClient}, Recorder: w.events, Clock: w.clock,
+			Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, Clock: w.clock,
 		}
 		none, err := certificate.AuthorityFrom(certificate.AgentBackup, nil)
 		Expect(err).NotTo(HaveOccurred())
@@ -140,16 +152,16 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		})
 		vmi = builder.MakeVMI("vm").Namespace(w.ns).PVC("root", "root").OwnedBy(ExpectExists(vm)).Obj()
 		ExpectCreated(vmi)
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.NodeName, s.TrackedVolumes = "node", []string{"root"}
 			s.VolumeStatus = []v1.VolumeStatus{{Name: "root", Target: "vda"}}
 		})
 		of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "b"}}
 		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
 		of.Spec.PvcName, of.Spec.Mode = ptr.To("scratch"), ptr.To(backupv1alpha1.PullMode)
-		Expect(k8sClient.Create(ctx, of)).To(MatchError(ContainSubstring("tokenSecretRef is required when mode is Pull")))
+		Expect(K8sClient.Create(ctx, of)).To(MatchError(ContainSubstring("tokenSecretRef is required when mode is Pull")))
 		of.Spec.TokenSecretRef = "token"
-		Expect(k8sClient.Create(ctx, of)).To(Succeed())
+		Expect(K8sClient.Create(ctx, of)).To(Succeed())
 		export = &vmExport{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "b"}}
 		pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "virt-export-b"}}
 	})
@@ -167,20 +179,20 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 
 	It("leaves its tracker as it was if it is deleted and nobody has read it", func() {
 		serve()
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
 		end(`{"volumes":1,"unread":1,"names":["root"]}`)
 		ExpectGone(of)
 		ExpectGone(export)
 		Expect(ExpectExists(tracker).Status).To(BeNil())
-		Expect(w.events.take()).To(ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
+		Expect(w.events.Take()).To(ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
 	})
 
 	It("ends with its exporter if it is removed by force", func() {
 		serve()
 		ExpectExists(of).Finalizers = nil
-		Expect(k8sClient.Update(ctx, of)).To(Succeed())
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Update(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
 		request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}
 		_, err := virtualmachinebackup.Abandoned{Reconciler: backups}.Reconcile(ctx, request)
@@ -200,8 +212,8 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 
 	It("is exported again if its export was deleted", func() {
 		serve()
-		Expect(k8sClient.Delete(ctx, ExpectExists(export))).To(Succeed())
-		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(export))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		before := export.UID
 		reconcile()
 		Expect(ExpectExists(export).UID).NotTo(Equal(before))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package node_test
 
 import (
 	"encoding/json"
@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("Node", func() {
@@ -55,27 +56,27 @@ var _ = Describe("Node", func() {
 		Expect(err).NotTo(HaveOccurred())
 		cm := report()
 		cm.Data = map[string]string{agentapi.CapabilitiesKey: string(raw)}
-		if apierrors.IsAlreadyExists(k8sClient.Create(ctx, cm)) {
-			Expect(k8sClient.Update(ctx, cm)).To(Succeed())
+		if apierrors.IsAlreadyExists(K8sClient.Create(ctx, cm)) {
+			Expect(K8sClient.Update(ctx, cm)).To(Succeed())
 		}
 	}
 	beat := func() {
 		GinkgoHelper()
 		l := lease()
-		err := k8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)
+		err := K8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)
 		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &host.Name, LeaseDurationSeconds: ptr.To[int32](40), RenewTime: &metav1.MicroTime{Time: clock.Now()}}
 		if err != nil {
-			Expect(k8sClient.Create(ctx, l)).To(Succeed())
+			Expect(K8sClient.Create(ctx, l)).To(Succeed())
 			return
 		}
-		Expect(k8sClient.Update(ctx, l)).To(Succeed())
+		Expect(K8sClient.Update(ctx, l)).To(Succeed())
 	}
 
 	BeforeEach(func() {
 		namespace = NewInstallNamespace()
 		clock = clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
-		Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		Expect(K8sClient.Create(ctx, host)).To(Succeed())
 		writes, recorder = NewWrites(), events.NewFakeRecorder(10)
 		reconciler = &node.Reconciler{
 			Client: writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(),
@@ -141,7 +142,7 @@ var _ = Describe("Node", func() {
 		reconcile()
 		l := ExpectExists(lease())
 		l.Spec.HolderIdentity = ptr.To("")
-		Expect(k8sClient.Update(ctx, l)).To(Succeed())
+		Expect(K8sClient.Update(ctx, l)).To(Succeed())
 		Expect(reconcile().RequeueAfter).To(Equal(node.Timeout))
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "true"))
 		clock.SetTime(clock.Now().Add(node.Timeout))
@@ -169,13 +170,13 @@ var _ = Describe("Node", func() {
 	It("writes the same labels again with a stale cache, and keeps those of others", func() {
 		object := &metav1.PartialObjectMetadata{}
 		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(host), object)).To(Succeed())
+		Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(host), object)).To(Succeed())
 		publish(agentapi.Capabilities{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
 		labels := maps.Clone(ExpectExists(host).Labels)
 		metav1.SetMetaDataLabel(&host.ObjectMeta, "of", "someone-else")
-		Expect(k8sClient.Update(ctx, host)).To(Succeed())
+		Expect(K8sClient.Update(ctx, host)).To(Succeed())
 
 		writes.Stale = object
 		reconcile()
@@ -194,9 +195,9 @@ var _ = Describe("Node", func() {
 	It("ignores a Lease or ConfigMap without an agent's label", func() {
 		beat()
 		l := lease()
-		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)).To(Succeed())
+		Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)).To(Succeed())
 		l.Labels = nil
-		Expect(k8sClient.Update(ctx, l)).To(Succeed())
+		Expect(K8sClient.Update(ctx, l)).To(Succeed())
 		reconcile()
 		Expect(writes.Take()).To(BeEmpty())
 		Expect(node.OfAgent(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "virt-controller"}})).To(BeEmpty())
@@ -207,14 +208,14 @@ var _ = Describe("Node", func() {
 		publish(agentapi.Capabilities{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
-		Expect(k8sClient.Delete(ctx, lease())).To(Succeed())
+		Expect(K8sClient.Delete(ctx, lease())).To(Succeed())
 		reconcile()
 		Expect(ExpectExists(host).Labels).NotTo(HaveKey(node.SchedulableLabel))
 		Expect(host.Labels).NotTo(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
 		Expect(host.Annotations).NotTo(HaveKey(node.HeartbeatAnnotation))
 
 		beat()
-		Expect(k8sClient.Delete(ctx, host)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, host)).To(Succeed())
 		reconcile()
 		ExpectGone(lease())
 		ExpectGone(report())

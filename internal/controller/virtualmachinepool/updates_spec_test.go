@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package virtualmachinepool_test
 
 import (
 	"encoding/json"
@@ -18,6 +18,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("VirtualMachinePool that changes its VMs", func() {
@@ -31,7 +32,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.change(pool, hostname("b"))
 			// The VM before its guest, which would otherwise start again as it was.
 			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI, patchPoolStatus)
-			Expect(r.events.take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
+			Expect(r.events.Take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
 				"Normal SuccessfulDelete: Successfully updated resource "+r.ns+"/web-0"))
 			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))
 			Expect(r.vm("web-2").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
@@ -58,7 +59,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, hotplugged)
 				vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223"}
 			})
-			Expect(k8sClient.Delete(ctx, r.vmi("web-0"))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vmi("web-0"))).To(Succeed())
 			r.change(pool, hostname("b"))
 			r.expectReconciled(pool, createRevision, patchVM, patchPoolStatus)
 			vm := r.vm("web-0")
@@ -75,7 +76,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				s.NameGeneration = &poolv1.VirtualMachinePoolNameGeneration{AppendIndexToSecretRefs: ptr.To(true)}
 			})
 			r.expectReconciled(pool, createRevision, patchVM, patchVMI, patchPoolStatus)
-			Expect(r.events.take()).To(BeEmpty())
+			Expect(r.events.Take()).To(BeEmpty())
 			r.expectReconciled(pool, deleteRevision, patchPoolStatus)
 			r.expectReconciled(pool)
 		})
@@ -132,7 +133,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			Expect(err).To(MatchError(ErrInjected))
 			Expect(only(r.writes.Take(), deleteVMI)).To(HaveLen(1))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedUpdate", ErrInjected.Error()))
-			Expect(r.events.take()).To(ContainElement(ContainSubstring("Warning FailedUpdate: ")))
+			Expect(r.events.Take()).To(ContainElement(ContainSubstring("Warning FailedUpdate: ")))
 		})
 	})
 
@@ -153,7 +154,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.settle(pool)
 			revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}}
 			ExpectExists(revision).Labels = nil
-			Expect(k8sClient.Update(ctx, revision)).To(Succeed())
+			Expect(K8sClient.Update(ctx, revision)).To(Succeed())
 			r.expectReconciled(pool, createRevision, "patch ControllerRevision")
 			r.expectReconciled(pool)
 		})
@@ -166,9 +167,9 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			Expect(err).NotTo(HaveOccurred())
 			old := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: raw}, Revision: 1}
 			old.Namespace, old.Name, old.Labels, old.OwnerReferences = r.ns, "web-1", labels, sorted.OwnerReferences
-			Expect(k8sClient.Delete(ctx, sorted)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, sorted)).To(Succeed())
 			ExpectCreated(old)
-			Expect(orphan(old, pool)).To(MatchError(ContainSubstring("field is immutable")))
+			Expect(RemoveOwner(old, pool)).To(MatchError(ContainSubstring("field is immutable")))
 			return old
 		}
 		expectOrphaned := func(pool *poolv1.VirtualMachinePool, data []byte) {
@@ -177,7 +178,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			if data != nil {
 				Expect(revision.Data.Raw).To(MatchJSON(data))
 			}
-			Expect(orphan(revision, pool)).To(Succeed())
+			Expect(RemoveOwner(revision, pool)).To(Succeed())
 			Expect(r.revisions()).To(Equal([]string{"web-1"}))
 		}
 		ours := func(pool *poolv1.VirtualMachinePool) map[string]string {
@@ -203,7 +204,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			pool := r.create(builder.MakePool("web"))
 			r.settle(pool)
 			old := unsort(pool, labels(pool))
-			Expect(k8sClient.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 			r.expectReconciled(pool, createRevision, deleteRevision, createRevision, deleteRevision)
 			r.expectReconciled(pool)
 			expectOrphaned(pool, old.Data.Raw)
@@ -249,7 +250,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 		It("waits while the pool is paused or being deleted", func() {
 			pool := r.create(builder.MakePool("web").With(healing))
 			pool.Finalizers = []string{"test/hold"}
-			Expect(k8sClient.Update(ctx, pool)).To(Succeed())
+			Expect(K8sClient.Update(ctx, pool)).To(Succeed())
 			r.settle(pool)
 			r.status("web-0", func(s *v1.VirtualMachineStatus) {
 				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
@@ -257,7 +258,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.change(pool, func(s *poolSpec) { s.Paused = true })
 			r.expectReconciled(pool, patchPoolStatus)
 			r.change(pool, func(s *poolSpec) { s.Paused = false })
-			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			r.expectReconciled(pool, patchPoolStatus)
 			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
 		})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package evacuation_test
 
 import (
 	"fmt"
@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // drain is a node with guests, and the evacuation reconciler.
@@ -29,21 +30,21 @@ type drain struct {
 	ns     string
 	node   *corev1.Node
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 	r      *evacuation.Reconciler
 }
 
 func newDrain(cordoned bool) *drain {
 	GinkgoHelper()
-	d := &drain{ns: NewNamespace(), writes: NewWrites(), events: &recordedEvents{}}
+	d := &drain{ns: NewNamespace(), writes: NewWrites(), events: &RecordedEvents{}}
 	d.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drain-"}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
 	ExpectCreated(d.node)
 	DeferCleanup(func() {
-		Expect(k8sClient.DeleteAllOf(ctx, &v1.VirtualMachineInstanceMigration{}, client.InNamespace(d.ns))).To(Succeed())
-		Expect(k8sClient.Delete(ctx, d.node)).To(Succeed())
+		Expect(K8sClient.DeleteAllOf(ctx, &v1.VirtualMachineInstanceMigration{}, client.InNamespace(d.ns))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, d.node)).To(Succeed())
 	})
 	d.r = &evacuation.Reconciler{
-		Client: d.writes, APIReader: asController, Recorder: d.events, Config: clusterconfig.NewStore(),
+		Client: d.writes, APIReader: AsController, Recorder: d.events, Config: clusterconfig.NewStore(),
 	}
 	return d
 }
@@ -80,7 +81,7 @@ func (d *drain) reconcile() ctrl.Result {
 func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
 	found := map[string]*v1.VirtualMachineInstanceMigration{}
 	for i := range list.Items {
 		m := &list.Items[i]
@@ -96,7 +97,7 @@ func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
 func (d *drain) migrationOf(vmi string) *v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(d.ns), client.MatchingFields{"spec.vmiName": vmi})).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(d.ns), client.MatchingFields{"spec.vmiName": vmi})).To(Succeed())
 	if len(list.Items) == 0 {
 		return nil
 	}
@@ -136,7 +137,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(m.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, "vm"))
 		Expect(m.Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemCritical)))
 		Expect(found[later.Name].Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemMaintenance)))
-		Expect(d.events.take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name))
+		Expect(d.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name))
 
 		d.writes.Take()
 		Expect(d.reconcile()).To(BeZero())
@@ -194,7 +195,7 @@ var _ = Describe("Evacuation", func() {
 		d.guest("another", true)
 		d.reconcile()
 		Expect(d.migrations()).NotTo(HaveKey("another"))
-		loseNode(others[1])
+		LoseNode(others[1])
 		d.reconcile()
 		Expect(d.migrations()).To(HaveKey("another"))
 	})
@@ -211,7 +212,7 @@ var _ = Describe("Evacuation", func() {
 		}
 		d.reconcile()
 		Expect(d.migrationOf("vm")).To(BeNil())
-		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		ExpectGone(vmi)
 		d.reconcile()
 		Expect(d.migrationOf("vm")).NotTo(BeNil())
@@ -251,7 +252,7 @@ var _ = Describe("Evacuation", func() {
 		d := newDrain(true)
 		vmi := d.guest("vm", true)
 		list := &v1.VirtualMachineInstanceList{}
-		Expect(k8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
+		Expect(K8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
 		d.writes.StaleList = list
 		eviction.Unmark(&vmi.Status)
 		ExpectStatus(vmi)
@@ -273,14 +274,14 @@ var _ = Describe("Evacuation", func() {
 		d.move(d.migrations()["waits"], v1.MigrationPending)
 
 		d.node.Spec.Unschedulable = false
-		Expect(k8sClient.Update(ctx, d.node)).To(Succeed())
-		d.events.take()
+		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
+		d.events.Take()
 		d.reconcile()
 		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("runs")))
 		Expect(ExpectExists(waits).Status.EvacuationNodeName).To(BeEmpty())
 		Expect(ExpectExists(idle).Status.EvacuationNodeName).To(BeEmpty())
 		Expect(ExpectExists(runs).Status.EvacuationNodeName).To(Equal(d.node.Name))
-		recorded := strings.Join(d.events.take(), "\n")
+		recorded := strings.Join(d.events.Take(), "\n")
 		Expect(strings.Count(recorded, "EvacuationCanceled: ")).To(Equal(2), recorded)
 
 		d.move(d.migrations()["runs"], v1.MigrationFailed)
@@ -316,7 +317,7 @@ var _ = Describe("Evacuation", func() {
 			d.move(m, v1.MigrationFailed)
 		}
 		d.node.Spec.Unschedulable = false
-		Expect(k8sClient.Update(ctx, d.node)).To(Succeed())
+		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
 		d.reconcile()
 		Expect(d.migrations()).To(BeEmpty())
 		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
@@ -331,10 +332,10 @@ var _ = Describe("Evacuation", func() {
 		d.reconcile()
 		Expect(d.migrations()).To(BeEmpty())
 		d.node.Spec.Taints = []corev1.Taint{{Key: "kubevirt.io/drain", Effect: corev1.TaintEffectNoSchedule}}
-		Expect(k8sClient.Update(ctx, d.node)).To(Succeed())
+		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
 		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
 		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("vm")))
-		Expect(d.events.take()).To(ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
+		Expect(d.events.Take()).To(ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
 	})
 
 	It("records an event when a migration cannot be created", func() {
@@ -343,13 +344,13 @@ var _ = Describe("Evacuation", func() {
 		d.writes.Fail = func(string) error { return ErrInjected }
 		_, err := d.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(d.node)})
 		Expect(err).To(MatchError(ErrInjected))
-		Expect(d.events.take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating a Migration: ")))
+		Expect(d.events.Take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating a Migration: ")))
 	})
 })
 
 // builderPod returns the launcher Pod of a VMI with the fields that the reconciler reads.
 func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
-	pod := podOf(vmi)
+	pod := PodOf(vmi)
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
 	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: "example.org/launcher:1"}}
 	return pod

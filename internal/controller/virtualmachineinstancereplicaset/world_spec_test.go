@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package virtualmachineinstancereplicaset_test
 
 import (
 	"fmt"
@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // Writes of a replica set's reconciliation.
@@ -34,14 +35,14 @@ const (
 type replicaSets struct {
 	*virtualmachineinstancereplicaset.Reconciler
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 	ns     string
 }
 
 func newReplicaSets() *replicaSets {
-	r := &replicaSets{writes: NewWrites(), events: &recordedEvents{}, ns: NewNamespace()}
+	r := &replicaSets{writes: NewWrites(), events: &RecordedEvents{}, ns: NewNamespace()}
 	r.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
-		Client: r.writes, APIReader: asController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		Client: r.writes, APIReader: AsController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	return r
 }
@@ -69,14 +70,14 @@ func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet,
 func (r *replicaSets) expectQuiet(set *v1.VirtualMachineInstanceReplicaSet) {
 	GinkgoHelper()
 	r.expectReconciled(set)
-	Expect(r.events.take()).To(BeEmpty())
+	Expect(r.events.Take()).To(BeEmpty())
 }
 
 // list returns the VMIs of the namespace, by age and name.
 func (r *replicaSets) list() []v1.VirtualMachineInstance {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
 	return list.Items
 }
 
@@ -93,12 +94,12 @@ func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstance
 	_, err := r.reconcile(set)
 	Expect(err).NotTo(HaveOccurred())
 	for _, vmi := range r.list() {
-		setStatus(&vmi, v1.Running, running)
+		SetVMIStatus(&vmi, v1.Running, Running)
 	}
 	_, err = r.reconcile(set)
 	Expect(err).NotTo(HaveOccurred())
 	r.writes.Take()
-	r.events.take()
+	r.events.Take()
 	return ExpectExists(set), r.list()
 }
 
@@ -107,7 +108,7 @@ func (r *replicaSets) addFinalizers() {
 	GinkgoHelper()
 	for _, vmi := range r.list() {
 		vmi.Finalizers = []string{v1.VirtualMachineInstanceFinalizer}
-		Expect(k8sClient.Update(ctx, &vmi)).To(Succeed())
+		Expect(K8sClient.Update(ctx, &vmi)).To(Succeed())
 	}
 }
 
@@ -115,14 +116,14 @@ func (r *replicaSets) addFinalizers() {
 func (r *replicaSets) scale(set *v1.VirtualMachineInstanceReplicaSet, n int32) {
 	GinkgoHelper()
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n))
-	Expect(k8sClient.SubResource("scale").Patch(ctx, set.DeepCopy(), patch)).To(Succeed())
+	Expect(K8sClient.SubResource("scale").Patch(ctx, set.DeepCopy(), patch)).To(Succeed())
 }
 
 // change updates a set.
 func (r *replicaSets) change(set *v1.VirtualMachineInstanceReplicaSet, change func(*v1.VirtualMachineInstanceReplicaSet)) {
 	GinkgoHelper()
 	change(ExpectExists(set))
-	Expect(k8sClient.Update(ctx, set)).To(Succeed())
+	Expect(K8sClient.Update(ctx, set)).To(Succeed())
 }
 
 // label changes the label by which a VMI belongs to a set; "" removes it.
@@ -133,7 +134,7 @@ func label(vmi *v1.VirtualMachineInstance, set string) {
 	if set == "" {
 		delete(vmi.Labels, builder.SetLabel)
 	}
-	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 }
 
 func namesOf(vmis []v1.VirtualMachineInstance) []string {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package certificatesigningrequest_test
 
 import (
 	"crypto/ecdsa"
@@ -28,6 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 var _ = Describe("CertificateSigningRequest", func() {
@@ -40,7 +41,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	// records the requester in the spec.
 	request := func(account, node string, role certificate.Role, subject certificate.Subject, usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
 		GinkgoHelper()
-		who := rest.CopyConfig(cfg)
+		who := rest.CopyConfig(AdminConfig)
 		who.Impersonate = rest.ImpersonationConfig{
 			UserName: "system:serviceaccount:" + namespace + ":" + account,
 			Groups:   []string{"system:masters"}, // the roles of the accounts are not installed here
@@ -82,7 +83,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(err).NotTo(HaveOccurred())
 		data, err := authority.Data()
 		Expect(err).NotTo(HaveOccurred())
-		Expect(k8sClient.Create(ctx, &corev1.Secret{
+		Expect(K8sClient.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: namespace, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
 			},
@@ -148,7 +149,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "red")
 		approve(csr, "Careless", "I approve everything")
-		Expect(k8sClient.SubResource("approval").Update(ctx, csr)).To(Succeed())
+		Expect(K8sClient.SubResource("approval").Update(ctx, csr)).To(Succeed())
 		reconcile(csr)
 		Expect(condition(csr)).To(SatisfyAll(
 			HaveField("Type", certificatesv1.CertificateFailed), HaveField("Reason", certificate.ReasonWrongSubject),
@@ -189,7 +190,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		csr := agentRequest("blue", "blue")
 		other := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"}, Spec: csr.Spec}
 		other.Spec.SignerName = "example.org/some-signer"
-		Expect(k8sClient.Create(ctx, other)).To(Succeed())
+		Expect(K8sClient.Create(ctx, other)).To(Succeed())
 		reconcile(other)
 		Expect(writes.Take()).To(BeEmpty())
 		Expect(kubevirt.IsPending(other)).To(BeFalse())

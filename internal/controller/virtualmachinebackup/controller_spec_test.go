@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package virtualmachinebackup_test
 
 import (
 	"time"
@@ -22,20 +22,14 @@ import (
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
-
-// trackerOf returns a tracker of a VM.
-func trackerOf(vm *v1.VirtualMachine) *backupv1alpha1.VirtualMachineBackupTracker {
-	tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "t"}}
-	tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
-	return tracker
-}
 
 var _ = Describe("A VirtualMachineBackup", func() {
 	var (
 		ns     string
 		r      *virtualmachinebackup.Reconciler
-		events *recordedEvents
+		events *RecordedEvents
 		vmi    *v1.VirtualMachineInstance
 		of     *backupv1alpha1.VirtualMachineBackup
 	)
@@ -60,7 +54,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		GinkgoHelper()
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
 		change(&vmi.Status)
-		Expect(k8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
 		reconcile()
 	}
 	record := func(stage backup.Stage, problem string) {
@@ -85,21 +79,21 @@ var _ = Describe("A VirtualMachineBackup", func() {
 	}
 
 	BeforeEach(func() {
-		ns, events = NewNamespace(), &recordedEvents{}
+		ns, events = NewNamespace(), &RecordedEvents{}
 		r = &virtualmachinebackup.Reconciler{
-			Client: NewWrites(), APIReader: asController, Recorder: events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+			Client: NewWrites(), APIReader: AsController, Recorder: events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 		}
 		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
 		ExpectCreated(vm, builder.MakePVC("backups").Namespace(ns).Bound("1Gi").Obj())
 		vmi = builder.MakeVMI("vm").Namespace(ns).PVC("root", "root").OwnedBy(ExpectExists(vm)).Obj()
 		ExpectCreated(vmi)
-		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.VolumeStatus = []v1.VolumeStatus{{Name: "root", Target: "vda"}}
 		})
 		of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "b"}}
 		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 		of.Spec.PvcName = ptr.To("backups")
-		Expect(k8sClient.Create(ctx, of)).To(Succeed())
+		Expect(K8sClient.Create(ctx, of)).To(Succeed())
 	})
 
 	It("copies the disks to the claim, and leaves nothing in the VMI", func() {
@@ -120,7 +114,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		Expect(of.Status.IncludedVolumes).To(ConsistOf(backupv1alpha1.BackupVolumeInfo{VolumeName: "root", DiskTarget: "vda"}))
 		Expect(of.Finalizers).To(BeEmpty())
 		Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
-		Expect(events.take()).To(ConsistOf(HavePrefix("Normal VirtualMachineBackupInitiated"), HavePrefix("Normal VirtualMachineBackupCompletedSuccessfully")))
+		Expect(events.Take()).To(ConsistOf(HavePrefix("Normal VirtualMachineBackupInitiated"), HavePrefix("Normal VirtualMachineBackupCompletedSuccessfully")))
 		By("doing nothing more")
 		before := versionOf(of)
 		reconcile()
@@ -128,25 +122,25 @@ var _ = Describe("A VirtualMachineBackup", func() {
 	})
 
 	It("continues the backups of its tracker", func() {
-		tracker := trackerOf(builder.MakeVM("vm").Namespace(ns).Obj())
-		Expect(k8sClient.Create(ctx, tracker)).To(Succeed())
+		tracker := TrackerOf(builder.MakeVM("vm").Namespace(ns).Obj())
+		Expect(K8sClient.Create(ctx, tracker)).To(Succeed())
 		reconcile()
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
 		guest(func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
 		other := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "other"}}
 		other.Spec = tracker.Spec
-		Expect(k8sClient.Create(ctx, other)).To(Succeed())
+		Expect(K8sClient.Create(ctx, other)).To(Succeed())
 		r.Client.(*Writes).StaleList = &backupv1alpha1.VirtualMachineBackupTrackerList{Items: []backupv1alpha1.VirtualMachineBackupTracker{*other}}
 		before := client.MergeFrom(other.DeepCopy())
 		other.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{Name: "of-other"}}
-		Expect(k8sClient.Status().Patch(ctx, other, before)).To(Succeed())
+		Expect(K8sClient.Status().Patch(ctx, other, before)).To(Succeed())
 		since := ""
 		for _, name := range []string{"first", "second"} {
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
 			of.Spec.PvcName = ptr.To("backups")
-			Expect(k8sClient.Create(ctx, of)).To(Succeed())
+			Expect(K8sClient.Create(ctx, of)).To(Succeed())
 			reconcile()
 			mounted(true)
 			intent := backup.IntentOf(&ExpectExists(vmi).Status)
@@ -173,7 +167,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		reconcile()
 		mounted(true)
 		record(backup.Running, "")
-		Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
 		Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
 		Expect(vmi.Spec.UtilityVolumes).NotTo(BeEmpty())
@@ -220,11 +214,11 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		}
 		pulled := func(stage backup.Stage) func() {
 			return func() {
-				Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+				Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 				of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pulled"}, Spec: of.Spec}
 				of.Spec.Mode, of.Spec.TokenSecretRef = ptr.To(backupv1alpha1.PullMode), "token"
-				Expect(k8sClient.Create(ctx, of)).To(Succeed())
-				r.Pods = exporterPods{Reader: k8sClient}
+				Expect(K8sClient.Create(ctx, of)).To(Succeed())
+				r.Pods = ExporterPods{Reader: K8sClient}
 				attached()
 				guest(func(s *v1.VirtualMachineInstanceStatus) {
 					s.DiskBackupRecord = backup.Record{ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Pull: true}.Status()
@@ -234,8 +228,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		DescribeTable("is aborted, and leaves nothing in the VMI", func(prepare func(), running bool) {
 			prepare()
 			ExpectExists(of).Finalizers = nil
-			Expect(k8sClient.Update(ctx, of)).To(Succeed())
-			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, of))).To(Succeed())
+			Expect(K8sClient.Update(ctx, of)).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, of))).To(Succeed())
 			ExpectGone(of)
 			reconcile()
 			Expect(plan.Holders(ExpectExists(vmi))).To(ConsistOf(string(of.UID)))
@@ -256,7 +250,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "next"}}
 			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 			of.Spec.PvcName, of.Spec.SkipQuiesce = ptr.To("backups"), true
-			Expect(k8sClient.Create(ctx, of)).To(Succeed())
+			Expect(K8sClient.Create(ctx, of)).To(Succeed())
 			attached()
 			Expect(ExpectExists(vmi).Status.DiskBackup).To(HaveField("ID", string(of.UID)))
 			By("not touching that one")
@@ -282,16 +276,16 @@ var _ = Describe("A VirtualMachineBackup", func() {
 			GinkgoHelper()
 			tracker = &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "t"}}
 			tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm}
-			Expect(k8sClient.Create(ctx, tracker)).To(Succeed())
+			Expect(K8sClient.Create(ctx, tracker)).To(Succeed())
 		}
 
 		BeforeEach(func() {
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			track("vm")
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "of-tracker"}}
 			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
 			of.Spec.PvcName = ptr.To("backups")
-			Expect(k8sClient.Create(ctx, of)).To(Succeed())
+			Expect(K8sClient.Create(ctx, of)).To(Succeed())
 			reconcile()
 			mounted(true)
 			record(backup.Running, "")
@@ -299,11 +293,11 @@ var _ = Describe("A VirtualMachineBackup", func() {
 
 		goes := func(replaced bool) {
 			GinkgoHelper()
-			Expect(k8sClient.Delete(ctx, tracker)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, tracker)).To(Succeed())
 			if replaced {
 				other := builder.MakeVMI("another").Namespace(ns).PVC("root", "other").Obj()
 				ExpectCreated(other)
-				setStatus(other, v1.Running, func(*v1.VirtualMachineInstanceStatus) {})
+				SetVMIStatus(other, v1.Running, func(*v1.VirtualMachineInstanceStatus) {})
 				track("another")
 			}
 			reconcile()
@@ -335,7 +329,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		)
 
 		DescribeTable("is aborted", func(replaced bool) {
-			Expect(k8sClient.Delete(ctx, of)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			reconcile()
 			goes(replaced)
 			Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
@@ -355,13 +349,13 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		guest(func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Succeeded })
 		Expect(conditionOf(backupv1alpha1.ConditionFailed).Reason).To(Equal(backupv1alpha1.ReasonSourceLost))
 		Expect(of.Finalizers).To(BeEmpty())
-		Expect(events.take()).To(ContainElement(HavePrefix("Warning VirtualMachineBackupFailed")))
+		Expect(events.Take()).To(ContainElement(HavePrefix("Warning VirtualMachineBackupFailed")))
 	})
 
 	It("ignores a VMI that the VM does not control", func() {
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
 		vmi.OwnerReferences = nil
-		Expect(k8sClient.Patch(ctx, vmi, before)).To(Succeed())
+		Expect(K8sClient.Patch(ctx, vmi, before)).To(Succeed())
 		reconcile()
 		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(BeEmpty())
 		Expect(conditionOf(backupv1alpha1.ConditionProgressing).Message).To(Equal("vm vm is not running, cannot do backup"))
@@ -372,7 +366,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 func versionOf(object client.Object) string {
 	GinkgoHelper()
 	read := object.DeepCopyObject().(client.Object)
-	if err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), read); err != nil {
+	if err := K8sClient.Get(ctx, client.ObjectKeyFromObject(object), read); err != nil {
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		return ""
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package virtualmachineinstancereplicaset_test
 
 import (
 	"slices"
@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 const (
@@ -38,7 +39,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(3).
 				Template(builder.MakeVMI("").Annotation("from", "template").Label("app", "x")))
 			r.expectReconciled(set, append(repeat(createVMI, 3), patchSetStatus)...)
-			Expect(r.events.take()).To(HaveEach(MatchRegexp(
+			Expect(r.events.Take()).To(HaveEach(MatchRegexp(
 				`^Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance web.{5}$`)))
 			r.expectQuiet(set)
 
@@ -62,7 +63,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(set).To(haveReplicas(2, 2))
 			r.expectQuiet(set)
-			setStatus(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.expectReconciled(set, patchSetStatus)
 			Expect(ExpectExists(set)).To(haveReplicas(2, 1))
 		})
@@ -94,15 +95,15 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("returns replicas and selector for an autoscaler, and accepts its number", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			scale := &autoscalingv1.Scale{}
-			Expect(k8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
+			Expect(K8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
 			Expect(scale.Spec.Replicas).To(BeEquivalentTo(2))
 			Expect(scale.Status.Replicas).To(BeEquivalentTo(2))
 			Expect(scale.Status.Selector).To(Equal("set=web"))
 
 			scale.Spec.Replicas = 4
-			Expect(k8sClient.SubResource("scale").Update(ctx, set, client.WithSubResourceBody(scale))).To(Succeed())
+			Expect(K8sClient.SubResource("scale").Update(ctx, set, client.WithSubResourceBody(scale))).To(Succeed())
 			r.expectReconciled(set, createVMI, createVMI, patchSetStatus)
-			Expect(k8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
+			Expect(K8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
 			Expect(scale.Status.Replicas).To(BeEquivalentTo(4))
 		})
 
@@ -115,7 +116,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("refuses a negative number", func() {
 			set := r.create(builder.MakeReplicaSet("web"))
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":-1}}`))
-			Expect(apierrors.IsInvalid(k8sClient.SubResource("scale").Patch(ctx, set, patch))).To(BeTrue())
+			Expect(apierrors.IsInvalid(K8sClient.SubResource("scale").Patch(ctx, set, patch))).To(BeTrue())
 		})
 	})
 
@@ -150,7 +151,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 					stale.Items[i].Status.Conditions = nil
 				}
 			}
-			setStatus(&left[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&left[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			_, err := r.reconcile(set)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(r.writes.Take()).NotTo(ContainElement(deleteVMI))
@@ -160,7 +161,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 		It("contains a VMI that is gone: it is replaced once", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
-			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
+			Expect(K8sClient.Delete(ctx, &vmis[0])).To(Succeed())
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis}
 			r.expectQuiet(set) // the VMI's event triggers the next reconciliation
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis[1:]}
@@ -179,7 +180,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		for i := range errs {
 			other := &replicaSets{writes: NewWrites(), events: r.events, ns: r.ns}
 			other.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
-				Client: other.writes, APIReader: asController, Recorder: r.events,
+				Client: other.writes, APIReader: AsController, Recorder: r.events,
 			}
 			group.Go(func() { _, errs[i] = other.reconcile(set) })
 		}
@@ -188,7 +189,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(err).NotTo(HaveOccurred())
 		}
 		Expect(r.list()).To(HaveLen(20))
-		Expect(r.events.take()).To(HaveLen(20), "one event for each VMI")
+		Expect(r.events.Take()).To(HaveLen(20), "one event for each VMI")
 		_, err := r.reconcile(set)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(r.list()).To(HaveLen(20))
@@ -199,7 +200,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		r.scale(set, 1)
 		r.expectReconciled(set, createVMI, patchSetStatus)
 		taken := r.list()[0].DeepCopy()
-		Expect(k8sClient.Delete(ctx, taken)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, taken)).To(Succeed())
 		foreign := builder.MakeVMI(taken.Name).Namespace(r.ns).Obj()
 		ExpectCreated(foreign)
 
@@ -213,12 +214,12 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("deletes those first that do not run or are not ready, according to the API server", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(4))
 			vmis := r.list()
-			setStatus(&vmis[1], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
-			setStatus(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
+			SetVMIStatus(&vmis[1], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
 			r.scale(set, 3)
 			r.expectReconciled(set, deleteVMI, patchSetStatus)
 			ExpectGone(&vmis[2])
-			Expect(r.events.take()).To(ConsistOf("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
+			Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
 				string(vmis[2].UID)))
 			r.scale(set, 2)
 			r.expectReconciled(set, deleteVMI, patchSetStatus)
@@ -228,7 +229,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 		It("does not delete one that lost its label meanwhile", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
-			setStatus(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.scale(set, 1)
 			r.writes.Fail = func(request string) error {
 				if request == deleteVMI {
@@ -247,10 +248,10 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	Describe("finished VMIs", func() {
 		It("are replaced and deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(3))
-			setStatus(&vmis[0], v1.Failed)
-			setStatus(&vmis[1], v1.Succeeded)
+			SetVMIStatus(&vmis[0], v1.Failed)
+			SetVMIStatus(&vmis[1], v1.Succeeded)
 			r.expectReconciled(set, createVMI, createVMI, deleteVMI, deleteVMI, patchSetStatus)
-			Expect(r.events.take()).To(ContainElements(
+			Expect(r.events.Take()).To(ContainElements(
 				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[0].UID),
 				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[1].UID)))
 			Expect(ExpectExists(set)).To(haveReplicas(3, 1))
@@ -261,7 +262,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("are replaced before their Pods are gone", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.addFinalizers()
-			setStatus(&vmis[0], v1.Failed)
+			SetVMIStatus(&vmis[0], v1.Failed)
 			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
 			Expect(r.list()).To(HaveLen(2))
 			Expect(r.notDeleted()).To(HaveLen(1))
@@ -270,13 +271,13 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 		It("include those whose Pod is being deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			setStatus(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
+			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
 			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
 		})
 
 		It("do not include those in phase Unknown", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			setStatus(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {
+			SetVMIStatus(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {
 				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
 					Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionUnknown, Reason: node.ReasonNodeUnresponsive,
 				}, metav1.Now())
@@ -287,7 +288,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 		It("are deleted even if no replacement can be created: they may use up the quota", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			setStatus(&vmis[0], v1.Failed)
+			SetVMIStatus(&vmis[0], v1.Failed)
 			r.writes.Fail = func(request string) error {
 				if request == createVMI {
 					return ErrInjected
@@ -343,9 +344,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("adopts nothing while it is being deleted, also with a stale cache", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.writes.Stale = ExpectExists(set).DeepCopy()
-			Expect(k8sClient.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 			ExpectExists(&vmis[0]).OwnerReferences = nil // in place of the garbage collector, which envtest lacks
-			Expect(k8sClient.Update(ctx, &vmis[0])).To(Succeed())
+			Expect(K8sClient.Update(ctx, &vmis[0])).To(Succeed())
 			_, err := r.reconcile(set)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(r.writes.Take()).NotTo(ContainElement(patchVMI))
@@ -355,7 +356,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("adopts nothing for an earlier set of its name", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(0))
 			r.writes.Stale = ExpectExists(set).DeepCopy()
-			Expect(k8sClient.Delete(ctx, set)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, set)).To(Succeed())
 			r.create(builder.MakeReplicaSet("web").Replicas(1).Paused())
 			orphan := builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj()
 			ExpectCreated(orphan)
@@ -367,9 +368,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("neither creates nor deletes VMIs while it is being deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = []string{"test/finalizer"} })
-			Expect(k8sClient.Delete(ctx, set)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
-			setStatus(&vmis[1], v1.Failed)
+			Expect(K8sClient.Delete(ctx, set)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, &vmis[0])).To(Succeed())
+			SetVMIStatus(&vmis[1], v1.Failed)
 			r.expectReconciled(set, patchSetStatus)
 			r.expectQuiet(set)
 			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = nil })
@@ -381,18 +382,18 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = true })
 		r.expectReconciled(set, patchSetStatus)
-		Expect(r.events.take()).To(ConsistOf("Normal SuccessfulPaused: Paused"))
+		Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulPaused: Paused"))
 		Expect(ExpectExists(set)).To(haveSetCondition(replicaPaused, "Paused", "Controller got paused"))
 
 		r.scale(set, 3)
-		setStatus(&vmis[0], v1.Failed)
+		SetVMIStatus(&vmis[0], v1.Failed)
 		r.expectReconciled(set, patchSetStatus)
 		Expect(ExpectExists(set)).To(haveReplicas(1, 1), "the status is updated all the same")
 		r.expectQuiet(set)
 
 		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = false })
 		r.expectReconciled(set, createVMI, createVMI, deleteVMI, patchSetStatus)
-		Expect(r.events.take()).To(ContainElement("Normal SuccessfulResumed: Resumed"))
+		Expect(r.events.Take()).To(ContainElement("Normal SuccessfulResumed: Resumed"))
 		Expect(ExpectExists(set)).To(And(haveReplicas(3, 1), haveNoSetConditions()))
 	})
 
@@ -404,7 +405,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			ExpectCreated(quota)
 			// In place of the quota controller, which envtest lacks.
 			quota.Status.Hard, quota.Status.Used = quota.Spec.Hard, corev1.ResourceList{counted: resource.MustParse("0")}
-			Expect(k8sClient.Status().Update(ctx, quota)).To(Succeed())
+			Expect(K8sClient.Status().Update(ctx, quota)).To(Succeed())
 
 			set := r.create(builder.MakeReplicaSet("web").Replicas(9))
 			_, err := r.reconcile(set)
@@ -412,14 +413,14 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			r.writes.Take()
 			Expect(r.list()).To(HaveLen(2))
 			Expect(ExpectExists(set)).To(And(haveReplicas(2, 0), haveSetCondition(replicaFailure, "FailedCreate", "exceeded quota: vmis")))
-			Expect(r.events.take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
+			Expect(r.events.Take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 
 			_, err = r.reconcile(set)
 			Expect(err).To(HaveOccurred())
 			r.writes.ExpectWritten(createVMI) // the same failure is written once
-			Expect(r.events.take()).To(BeEmpty())
+			Expect(r.events.Take()).To(BeEmpty())
 
-			Expect(k8sClient.Delete(ctx, quota)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, quota)).To(Succeed())
 			Eventually(func() error { _, err := r.reconcile(set); return err }, "20s").Should(Succeed())
 			Expect(ExpectExists(set)).To(And(haveReplicas(9, 0), haveNoSetConditions()))
 		})
@@ -437,12 +438,12 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(err).To(MatchError(ErrInjected))
 			r.writes.ExpectWritten(deleteVMI, patchSetStatus)
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedDelete", ErrInjected.Error()))
-			Expect(r.events.take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
+			Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
 		})
 
 		It("does not retry creations in a namespace that is being deleted", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(2))
-			Expect(k8sClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.ns}})).To(Succeed())
+			Expect(K8sClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.ns}})).To(Succeed())
 			Eventually(func() bool {
 				_, err := r.reconcile(set)
 				return err == nil && slices.Equal(r.writes.Take(), []string{createVMI})
@@ -472,6 +473,6 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 // expectQuietAfterEvents drops the events so far, and expects that a reconciliation writes nothing.
 func (r *replicaSets) expectQuietAfterEvents(set *v1.VirtualMachineInstanceReplicaSet) {
 	GinkgoHelper()
-	r.events.take()
+	r.events.Take()
 	r.expectQuiet(set)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package node_test
 
 import (
 	"fmt"
@@ -29,6 +29,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 // policyTimeout is how long an API server on a busy computer may take to enforce a new policy.
@@ -41,7 +42,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 	// handlerOf returns a client of an account with the name of the agents'. RBAC permits everything: only the policies decide.
 	handlerOf := func(installation, node string) client.Client {
 		GinkgoHelper()
-		config := rest.CopyConfig(cfg)
+		config := rest.CopyConfig(AdminConfig)
 		config.Impersonate = rest.ImpersonationConfig{
 			UserName: fmt.Sprintf("system:serviceaccount:%s:kubevirt-handler", installation),
 			Groups:   []string{"system:serviceaccounts", "restriction-test"},
@@ -80,13 +81,13 @@ var _ = Describe("Node restriction", Ordered, func() {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "restriction-test"}},
 		})
-		raw, err := os.ReadFile(inRepository("config", "admission", "node-restriction.yaml"))
+		raw, err := os.ReadFile(InRepository("config", "admission", "node-restriction.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		for _, document := range strings.Split(string(raw), "\n---\n") {
 			u := &unstructured.Unstructured{}
 			Expect(yaml.Unmarshal([]byte(document), u)).To(Succeed())
-			Expect(k8sClient.Create(ctx, u)).To(Succeed())
-			DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, u))).To(Succeed()) })
+			Expect(K8sClient.Create(ctx, u)).To(Succeed())
+			DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, u))).To(Succeed()) })
 		}
 		// The API server enforces new policies with a delay.
 		probe := onNode("probe", "n1")
@@ -119,7 +120,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 
 	It("denies an agent the status fields of virt-controller", func() {
 		vmi := onNode("controller-fields", "n1")
-		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+		Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 			v.Status.ActivePods, v.Status.VSOCKCID = map[types.UID]string{"p": "n1"}, ptr.To[uint32](3)
 			v.Status.EvacuationNodeName = "n1"
 		})).To(Succeed())
@@ -142,7 +143,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 
 	It("permits an agent to write the record of a snapshot's freeze, within limits, and denies it the intent", func() {
 		vmi := onNode("freezes", "n1")
-		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+		Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 			v.Status.SnapshotFreeze = &v1.SnapshotFreeze{ID: "a", Deadline: metav1.Now()}
 		})).To(Succeed())
 		ExpectExists(vmi)
@@ -177,7 +178,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 
 	It("permits an agent to write the record of a backup, and denies it the intent", func() {
 		vmi := onNode("backs-up", "n1")
-		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+		Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 			v.Status.DiskBackup = &v1.DiskBackup{ID: "a", UtilityVolume: "target", Directory: "vm/a", Volumes: []string{"root"}}
 		})).To(Succeed())
 		ExpectExists(vmi)
@@ -219,7 +220,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 		moving := func(name string) *v1.VirtualMachineInstance {
 			GinkgoHelper()
 			vmi := onNode(name, "n1")
-			Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+			Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 				v.Status.EvacuationNodeName = "n1"
 				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
 			})).To(Succeed())
@@ -310,7 +311,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				return &v1.PersistentVolumeClaimInfo{ClaimName: name, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1024Mi")}}
 			}
 			vmi := moving(name)
-			Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+			Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState.SourcePersistentStatePVCName = "state-here"
 				v.Status.MigrationState.TargetPersistentStatePVCName = "state-there"
 				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data", SourcePVCInfo: claim("old"), DestinationPVCInfo: claim("new")}}
@@ -406,8 +407,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 	})
 
 	It("does not apply to other clients", func() {
-		Expect(write(k8sClient, onNode("of-the-manager", "n2"), machine)).To(Succeed())
-		Expect(k8sClient.Create(ctx, leaseOf("n3"))).To(Succeed())
+		Expect(write(K8sClient, onNode("of-the-manager", "n2"), machine)).To(Succeed())
+		Expect(K8sClient.Create(ctx, leaseOf("n3"))).To(Succeed())
 	})
 
 	It("does not apply to a service account of the agents' name in another namespace", func() {
@@ -417,3 +418,5 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(tenant.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}})).To(Succeed())
 	})
 })
+
+const gibibyte = 1 << 30

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package virtualmachinepool_test
 
 import (
 	"fmt"
@@ -27,7 +27,12 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
+
+const deleteVMI = "delete VirtualMachineInstance"
+
+const patchVMI = "patch VirtualMachineInstance"
 
 // Writes of a pool's reconciliation.
 const (
@@ -46,16 +51,16 @@ type poolSpec = poolv1.VirtualMachinePoolSpec
 type pools struct {
 	*virtualmachinepool.Reconciler
 	writes *Writes
-	events *recordedEvents
+	events *RecordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
 
 func newPools() *pools {
 	r := &pools{
-		writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
+		writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
-	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.writes, APIReader: asController, Recorder: r.events, Clock: r.clock}
+	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.writes, APIReader: AsController, Recorder: r.events, Clock: r.clock}
 	return r
 }
 
@@ -104,7 +109,7 @@ func (r *pools) settle(pool *poolv1.VirtualMachinePool) {
 func (r *pools) list() []v1.VirtualMachine {
 	GinkgoHelper()
 	list := &v1.VirtualMachineList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
 	return list.Items
 }
 
@@ -132,7 +137,7 @@ func (r *pools) vmi(name string) *v1.VirtualMachineInstance {
 func (r *pools) revisions() []string {
 	GinkgoHelper()
 	list := &appsv1.ControllerRevisionList{}
-	Expect(k8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
+	Expect(K8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
 	var names []string
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
@@ -145,12 +150,12 @@ func (r *pools) start() {
 	GinkgoHelper()
 	for _, vm := range r.list() {
 		vmi := builder.MakeVMI(vm.Name).Namespace(r.ns).OwnedBy(&vm).Obj()
-		if k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi) == nil || vm.DeletionTimestamp != nil {
+		if K8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi) == nil || vm.DeletionTimestamp != nil {
 			continue
 		}
 		vmi.ResourceVersion, vmi.Labels = "", vm.Spec.Template.ObjectMeta.Labels
 		ExpectCreated(vmi)
-		setStatus(vmi, v1.Running, running)
+		SetVMIStatus(vmi, v1.Running, Running)
 		r.status(vm.Name, func(s *v1.VirtualMachineStatus) {
 			s.PrintableStatus = v1.VirtualMachineStatusRunning
 			conditions.Set(&s.Conditions, v1.VirtualMachineCondition{Type: v1.VirtualMachineReady, Status: corev1.ConditionTrue})
@@ -163,7 +168,7 @@ func (r *pools) status(name string, change func(*v1.VirtualMachineStatus)) {
 	GinkgoHelper()
 	vm := r.vm(name)
 	change(&vm.Status)
-	Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
+	Expect(K8sClient.Status().Update(ctx, vm)).To(Succeed())
 }
 
 // fails makes a VM fail to start for a time.
@@ -184,7 +189,7 @@ func (r *pools) running(b *builder.Pool) *poolv1.VirtualMachinePool {
 	r.settle(pool)
 	r.start()
 	r.settle(pool)
-	r.events.take()
+	r.events.Take()
 	return ExpectExists(pool)
 }
 
@@ -192,21 +197,21 @@ func (r *pools) running(b *builder.Pool) *poolv1.VirtualMachinePool {
 func (r *pools) change(pool *poolv1.VirtualMachinePool, change func(*poolSpec)) {
 	GinkgoHelper()
 	change(&ExpectExists(pool).Spec)
-	Expect(k8sClient.Update(ctx, pool)).To(Succeed())
+	Expect(K8sClient.Update(ctx, pool)).To(Succeed())
 }
 
 // scale changes the number of VMs as an autoscaler or kubectl scale does.
 func (r *pools) scale(pool *poolv1.VirtualMachinePool, n int32) {
 	GinkgoHelper()
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n))
-	Expect(k8sClient.SubResource("scale").Patch(ctx, pool.DeepCopy(), patch)).To(Succeed())
+	Expect(K8sClient.SubResource("scale").Patch(ctx, pool.DeepCopy(), patch)).To(Succeed())
 }
 
 // edit updates a VM as its user does.
 func edit(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
 	GinkgoHelper()
 	change(vm)
-	Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 }
 
 // hasOwner reports whether an object has a controller.

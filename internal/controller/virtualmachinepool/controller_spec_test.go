@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller
+package virtualmachinepool_test
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
 const (
@@ -41,7 +42,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.create(builder.MakePool("web").Replicas(3))
 			// The revision first: the VMs name it.
 			r.expectReconciledInOrder(pool, createRevision, createVM, createVM, createVM, patchPoolStatus)
-			Expect(r.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created VM "+r.ns+"/web-0",
+			Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulCreate: Created VM "+r.ns+"/web-0",
 				"Normal SuccessfulCreate: Created VM "+r.ns+"/web-1", "Normal SuccessfulCreate: Created VM "+r.ns+"/web-2"))
 			r.expectReconciled(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2"}))
@@ -64,7 +65,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			r.settle(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2", "web-3"}))
 			Expect(ExpectExists(foreign).OwnerReferences).To(BeEmpty(), "no VM is adopted")
-			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
 			r.expectReconciled(pool, patchVM) // released; the event of its end is the next
 			r.expectReconciled(pool, createVM)
 			Expect(r.names()).To(ContainElement("web-0"), "a deleted VM returns under its name")
@@ -93,7 +94,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			old := &unstructured.Unstructured{}
 			old.SetAPIVersion("pool.kubevirt.io/v1alpha1")
 			old.SetKind("VirtualMachinePool")
-			Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(pool), old)).To(Succeed())
+			Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(pool), old)).To(Succeed())
 			policy, _, _ := unstructured.NestedString(old.Object, "spec", "updateStrategy", "proactive", "selectionPolicy", "sortPolicy")
 			Expect(policy).To(Equal("AscendingOrder"))
 		})
@@ -103,7 +104,7 @@ var _ = Describe("VirtualMachinePool", func() {
 		It("works by the scale subresource, without another revision", func() {
 			pool := r.running(builder.MakePool("web").Replicas(2))
 			scale := &autoscalingv1.Scale{}
-			Expect(k8sClient.SubResource("scale").Get(ctx, pool, scale)).To(Succeed())
+			Expect(K8sClient.SubResource("scale").Get(ctx, pool, scale)).To(Succeed())
 			Expect(scale.Status.Replicas).To(BeEquivalentTo(2))
 			Expect(scale.Status.Selector).To(Equal("pool=web"))
 			r.scale(pool, 4)
@@ -117,7 +118,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			uid := string(r.vm("web-3").UID)
 			r.scale(pool, 2)
 			r.expectReconciled(pool, deleteVM, deleteVM, patchPoolStatus)
-			Expect(r.events.take()).To(ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
+			Expect(r.events.Take()).To(ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
 			Expect(ExpectExists(pool)).To(havePoolReplicas(4, 4))
 			r.expectReconciled(pool, patchVM, patchVM)
 			r.expectReconciled(pool, patchPoolStatus)
@@ -151,7 +152,7 @@ var _ = Describe("VirtualMachinePool", func() {
 				pool := r.running(builder.MakePool(name).Replicas(2).With(func(s *poolSpec) { s.ScaleInStrategy = strategy }))
 				r.scale(pool, 1)
 				r.expectReconciled(pool)
-				Expect(k8sClient.Delete(ctx, r.vm(name+"-0"))).To(Succeed())
+				Expect(K8sClient.Delete(ctx, r.vm(name+"-0"))).To(Succeed())
 				r.expectReconciled(pool, patchVM, patchPoolStatus)
 				r.expectReconciled(pool, patchPoolStatus)
 				Expect(r.names()).To(And(ContainElement(name+"-1"), Not(ContainElement(name+"-0"))))
@@ -199,7 +200,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").Replicas(20).With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ := disk(r.vm("web-0"))
 			lists := 0
-			r.APIReader = interceptor.NewClient(asController, interceptor.Funcs{
+			r.APIReader = interceptor.NewClient(AsController, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 					lists++
 					_, metadata := list.(*metav1.PartialObjectMetadataList)
@@ -228,7 +229,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			r = newPools()
 			pool = r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ = disk(r.vm("web-0"))
-			Expect(k8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
 			r.expectReconciled(pool, patchVM, patchPoolStatus)
 			Expect(hasOwner(ExpectExists(dv))).To(BeTrue())
 		})
@@ -266,10 +267,10 @@ var _ = Describe("VirtualMachinePool", func() {
 			}))
 			r.fails("stranger", v1.VirtualMachineStatusCrashLoopBackOff, time.Hour)
 			r.fails("other-0", v1.VirtualMachineStatusErrImagePull, time.Hour)
-			Expect(k8sClient.Delete(ctx, r.vmi("other-0"))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vmi("other-0"))).To(Succeed())
 			pool := r.running(builder.MakePool("web").Replicas(0).With(healing))
 			r.expectReconciled(pool)
-			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			r.expectReconciled(pool)
 			Expect(r.vm("stranger").DeletionTimestamp).To(BeNil())
 			Expect(r.vm("other-0").DeletionTimestamp).To(BeNil())
@@ -306,9 +307,9 @@ var _ = Describe("VirtualMachinePool", func() {
 	Describe("deletion of the pool", func() {
 		It("releases its VMs as the garbage collector deletes them", func() {
 			pool := r.running(builder.MakePool("web").Replicas(2))
-			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			ExpectGone(pool)
-			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
 			r.expectReconciled(pool, patchVM, patchVM)
 			Expect(r.names()).To(Equal([]string{"web-1"}))
 			Expect(r.vm("web-1").Finalizers).To(BeEmpty())
@@ -317,7 +318,7 @@ var _ = Describe("VirtualMachinePool", func() {
 		It("releases a VM that was detached just before", func() {
 			pool := r.running(builder.MakePool("web").Replicas(1))
 			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.OwnerReferences, vm.Labels = nil, nil })
-			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			ExpectGone(pool)
 			r.expectReconciled(pool, patchVM)
 			Expect(r.vm("web-0").Finalizers).To(BeEmpty())
@@ -328,8 +329,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			b.Finalizers = []string{"user/finalizer", poolFinalizer}
 			ExpectCreated(b)
 			r.settle(b)
-			Expect(k8sClient.Delete(ctx, b)).To(Succeed())
-			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, b)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
 			// The pool last: without it, nothing removes the VM's finalizer.
 			r.expectReconciledInOrder(b, patchVM, "patch VirtualMachinePool")
 			Expect(ExpectExists(b).Finalizers).To(Equal([]string{"user/finalizer"}))
@@ -342,7 +343,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			b.Finalizers = []string{"user/finalizer"}
 			ExpectCreated(b)
 			r.settle(b)
-			Expect(k8sClient.Delete(ctx, b)).To(Succeed())
+			Expect(K8sClient.Delete(ctx, b)).To(Succeed())
 			r.change(b, func(s *poolSpec) {
 				s.Replicas = ptr.To[int32](5)
 				s.VirtualMachineTemplate.Spec.Template.Spec.Hostname = "changed"
@@ -369,18 +370,18 @@ var _ = Describe("VirtualMachinePool", func() {
 		pool := r.running(builder.MakePool("web").Replicas(2))
 		r.change(pool, func(s *poolSpec) { s.Paused = true })
 		r.expectReconciled(pool, patchPoolStatus)
-		Expect(r.events.take()).To(ConsistOf("Normal SuccessfulPaused: Pool is paused"))
+		Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulPaused: Pool is paused"))
 		Expect(ExpectExists(pool)).To(havePoolCondition(poolPaused, "SuccessfulPaused", "Pool controller is paused"))
 		r.scale(pool, 3)
 		r.change(pool, hostname("b"))
 		r.expectReconciled(pool)
-		Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
 		r.expectReconciled(pool, patchVM)
 		r.expectReconciled(pool, patchPoolStatus)
 		Expect(ExpectExists(pool)).To(havePoolReplicas(1, 1))
 		r.change(pool, func(s *poolSpec) { s.Paused = false })
 		r.settle(pool)
-		Expect(r.events.take()).To(ContainElement("Normal SuccessfulResume: Pool is unpaused"))
+		Expect(r.events.Take()).To(ContainElement("Normal SuccessfulResume: Pool is unpaused"))
 		Expect(ExpectExists(pool)).To(And(havePoolReplicas(3, 1), haveNoPoolConditions()))
 	})
 
@@ -399,7 +400,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			Expect(only(r.writes.Take(), createVM)).To(HaveLen(1))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", text))
 		}
-		Expect(r.events.take()).To(HaveExactElements(
+		Expect(r.events.Take()).To(HaveExactElements(
 			ContainSubstring("Warning FailedCreate: Error creating VM: "), ContainSubstring("Warning FailedScaleOut: "),
 			ContainSubstring("second"), ContainSubstring("second")), "a failure is recorded when it is new")
 		r.writes.Fail = nil
@@ -410,7 +411,7 @@ var _ = Describe("VirtualMachinePool", func() {
 	It("reports a spec that admission would reject, and releases VMs all the same", func() {
 		pool := r.running(builder.MakePool("web"))
 		r.change(pool, func(s *poolSpec) { s.Selector.MatchLabels[builder.PoolLabel] = "other" })
-		Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
 		r.expectReconciled(pool, patchVM, patchPoolStatus)
 		Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", "spec.selector does not match"))
 		Expect(r.names()).To(BeEmpty())
