@@ -30,6 +30,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -117,9 +118,9 @@ func fromNetwork(err error) error {
 	var missing *network.MissingInterfaceError
 	switch {
 	case errors.As(err, &missing):
-		return &reconciler.Retry{Reason: reconciler.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
+		return &outcome.Retry{Reason: reconciler.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
 	case brokerapi.CodeOf(err) == brokerapi.CodeNodesNetwork:
-		return &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+		return &outcome.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
 	default:
 		return err
 	}
@@ -142,12 +143,12 @@ func (n Networks) Advertise(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) err
 // VMI affects its next Pod only. It rejects Pods on the node's network, which virt-controller does not create; the broker does too.
 func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (network.Plan, error) {
 	if pod.Spec.HostNetwork {
-		return network.Plan{}, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork,
+		return network.Plan{}, &outcome.Terminal{Reason: reconciler.ReasonInvalidNetwork,
 			Err: fmt.Errorf("pod %s is on the node's network (hostNetwork): a launcher Pod has one of its own", pod.Name)}
 	}
 	plan, err := network.NewPlan(vmi)
 	if err != nil {
-		return plan, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+		return plan, &outcome.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
 	}
 	if podspec.HasSidecar(pod.Labels) {
 		plan = network.WithSidecar(plan)

@@ -14,6 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 func TestHostNetworkPodIsRejected(t *testing.T) {
@@ -21,7 +22,7 @@ func TestHostNetworkPodIsRejected(t *testing.T) {
 	_, err := plan(&v1.VirtualMachineInstance{}, pod)
 	refused := fromNetwork(&brokerapi.Error{Code: brokerapi.CodeNodesNetwork})
 	for _, err := range []error{err, refused} {
-		var terminal *reconciler.Terminal
+		var terminal *outcome.Terminal
 		if !errors.As(err, &terminal) || terminal.Reason != reconciler.ReasonInvalidNetwork {
 			t.Errorf("got %#v", err)
 		}
@@ -30,7 +31,7 @@ func TestHostNetworkPodIsRejected(t *testing.T) {
 
 func TestMissingPodInterfaceIsRetried(t *testing.T) {
 	missing := fmt.Errorf("connect the interface blue: %w", &network.MissingInterfaceError{Name: "pod16477688c0e"})
-	var retry *reconciler.Retry
+	var retry *outcome.Retry
 	if err := fromNetwork(missing); !errors.As(err, &retry) || retry.Reason != "MissingPodInterface" || retry.After <= 0 {
 		t.Errorf("got %#v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/vireo-project/vireo/internal/limits"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // firstAttemptDelay and maxAttemptDelay are the delays before an act that has failed is tried again. The act itself may cause events
@@ -35,7 +36,7 @@ type failedAct struct {
 	delays wait.Backoff
 	next   time.Time
 	// failure is that of the last attempt.
-	failure Retry
+	failure outcome.Retry
 }
 
 // failedActs returns the acts that have failed with the current spec and Pod.
@@ -75,7 +76,7 @@ func (s *scope) awaitAttempt(act string) error {
 		return nil
 	}
 	failure := last.failure
-	failure.After, failure.verbosity = last.next.Sub(s.now), 4
+	failure.After, failure.Verbosity = last.next.Sub(s.now), 4
 	return &failure
 }
 
@@ -85,9 +86,9 @@ func (r *Reconciler) attempted(s *scope, act, reason string, err error) error {
 		delete(s.failedActs(), act)
 		return nil
 	}
-	var terminal *Terminal
-	var retry *Retry
-	if !isFailure(err) || isConflict(err) || isBrokerAway(err) || errors.As(err, &terminal) || errors.As(err, &retry) {
+	var terminal *outcome.Terminal
+	var retry *outcome.Retry
+	if !isFailure(err) || outcome.IsConflict(err) || isBrokerAway(err) || errors.As(err, &terminal) || errors.As(err, &retry) {
 		return err
 	}
 	last := s.failedActs()[act]
@@ -96,7 +97,7 @@ func (r *Reconciler) attempted(s *scope, act, reason string, err error) error {
 		s.failedActs()[act] = last
 	}
 	delay := last.delays.Step()
-	last.next, last.failure = r.Clock.Now().Add(delay), Retry{Reason: reason, After: delay, Err: err}
+	last.next, last.failure = r.Clock.Now().Add(delay), outcome.Retry{Reason: reason, After: delay, Err: err}
 	failure := last.failure
 	return &failure
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // domainReader reads a domain.
@@ -22,7 +23,7 @@ type domainReader interface {
 func (r *Reconciler) connect(s *scope) error {
 	connection, err := r.Connections.Open(hypervisor.PodRef{UID: s.pod.UID, VMI: s.key})
 	if errors.Is(err, hypervisor.ErrConnecting) {
-		return &Wait{Reason: "libvirtd of the launcher Pod"}
+		return &outcome.Wait{Reason: "libvirtd of the launcher Pod"}
 	}
 	if err != nil {
 		// The VMI is enqueued when the connection is back.
@@ -54,15 +55,15 @@ func (u *unreachable) Error() string { return u.err.Error() }
 
 // Unwrap makes it a Wait.
 func (u *unreachable) Unwrap() []error {
-	return []error{&Wait{Reason: "a response of the launcher Pod's libvirtd"}, u.err}
+	return []error{&outcome.Wait{Reason: "a response of the launcher Pod's libvirtd"}, u.err}
 }
 
 // fromConnection makes an error about a broken connection, which is reconnected without a retry of the reconciliation, a Wait.
 func fromConnection(err error) error {
-	return mapOutcomes(err, func(outcome error) error {
-		if errors.Is(outcome, hypervisor.ErrUnreachable) {
-			return fmt.Errorf("%w: %w", &Wait{Reason: "the connection to libvirtd"}, outcome)
+	return outcome.Map(err, func(err error) error {
+		if errors.Is(err, hypervisor.ErrUnreachable) {
+			return fmt.Errorf("%w: %w", &outcome.Wait{Reason: "the connection to libvirtd"}, err)
 		}
-		return outcome
+		return err
 	})
 }

@@ -42,6 +42,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/limits"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 const (
@@ -122,8 +123,6 @@ type Reconciler struct {
 	api *limits.Queue
 	// syncs counts the reconciliations.
 	syncs metrics.Syncs
-	// triggers is the source of reconciliations that nothing observed in the API server triggers.
-	triggers *Triggers
 
 	mu   sync.Mutex
 	pods map[types.UID]*podCache
@@ -134,7 +133,7 @@ func New(o Options) *Reconciler {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: limits.NewQueue(apiSlots), triggers: NewTriggers()}
+	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: limits.NewQueue(apiSlots)}
 	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}
@@ -160,14 +159,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
 	}
-	r.triggers = triggers
 	for _, runnable := range []manager.Runnable{r.transfers, r.freezes, r.pulls} {
 		if err := mgr.Add(runnable); err != nil {
 			return err
 		}
 	}
 	incoming := source.Kind(r.Incoming, &v1.VirtualMachineInstance{}, &handler.TypedEnqueueRequestForObject[*v1.VirtualMachineInstance]{})
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
@@ -177,8 +175,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: MaxVMIs,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, maxRetry),
-		}).
-		Complete(r.syncs.Wrap(r))
+		}), r.syncs.Wrap(r))
 }
 
 // Reconcile brings one VMI a step closer to its spec and reports its state.
@@ -188,17 +185,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	defer release()
 	s, err := r.read(ctx, req.NamespacedName)
 	if err != nil || s == nil {
-		return result(ctx, err)
+		return outcome.Result(ctx, err)
 	}
 	phaseErr := r.runPhases(ctx, s)
 	monitor(s)
 	noteWaiting(s)
 	delay, err := r.report(ctx, s, phaseErr)
-	// A failed report is retried at once, even if the phases ended with a Wait.
-	res, err := result(ctx, errors.Join(phaseErr, err))
-	// What a phase waits for does not depend on which later one has failed.
-	res.RequeueAfter = sooner(res.RequeueAfter, sooner(delay, s.requeue))
-	return r.keepDelay(req, res, err)
+	// A failed report is retried at once, even if the phases ended with a Wait. What a phase waits for does not depend on which later one has
+	// failed.
+	return outcome.Result(ctx, errors.Join(phaseErr, err), delay, s.requeue)
 }
 
 // phase is a step of a reconciliation. An error, which may be a Wait or a Requeue, ends the reconciliation.
@@ -211,7 +206,7 @@ type phase struct {
 func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	if r.isMigrated(s) {
 		s.assigned = false
-		return &Wait{Reason: "the migration's target to own the guest"}
+		return &outcome.Wait{Reason: "the migration's target to own the guest"}
 	}
 	// Without a connection to libvirtd, the guest's state is unknown and nothing is changed.
 	if err := r.connect(s); err != nil {

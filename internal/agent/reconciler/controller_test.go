@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
@@ -176,7 +177,7 @@ var _ = Describe("The agent", func() {
 		})
 
 		It("does not start a guest while one of its Pod interfaces is missing", func() {
-			missing := error(&reconciler.Retry{
+			missing := error(&outcome.Retry{
 				Reason: reconciler.ReasonMissingPodInterface, After: 10 * time.Millisecond, Err: errors.New("the Pod has no interface pod16477688c0e"),
 			})
 			a.networks.failure.Store(&missing)

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
@@ -22,7 +22,7 @@ var _ = Describe("Launchers that block the reconcile of their VMI", func() {
 		launchers := libvirt.NewNode()
 		a := startAgent(launchers)
 		// No reconcile passes the network before all launchers are set up.
-		notYet := error(&reconciler.Retry{Reason: "NotYet", After: time.Hour, Err: errors.New("not yet")})
+		notYet := error(&outcome.Retry{Reason: "NotYet", After: time.Hour, Err: errors.New("not yet")})
 		a.networks.failure.Store(&notYet)
 		var stuck []<-chan struct{}
 		var guests []*guest

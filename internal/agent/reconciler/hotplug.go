@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -145,7 +146,7 @@ func (r *Reconciler) plugBeforeStart(ctx context.Context, s *scope) error {
 	for i := range s.vmi.Spec.Volumes {
 		v := &s.vmi.Spec.Volumes[i]
 		if isHotplugged(s.vmi, s.pod, v) && s.plugging(v.Name).mounted == "" {
-			return &Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
+			return &outcome.Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
 		}
 	}
 	s.addPlugged(s.vmi)
@@ -178,11 +179,11 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 			return err
 		}
 		if pod == nil || !isReady(pod) {
-			return &Wait{Reason: fmt.Sprintf("the attachment Pod of volume %s", v.Name)}
+			return &outcome.Wait{Reason: fmt.Sprintf("the attachment Pod of volume %s", v.Name)}
 		}
 		err = r.mountVolume(ctx, s, v, pod.UID)
 		if s.plugging(v.Name).awaitsImage(err, s.now) {
-			return &Requeue{After: imageRetry}
+			return &outcome.Requeue{After: imageRetry}
 		}
 		if err != nil {
 			return notMounted(err)
@@ -227,7 +228,7 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 	unmounting := r.unmountVolumes(ctx, s)
 	s.reportPlugged()
 	if invalid != nil {
-		return &Terminal{Reason: ReasonHotplugVolume, Err: invalid}
+		return &outcome.Terminal{Reason: ReasonHotplugVolume, Err: invalid}
 	}
 	return notMounted(errors.Join(mounting, unmounting))
 }
@@ -333,12 +334,12 @@ func mountedMessage(volume string) string {
 
 // notMounted makes errors about the mounts of volumes a condition, and retries.
 func notMounted(err error) error {
-	return mapOutcomes(err, func(outcome error) error {
-		var retry *Retry
-		if errors.As(outcome, &retry) {
-			return outcome
+	return outcome.Map(err, func(err error) error {
+		var retry *outcome.Retry
+		if errors.As(err, &retry) {
+			return err
 		}
-		return &Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: outcome}
+		return &outcome.Retry{Reason: ReasonHotplugVolume, After: plugRetry, Err: err}
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -115,7 +116,7 @@ func (r *Reconciler) followDump(ctx context.Context, s *scope, guest memoryDumpe
 	case err != nil:
 		return fromConnection(err)
 	case state == hypervisor.DumpActive:
-		return &Requeue{After: dumpPoll}
+		return &outcome.Requeue{After: dumpPoll}
 	case state == hypervisor.DumpDone:
 		return s.endDump(v, "")
 	default:
@@ -133,5 +134,5 @@ func (s *scope) endDump(v *v1.VolumeStatus, problem string) error {
 	} else {
 		v.Phase, v.Reason, v.Message = v1.MemoryDumpVolumeFailed, ReasonDumpFailed, problem
 	}
-	return &Requeue{After: time.Second}
+	return &outcome.Requeue{After: time.Second}
 }

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -126,7 +127,7 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
 			return fromConnection(err)
 		}
-		return &Wait{Reason: "the end of the launcher Pod, whose VMI was replaced"}
+		return &outcome.Wait{Reason: "the end of the launcher Pod, whose VMI was replaced"}
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
@@ -142,19 +143,19 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 	}
 	if state.Domain == protocol.SourcePostCopy {
 		// The target's guest runs already and fetches its memory from here.
-		return &Requeue{After: orphanInterval}
+		return &outcome.Requeue{After: orphanInterval}
 	}
 	_, view := r.transferView(vmi.Status.MigrationState.MigrationUID, record, state)
 	if view.Transferring || view.Orphaned {
 		// libvirt will soon end the source's guest as migrated.
-		return &Requeue{After: orphanInterval}
+		return &outcome.Requeue{After: orphanInterval}
 	}
 	if slices.Contains(protocol.DecideSource(view), protocol.Destroy) {
 		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
 			return fromConnection(err)
 		}
 	}
-	return &Wait{Reason: "the end of the launcher Pod, whose guest has migrated"}
+	return &outcome.Wait{Reason: "the end of the launcher Pod, whose guest has migrated"}
 }
 
 // isMigrated reports whether this process has recorded that the guest is migrated. What the launcher reports afterwards is ignored.

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -140,7 +141,7 @@ func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nic
 		case again: // libvirt refuses a second request while the first one is pending.
 			log.FromContext(ctx).V(2).Info("The guest was not requested again to release an interface", "alias", alias, "error", err.Error())
 		default:
-			errs = append(errs, &Retry{
+			errs = append(errs, &outcome.Retry{
 				Reason: ReasonHotPlugNIC, After: unplugRetry, Err: fmt.Errorf("unplug interface %s from the guest: %w", alias, err),
 			})
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 func TestBrokerIsRetried(t *testing.T) {
@@ -21,14 +22,14 @@ func TestBrokerIsRetried(t *testing.T) {
 		"a busy one":          fmt.Errorf("set: %w", &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "virt-broker is busy"}),
 		"a second connection": fromConnection(fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)),
 	} {
-		var retry *Retry
+		var retry *outcome.Retry
 		if got := fromBroker(err); !errors.As(got, &retry) || retry.After != brokerRetry || !isFailure(got) || !strings.Contains(got.Error(), "virt-broker") {
 			t.Errorf("%s: got %#v", name, got)
 		}
 	}
 	// The connection is made again by itself, and its loss is reported as before.
 	lost := &unreachable{err: fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)}
-	for name, err := range map[string]error{"no connection": lost, "another error": errors.New("other"), "a wait": &Wait{Reason: "it"}} {
+	for name, err := range map[string]error{"no connection": lost, "another error": errors.New("other"), "a wait": &outcome.Wait{Reason: "it"}} {
 		if got := fromBroker(err); got != err { //nolint:errorlint // the same error
 			t.Errorf("%s: got %#v", name, got)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Reasons of the condition Synchronized when it is False, and of the event SyncFailed.
@@ -184,11 +185,11 @@ func fromMedia(vmi *v1.VirtualMachineInstance, err error) error {
 	var invalid *media.InvalidError
 	switch {
 	case errors.As(err, &invalid) && invalid.Retryable:
-		return &Retry{Reason: invalidReason(vmi, invalid.Volume), After: secretRetry, Err: err}
+		return &outcome.Retry{Reason: invalidReason(vmi, invalid.Volume), After: secretRetry, Err: err}
 	case errors.As(err, &invalid):
-		return &Terminal{Reason: invalidReason(vmi, invalid.Volume), Err: err}
+		return &outcome.Terminal{Reason: invalidReason(vmi, invalid.Volume), Err: err}
 	case errors.Is(err, media.ErrWait):
-		return fmt.Errorf("%w: %w", &Wait{Reason: "a volume"}, err)
+		return fmt.Errorf("%w: %w", &outcome.Wait{Reason: "a volume"}, err)
 	default:
 		return fromConnection(fmt.Errorf("prepare disks: %w", err))
 	}
@@ -210,7 +211,7 @@ func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainS
 		return nil
 	}
 	if !s.assigned {
-		return &Wait{Reason: "virt-controller to assign the VMI"}
+		return &outcome.Wait{Reason: "virt-controller to assign the VMI"}
 	}
 	// Preparation may have taken long, and a guest that is booting takes its whole grace period to stop.
 	if err := r.stillWanted(ctx, s); err != nil {
@@ -286,7 +287,7 @@ func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
 		return fmt.Errorf("check whether the VMI still exists: %w", err)
 	}
 	if err != nil || vmi.UID != s.vmi.UID || vmi.DeletionTimestamp != nil || pod.UID != s.pod.UID || pod.DeletionTimestamp != nil {
-		return &Wait{Reason: "the deletion to be observed"}
+		return &outcome.Wait{Reason: "the deletion to be observed"}
 	}
 	return nil
 }
@@ -299,5 +300,5 @@ func (s *scope) fromBuild(err error) error {
 		s.cache.prepared.discard()
 		return err
 	}
-	return &Terminal{Reason: ReasonInvalidDomain, Err: err}
+	return &outcome.Terminal{Reason: ReasonInvalidDomain, Err: err}
 }

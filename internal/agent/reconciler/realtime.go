@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // realtimePriority reports whether all vCPUs of the guest have the priority that they need.
@@ -23,7 +24,7 @@ func (r *Reconciler) setRealtime(ctx context.Context, s *scope) error {
 	}
 	vcpus, err := domain.RealtimeVCPUs(s.vmi)
 	if err != nil {
-		return &Terminal{Reason: ReasonInvalidDomain, Err: err}
+		return &outcome.Terminal{Reason: ReasonInvalidDomain, Err: err}
 	}
 	return r.attempt(s, "set realtime priority", reasonSynchronizing, func() error {
 		if len(vcpus) > 0 {

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -46,7 +47,7 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 		return nil
 	}
 	if s.domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.vmi) && uint64(resize.Desired(s.vmi).Memory) > s.domain.AtBoot() {
-		return &Terminal{Reason: ReasonHotPlugMemory, Err: errNoRoom}
+		return &outcome.Terminal{Reason: ReasonHotPlugMemory, Err: errNoRoom}
 	}
 	granted := grantedTo(s.vmi, s.domain)
 	next := resize.ForGuest(resize.Desired(s.vmi), granted, s.pod)

@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // scope is the state of one reconciliation: what was read, and what the phases found out. Phases change it in memory; only report
@@ -82,7 +83,7 @@ func (s *scope) event(kind, reason, message string) {
 }
 
 // requeueAfter makes the next reconciliation start after a delay, if no event triggers it earlier.
-func (s *scope) requeueAfter(delay time.Duration) { s.requeue = sooner(s.requeue, delay) }
+func (s *scope) requeueAfter(delay time.Duration) { s.requeue = outcome.Sooner(s.requeue, delay) }
 
 // podCache saves work between reconciliations of a Pod. If it is lost, work is repeated, and nothing else happens. It is used only by the
 // reconciliations of the Pod's VMI, of which there is one at a time, and by metrics, which read scraped.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 const (
@@ -56,10 +57,10 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope, guest guestStopper)
 	}
 	if s.incoming != nil {
 		// The source node owns the guest until the migration transfers it.
-		return &Wait{Reason: "the launcher Pod to end"}
+		return &outcome.Wait{Reason: "the launcher Pod to end"}
 	}
 	if !s.domain.Active() {
-		return &Wait{Reason: "the launcher Pod to end"}
+		return &outcome.Wait{Reason: "the launcher Pod to end"}
 	}
 	if s.domain.Freeze() != nil {
 		// A guest with frozen file systems cannot shut down.
@@ -90,14 +91,14 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope, guest guestStopper)
 	if destroyAt.Before(next) {
 		next = destroyAt
 	}
-	return &Requeue{After: next.Sub(s.now)}
+	return &outcome.Requeue{After: next.Sub(s.now)}
 }
 
 func readDomainAndWait(ctx context.Context, s *scope, guest guestStopper) error {
 	if err := readDomain(ctx, s, guest); err != nil {
 		return err
 	}
-	return &Wait{Reason: "the launcher Pod to end"}
+	return &outcome.Wait{Reason: "the launcher Pod to end"}
 }
 
 // stopRequested returns when the VMI or the Pod was deleted, whichever was first, and whether one was.

@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -42,7 +43,7 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 	}
 	if view.QEMUExited || (view.Domain == protocol.SourceMigrated && view.Transferring) {
 		// transferOwnership runs already.
-		return &Wait{Reason: "the guest's new owner"}
+		return &outcome.Wait{Reason: "the guest's new owner"}
 	}
 	// A suspended guest without a transfer of this process waits until libvirt has dropped the job of an earlier process, or until it can
 	// lock its images again.
@@ -113,7 +114,7 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 		if _, err := r.recordOwnership(ctx, s.before); err != nil {
 			return fmt.Errorf("transfer ownership of the guest: %w", err)
 		}
-		return &Wait{Reason: "the guest's new owner"}
+		return &outcome.Wait{Reason: "the guest's new owner"}
 	case protocol.Destroy:
 		return fromConnection(s.connection.Destroy(ctx, s.domainName()))
 	default:
@@ -153,7 +154,7 @@ func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
 		return err
 	}
 	if !slices.Contains(protocol.DecideSource(view), protocol.Resume) {
-		return &Wait{Reason: "the current status of the VMI"}
+		return &outcome.Wait{Reason: "the current status of the VMI"}
 	}
 	if err := s.connection.ResumeSource(ctx, s.domainName()); err != nil {
 		return fromConnection(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -40,7 +41,7 @@ func (s *scope) checkState(ctx context.Context, launcher stateChecker, definitio
 	}
 	err := launcher.CheckState(ctx, files)
 	if errors.Is(err, hypervisor.ErrStateDamaged) {
-		return &Retry{Reason: ReasonStateDamaged, After: stateRetry, Err: fmt.Errorf("PersistentVolumeClaim %s: %w: restore the claim from a backup, "+
+		return &outcome.Retry{Reason: ReasonStateDamaged, After: stateRetry, Err: fmt.Errorf("PersistentVolumeClaim %s: %w: restore the claim from a backup, "+
 			"or stop the VirtualMachine and delete the claim to start with an empty TPM and new EFI variables", podspec.StateClaim(s.pod), err)}
 	}
 	if err != nil {

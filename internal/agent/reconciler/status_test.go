@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -115,15 +116,15 @@ func TestComputeStatus(t *testing.T) {
 			[]string{"Ready=False GuestNotRunning"}},
 		{"a guest that does not start", scopeOf(domainIn(hypervisor.StateDefined, "")), boom, v1.Scheduled,
 			[]string{"Ready=False GuestNotRunning", "Synchronized=False Synchronizing with the Domain failed."}},
-		{"a guest that can never start", scopeOf(domainIn(hypervisor.StateDefined, "")), &Terminal{Reason: "Bad", Err: boom}, v1.Scheduled,
+		{"a guest that can never start", scopeOf(domainIn(hypervisor.StateDefined, "")), &outcome.Terminal{Reason: "Bad", Err: boom}, v1.Scheduled,
 			[]string{"Ready=False GuestNotRunning", "Synchronized=False Bad"}},
-		{"a guest that waits for a volume", scopeOf(domainIn(hypervisor.StateDefined, "")), &Wait{Reason: "x"}, v1.Scheduled, nil},
+		{"a guest that waits for a volume", scopeOf(domainIn(hypervisor.StateDefined, "")), &outcome.Wait{Reason: "x"}, v1.Scheduled, nil},
 		{"a Pod that is being deleted", scopeOf(phaseOf(v1.Running), podDeleted), nil, v1.Running, []string{"Ready=False PodTerminating"}},
 		{"an unreachable hypervisor", scopeOf(phaseOf(v1.Running), domainNotRead), lost, v1.Running,
 			[]string{"Ready=True ", "Synchronized=False LibvirtUnreachable"}},
 		{"a hypervisor out of reach before the start", scopeOf(domainNotRead), lost, v1.Scheduled,
 			[]string{"Synchronized=False LibvirtUnreachable"}},
-		{"a lost connection", scopeOf(phaseOf(v1.Running), domainNotRead), &Wait{Reason: "x"}, v1.Running, []string{"Ready=True "}},
+		{"a lost connection", scopeOf(phaseOf(v1.Running), domainNotRead), &outcome.Wait{Reason: "x"}, v1.Running, []string{"Ready=True "}},
 		{"a connection lost after the guest has ended", scopeOf(phaseOf(v1.Running), domainNotRead, notReady), lost, v1.Running,
 			[]string{"Ready=False GuestNotRunning", "Synchronized=False LibvirtUnreachable"}},
 		{"a guest that is read again", scopeOf(phaseOf(v1.Running), notReady), nil, v1.Running, []string{"Ready=True "}},

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 func TestStreamAddress(t *testing.T) {
@@ -29,7 +31,7 @@ func TestStreamAddress(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{networkStatusAnnotation: tc.status}}}
 			pod.Status.PodIP = "10.0.0.1"
 			got, err := streamAddress(pod, &v1.VirtualMachineInstanceMigrationState{MigrationNetworkType: tc.network})
-			var terminal *Terminal
+			var terminal *outcome.Terminal
 			if got != tc.want || errors.As(err, &terminal) != (tc.want == "") {
 				t.Errorf("got %q and %v, want %q", got, err, tc.want)
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -61,7 +62,7 @@ func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.Virtua
 	case s.incoming == nil:
 		return readDomain(ctx, s, s.connection)
 	case state != protocol.TargetAbsent:
-		return &Wait{Reason: "the guest to be transferred"}
+		return &outcome.Wait{Reason: "the guest to be transferred"}
 	default:
 		return nil
 	}
@@ -101,7 +102,7 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 					return state, fromConnection(err)
 				}
 				r.Targets.Forget(s.pod.UID, uid)
-				return protocol.TargetAbsent, &Wait{Reason: "the launcher Pod to be deleted"}
+				return protocol.TargetAbsent, &outcome.Wait{Reason: "the launcher Pod to be deleted"}
 			}
 		}
 		if state != protocol.TargetRunning || record.Owner == protocol.Target {
@@ -165,7 +166,7 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	}
 	state := s.incoming.Status.MigrationState
 	if vmistatus.HasEnded(state) {
-		return &Wait{Reason: "the launcher Pod to be deleted"}
+		return &outcome.Wait{Reason: "the launcher Pod to be deleted"}
 	}
 	address, err := streamAddress(s.pod, state)
 	if err != nil {
@@ -173,7 +174,7 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	}
 	published := state.TargetNodeAddress == r.Address
 	if _, ready := r.Targets.Get(state.MigrationUID); ready && published {
-		return &Wait{Reason: "the guest to be sent"}
+		return &outcome.Wait{Reason: "the guest to be sent"}
 	}
 	if err := r.plugOnTarget(ctx, s); err != nil {
 		return err
@@ -199,14 +200,14 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 			r.Address, hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort))
 		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
 	}
-	return &Wait{Reason: "the guest to be sent"}
+	return &outcome.Wait{Reason: "the guest to be sent"}
 }
 
 // streamAddress is the address that the guest's memory and disks are sent to.
 func streamAddress(pod *corev1.Pod, state *v1.VirtualMachineInstanceMigrationState) (string, error) {
 	if state.MigrationNetworkType != v1.Migration {
 		if pod.Status.PodIP == "" {
-			return "", &Wait{Reason: "the launcher Pod's address"}
+			return "", &outcome.Wait{Reason: "the launcher Pod's address"}
 		}
 		return pod.Status.PodIP, nil
 	}
@@ -214,7 +215,7 @@ func streamAddress(pod *corev1.Pod, state *v1.VirtualMachineInstanceMigrationSta
 		return ips[0], nil
 	}
 	// Multus writes the address before the Pod runs.
-	return "", &Terminal{Reason: ReasonMissingPodInterface, Err: fmt.Errorf("launcher Pod %s has no address on interface %s: "+
+	return "", &outcome.Terminal{Reason: ReasonMissingPodInterface, Err: fmt.Errorf("launcher Pod %s has no address on interface %s: "+
 		"check the NetworkAttachmentDefinition that configuration.migrations.network of the KubeVirt object names", pod.Name, v1.MigrationInterfaceName)}
 }
 
@@ -232,7 +233,7 @@ func (r *Reconciler) publishTarget(ctx context.Context, s *scope) error {
 // refuseMigrationIfTerminal has the source's agent fail the migration if the target can never be prepared. Only the source's agent may
 // record a failure: only it is certain that the guest is still at the source. An error that is not terminal is retried.
 func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, phaseErr error) error {
-	var terminal *Terminal
+	var terminal *outcome.Terminal
 	if s.incoming == nil || !errors.As(phaseErr, &terminal) || vmistatus.HasEnded(s.incoming.Status.MigrationState) {
 		return phaseErr
 	}

@@ -6,7 +6,6 @@ package reconciler
 import (
 	"context"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -35,17 +34,6 @@ func (t *Triggers) Enqueue(vmi types.NamespacedName) {
 		return
 	}
 	t.queue.Add(reconcile.Request{NamespacedName: vmi})
-}
-
-// enqueueAfter triggers a reconciliation after a delay, unless one is due earlier.
-func (t *Triggers) enqueueAfter(vmi reconcile.Request, delay time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.queue == nil {
-		t.pending.Insert(vmi.NamespacedName)
-		return
-	}
-	t.queue.AddAfter(vmi, delay)
 }
 
 // Start implements source.Source: from now on VMIs are added to the controller's queue, which drops duplicates.

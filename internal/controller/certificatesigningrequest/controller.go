@@ -29,6 +29,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Reconciler approves and signs the certificate requests of our components, and denies all other requests for our signers. It ignores
@@ -56,12 +57,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	authority := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == certificate.AuthorityLabelValue
 	}))
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("certificatesigningrequest").
 		For(&certificatesv1.CertificateSigningRequest{}, pending).
 		// Requests may have been waiting for their authority.
-		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.Unsigned), authority).
-		Complete(r)
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.Unsigned), authority), r)
 }
 
 func approved(csr *certificatesv1.CertificateSigningRequest) bool {
@@ -102,12 +102,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	wanted, err := role.Validate(&csr.Spec, r.Namespace)
 	var refusal *certificate.DeniedError
 	if errors.As(err, &refusal) {
-		return kit.Result(client.IgnoreNotFound(r.refuse(ctx, csr, refusal)), 0)
+		return outcome.Result(ctx, client.IgnoreNotFound(r.refuse(ctx, csr, refusal)))
 	}
 	if err == nil {
 		err = r.grant(ctx, csr, role, wanted)
 	}
-	return kit.Result(client.IgnoreNotFound(err), 0)
+	return outcome.Result(ctx, client.IgnoreNotFound(err))
 }
 
 func (r *Reconciler) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, why *certificate.DeniedError) error {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 const (
@@ -62,6 +62,12 @@ func Launchers(ctx context.Context, cached client.Reader, namespace, claim strin
 	return list.Items, nil
 }
 
+// ErrBusy is the outcome of a reconciliation that waits for another one of its namespace, which scans the Pods. It takes no worker meanwhile.
+var ErrBusy error = &outcome.Requeue{After: busyRetry}
+
+// busyRetry is the delay after ErrBusy.
+const busyRetry = 500 * time.Millisecond
+
 // Scanner scans the Pods of a namespace.
 type Scanner struct {
 	// Cached reads claims, and API reads Pods.
@@ -76,7 +82,7 @@ type Scanner struct {
 
 // Used returns which of the claims are used, each with the name of a Pod. It stops at the first page with such a Pod, so others may be
 // missing. It uses a result that is younger than ResultTTL, or than maxAge if it is to prove that no Pod uses a claim. While another scan of the
-// namespace runs, it returns kit.ErrBusy, so that no namespace takes more than one worker.
+// namespace runs, it returns ErrBusy, so that no namespace takes more than one worker.
 func (s Scanner) Used(
 	ctx context.Context, namespace string, claims []string, now time.Time, maxAge time.Duration,
 ) (map[string]string, error) {
@@ -84,7 +90,7 @@ func (s Scanner) Used(
 		return used, nil
 	}
 	if !s.Recent.begin(namespace) {
-		return nil, fmt.Errorf("the Pods of namespace %s are being read: %w", namespace, kit.ErrBusy)
+		return nil, fmt.Errorf("the Pods of namespace %s are being read: %w", namespace, ErrBusy)
 	}
 	defer s.Recent.end(namespace)
 	result, err := s.scan(ctx, namespace, claims)

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -201,8 +200,8 @@ func TestOneScanOfANamespace(t *testing.T) {
 	}
 	scans.Go(func() { used("a") })
 	<-entered
-	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), MaxProofAge); !errors.Is(err, kit.ErrBusy) {
-		t.Errorf("got %v for a second scan, want %v", err, kit.ErrBusy)
+	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), MaxProofAge); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v for a second scan, want %v", err, ErrBusy)
 	}
 	// Other namespaces are scanned meanwhile, but only some at a time.
 	for _, other := range []string{"b", "c", "d"} {
@@ -225,7 +224,7 @@ func TestOneScanOfANamespace(t *testing.T) {
 func TestFailedScan(t *testing.T) {
 	api := &pods{all: hostile(1), onPage: func() error { return errors.New("not now") }}
 	s := scannerOf(api, "data")
-	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), MaxProofAge); err == nil || errors.Is(err, kit.ErrBusy) {
+	if _, err := s.Used(t.Context(), "a", []string{"data"}, at(0), MaxProofAge); err == nil || errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	api.onPage = nil

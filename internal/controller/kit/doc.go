@@ -2,5 +2,5 @@
 // Copyright The Vireo Authors
 
 // Package kit contains what the reconcilers of virt-controller have in common: interfaces of their sources, watches, indexes,
-// batches of requests, reads, and the conversion of an error to a result.
+// batches of requests, and reads.
 package kit

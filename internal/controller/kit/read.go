@@ -6,8 +6,10 @@ package kit
 import (
 	"context"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -25,4 +27,12 @@ func Read[T client.Object](ctx context.Context, key client.ObjectKey, object T, 
 		}
 	}
 	return none, nil
+}
+
+// Now returns the time of a clock, or of the system's if the clock is nil.
+func Now(c clock.PassiveClock) time.Time {
+	if c == nil {
+		c = clock.RealClock{}
+	}
+	return c.Now()
 }

@@ -68,6 +68,15 @@ func TestControllersOfNamespacedKindsHaveFairQueues(t *testing.T) {
 	}
 }
 
+// Without outcome.Complete, the delay of a reconciliation that fails is lost.
+func TestControllersKeepDelays(t *testing.T) {
+	for name, source := range sources(t) {
+		if strings.Contains(strings.ReplaceAll(source, "outcome.Complete(", ""), ".Complete(") {
+			t.Errorf("package %s has a controller that is not completed by outcome.Complete", name)
+		}
+	}
+}
+
 // What a reconciler reads of the configuration must take effect when the configuration changes.
 func TestReadersOfTheConfigurationAreRequeued(t *testing.T) {
 	exempt := map[string]string{

@@ -39,6 +39,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Reconciler installs what a KubeVirt object specifies, and removes it when the object is deleted.
@@ -150,7 +151,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		controlled.Watches(a.kind, handler.EnqueueRequestsFromMapFunc(r.uninstalling), gone)
 	}
 	commoninstancetypes.Watch(controlled, everyKubeVirt)
-	return controlled.Complete(r)
+	return outcome.Complete(controlled, r)
 }
 
 // uninstalling returns the KubeVirt objects that are being deleted. Only they wait for the deletion of workloads, which tenants
@@ -208,21 +209,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	switch {
 	case scope.Conflict != "" && deleting:
 		// It installed nothing.
-		return kit.Result(r.removeFinalizer(ctx, kv), 0)
+		return outcome.Result(ctx, r.removeFinalizer(ctx, kv))
 	case scope.Conflict != "":
 	case deleting:
 		scope.Uninstall = Remove(ctx, scope)
 	default:
 		// 1. Add the finalizer before anything is installed that a deletion has to remove.
 		if err := r.addFinalizer(ctx, kv); err != nil {
-			return kit.Result(err, 0)
+			return outcome.Result(ctx, err)
 		}
 		original = kv.DeepCopy()
 		scope.InstallErr = Install(ctx, scope)
 		// 2. Last, because no component needs them.
 		syncCommonInstancetypes(ctx, scope)
 	}
-	return kit.Result(r.finish(ctx, scope, original), scope.UntilRecheck())
+	return outcome.Result(ctx, r.finish(ctx, scope, original), scope.UntilRecheck())
 }
 
 func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {

@@ -26,6 +26,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // ReasonNodeUnresponsive is the reason of the event on a Node whose agent no longer renews its Lease, and of the events on its VMIs.
@@ -59,12 +60,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}))
 	// Kubelets write a Node's status often. Only metadata matters here.
 	metadata := builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("node").
 		WatchesMetadata(&corev1.Node{}, &handler.EnqueueRequestForObject{}, metadata).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(OfAgent), ofAgent).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(OfAgent), ofAgent).
-		Complete(r)
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(OfAgent), ofAgent), r)
 }
 
 // OfAgent maps an agent's Lease or report to its Node.

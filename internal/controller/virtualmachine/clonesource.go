@@ -15,6 +15,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // dataSourceKind is the only kind that a DataVolume's sourceRef can have.
@@ -139,7 +140,7 @@ func (s *Scope) refuseClone(name string, err *unauthorizedError) {
 	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
 	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: User %s has %w", user, err),
 		"Not authorized to create DataVolume "+name+": %v")
-	s.RequeueAfter = s.importRetry()
+	s.RequeueAfter = outcome.Sooner(s.RequeueAfter, s.importRetry())
 }
 
 // namespaceAndName returns those of the claim or snapshot of a source.

@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // vmWorkers is how many VMs are reconciled at the same time. KubeVirt's value.
@@ -91,7 +92,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			controlled.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(r.vmsThatWaitFor(kind)), builder.WithPredicates(specChanged))
 		}
 	}
-	return controlled.Complete(r)
+	return outcome.Complete(controlled, r)
 }
 
 // Reconcile reconciles one VM. See Run for the phases.
@@ -105,15 +106,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {
 	case apierrors.IsNotFound(err):
-		return kit.Result(finalizeWithoutVM(ctx, scope, request.NamespacedName), 0)
+		return outcome.Result(ctx, finalizeWithoutVM(ctx, scope, request.NamespacedName))
 	case err != nil:
-		return kit.Result(fmt.Errorf("get VirtualMachine %s: %w", request, err), 0)
+		return outcome.Result(ctx, fmt.Errorf("get VirtualMachine %s: %w", request, err))
 	}
 	if err := scope.Load(ctx); err != nil {
-		return kit.Result(err, 0)
+		return outcome.Result(ctx, err)
 	}
-	if err := Run(ctx, scope); err != nil {
-		return kit.Result(err, 0)
-	}
-	return kit.Result(nil, scope.RequeueAfter)
+	err = Run(ctx, scope)
+	return outcome.Result(ctx, err, scope.RequeueAfter)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -189,7 +190,7 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	err = s.Client.Create(ctx, dv)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		s.RequeueAfter = cacheRetry // The cache is behind.
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, cacheRetry) // The cache is behind.
 		return nil
 	case err != nil:
 		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("failed to create DataVolume: %w", err),
@@ -224,7 +225,7 @@ func (s *Scope) failRender(template *v1.DataVolumeTemplateSpec, err error) error
 	s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("unable to create DataVolume manifest: %w", err),
 		"Error creating DataVolume "+template.Name+": %v")
 	if apierrors.IsNotFound(err) {
-		s.RequeueAfter = s.importRetry()
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, s.importRetry())
 		return nil
 	}
 	return err

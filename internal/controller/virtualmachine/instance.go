@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -171,7 +172,7 @@ func createVMI(ctx context.Context, s *Scope) error {
 	err = s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
 		// The cache is behind. The next reconciliation reads the instance and checks its owner.
-		s.RequeueAfter = cacheRetry
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, cacheRetry)
 		return s.loadLive(ctx)
 	}
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // actionFind is the action of events about instance types and preferences.
@@ -61,7 +62,7 @@ func (s *Scope) failReference(err error) error {
 		s.fail(failed.reason, cmp.Or(failed.action, actionFind), failed.err, failed.formats)
 	}
 	if failed.retry > 0 {
-		s.RequeueAfter = failed.retry
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, failed.retry)
 	}
 	return nil
 }

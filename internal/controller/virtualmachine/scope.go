@@ -22,11 +22,11 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Scope is one reconciliation of one VM.
@@ -103,7 +103,7 @@ type failureEvent struct{ reason, action, note string }
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.VM.Status.DeepCopy()
 	err := act(ctx, s)
-	if failure := kit.Failure(err); failure != nil && s.Failure == nil {
+	if failure := outcome.Failure(err); failure != nil && s.Failure == nil {
 		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: failure.Error()}
 	}
 	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s), setTracking(ctx, s))
@@ -205,7 +205,7 @@ func removeVMFinalizer(ctx context.Context, s *Scope) error {
 	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
 	switch {
 	case err == nil && metav1.IsControlledBy(vmi, s.VM):
-		s.RequeueAfter = cacheRetry
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, cacheRetry)
 		return nil
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VM), err)

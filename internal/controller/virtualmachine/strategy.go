@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
@@ -68,7 +69,7 @@ func decide(s *Scope) action {
 			return noAction
 		}
 		if wait := backoff(s); wait > 0 {
-			s.RequeueAfter = wait
+			s.RequeueAfter = outcome.Sooner(s.RequeueAfter, wait)
 			return noAction
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Abandoned removes from VMIs what backups have left there that were removed by force, without their finalizer: migrations and other
@@ -28,12 +29,11 @@ import (
 type Abandoned struct{ *Reconciler }
 
 func (a Abandoned) setupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("abandonedbackup").
 		For(&v1.VirtualMachineInstance{}, builder.WithPredicates(isInUse, backupChanged)).
 		Watches(&v1alpha1.VirtualMachineBackup{}, handler.EnqueueRequestsFromMapFunc(a.guestsOf), builder.WithPredicates(isAbandoned)).
-		WithOptions(kit.Fair(workers)).
-		Complete(a)
+		WithOptions(kit.Fair(workers)), a)
 }
 
 // Reconcile takes the next step for each backup that has abandoned one VMI. Its writes, and those of the agent, trigger
@@ -51,7 +51,7 @@ func (a Abandoned) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 	if err != nil || s.vmi == nil || s.vmi.IsFinal() {
 		return ctrl.Result{}, err
 	}
-	return kit.Result(s.cleanUpAbandoned(ctx), 0)
+	return outcome.Result(ctx, s.cleanUpAbandoned(ctx))
 }
 
 // without returns the backups that have something in a VMI and that the cache does not have, or that do not remove it.

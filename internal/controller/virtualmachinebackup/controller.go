@@ -22,6 +22,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // workers is how many backups are reconciled at the same time, KubeVirt's value. As many trackers are, and VMIs that backups have abandoned.
@@ -71,7 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := (Abandoned{r}).setupWithManager(mgr); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinebackup").
 		For(&v1alpha1.VirtualMachineBackup{}).
 		Watches(&v1alpha1.VirtualMachineBackupTracker{}, handler.EnqueueRequestsFromMapFunc(r.ofTracker)).
@@ -81,8 +82,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimComesOrGoes)).
 		Watches(&exportv1.VirtualMachineExport{}, handler.EnqueueRequestsFromMapFunc(ofExport)).
 		WatchesRawSource(r.Pods.Source(ofExporter)).
-		WithOptions(kit.Fair(workers)).
-		Complete(r)
+		WithOptions(kit.Fair(workers)), r)
 }
 
 // Reconcile reconciles one backup; see run for the order.
@@ -95,5 +95,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineBackup %s: %w", request, err)
 	}
 	err := s.run(ctx)
-	return kit.Result(err, s.requeueAfter)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

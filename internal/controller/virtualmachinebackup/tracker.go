@@ -21,18 +21,18 @@ import (
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // trackers removes checkpoints from the status of trackers that have ended with an earlier guest.
 type trackers struct{ *Reconciler }
 
 func (t trackers) setupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinebackuptracker").
 		For(&v1alpha1.VirtualMachineBackupTracker{}).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(t.trackersOf), builder.WithPredicates(guestStarts)).
-		WithOptions(kit.Fair(workers)).
-		Complete(t)
+		WithOptions(kit.Fair(workers)), t)
 }
 
 // Reconcile reconciles one tracker.
@@ -44,7 +44,7 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	key := client.ObjectKey{Namespace: tracker.Namespace, Name: tracker.Spec.Source.Name}
 	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, t.Client)
 	if err != nil || vmi == nil {
-		return kit.Result(err, 0)
+		return outcome.Result(ctx, err)
 	}
 	lost := plan.LostCheckpoint(tracker, vmi)
 	if lost == "" {
@@ -53,7 +53,7 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	changed := tracker.DeepCopy()
 	changed.Status.LatestCheckpoint = nil
 	if err := t.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(tracker)); err != nil {
-		return kit.Result(client.IgnoreNotFound(fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", request, err)), 0)
+		return outcome.Result(ctx, client.IgnoreNotFound(fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", request, err)))
 	}
 	// It begins and ends as KubeVirt's does.
 	t.Recorder.Eventf(tracker, nil, corev1.EventTypeWarning, backup.CheckpointLostEvent, actionBackup,

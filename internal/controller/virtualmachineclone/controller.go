@@ -19,6 +19,7 @@ import (
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // cloneWorkers is how many clones are reconciled at the same time.
@@ -50,7 +51,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := kit.AddIndexes(mgr.GetFieldIndexer(), awaitedIndex, targetIndex, restoreIndex, claimIndex); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineclone").
 		For(&v1beta1.VirtualMachineClone{}).
 		Watches(&snapshotv1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfSnapshot)).
@@ -58,8 +59,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfVM)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesToVM), builder.WithPredicates(isDeleted)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfClaim)).
-		WithOptions(kit.Fair(cloneWorkers)).
-		Complete(r)
+		WithOptions(kit.Fair(cloneWorkers)), r)
 }
 
 // Reconcile reconciles one clone. See Run for the order.
@@ -72,8 +72,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineClone %s: %w", request, err)
 	}
 	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Clone: vmClone}
-	if err := Run(ctx, scope); err != nil {
-		return kit.Result(err, 0)
-	}
-	return kit.Result(nil, scope.RequeueAfter)
+	err := Run(ctx, scope)
+	return outcome.Result(ctx, err, scope.RequeueAfter)
 }

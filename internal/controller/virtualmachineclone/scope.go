@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
-	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
 
@@ -53,7 +53,7 @@ func Run(ctx context.Context, s *Scope) error {
 	}
 	step := clone.Next(observed)
 	if err := s.apply(ctx, &step); err != nil {
-		if kit.Failure(err) == nil || ctx.Err() != nil {
+		if outcome.Failure(err) == nil || ctx.Err() != nil {
 			return err
 		}
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a clone")
@@ -61,11 +61,8 @@ func Run(ctx context.Context, s *Scope) error {
 	}
 	// 1. The status is written last, once. It names the snapshot and the restore only once they exist. So if the status names an
 	// object that does not exist, a client has deleted it.
-	if err := s.writeStatus(ctx, &step); err != nil {
-		return err
-	}
 	s.RequeueAfter = step.RequeueAfter
-	return nil
+	return s.writeStatus(ctx, &step)
 }
 
 // apply applies the changes of a step and returns the first error. An object that exists already, or is deleted already, is no error.

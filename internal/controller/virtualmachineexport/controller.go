@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // workers is how many exports are reconciled at the same time. KubeVirt's value.
@@ -84,7 +85,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	exportsOfSource := func(kind string) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(r.exportsOfSource(kind))
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineexport").
 		For(&exportv1.VirtualMachineExport{}, builder.WithPredicates(exportChanges)).
 		Watches(&v1.VirtualMachine{}, exportsOfSource(kindVM)).
@@ -99,8 +100,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
 			return kit.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{}, client.UnsafeDisableDeepCopy)
 		})).
-		WithOptions(kit.Fair(workers)).
-		Complete(r)
+		WithOptions(kit.Fair(workers)), r)
 }
 
 // Reconcile reconciles one export. See run for the order.
@@ -117,5 +117,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	s := &scope{Reconciler: r, export: export, now: kit.Now(r.Clock)}
 	err := s.run(ctx)
-	return kit.Result(err, s.requeueAfter)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

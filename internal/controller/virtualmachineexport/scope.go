@@ -26,6 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/export/content"
 	"github.com/vireo-project/vireo/internal/export/plan"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // actionExport is the action of an export's events.
@@ -59,7 +60,7 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	s.requeueAfter = step.RequeueAfter
 	failure := s.apply(ctx, observed, step)
-	if failure != nil && kit.Failure(failure) == nil || ctx.Err() != nil {
+	if failure != nil && outcome.Failure(failure) == nil || ctx.Err() != nil {
 		return errors.Join(failure, ctx.Err())
 	}
 	status := step.Status

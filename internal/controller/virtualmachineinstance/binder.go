@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -78,7 +79,7 @@ func (s *scope) awaitBinder(ctx context.Context, pod *corev1.Pod) error {
 	s.problem = &problem{reason: ReasonFailedCreate, message: fmt.Sprintf(
 		"Pod %s, which binds the volumes, failed and is created again: %s", pod.Name, end.message)}
 	if wait := pod.CreationTimestamp.Add(binderPause).Sub(s.now); wait > 0 {
-		s.requeueAfter = wait
+		s.requeueAfter = outcome.Sooner(s.requeueAfter, wait)
 		return nil
 	}
 	return s.deleteBinder(ctx, pod)

@@ -23,6 +23,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // vmiWorkers is how many VMIs are reconciled concurrently. KubeVirt's value.
@@ -95,7 +96,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.syncs.Exists = func(ctx context.Context, key types.NamespacedName) bool {
 		return !apierrors.IsNotFound(r.Client.Get(ctx, key, &v1.VirtualMachineInstance{}))
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Owns(&corev1.Pod{}).
@@ -106,8 +107,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(kit.OnConfig(r.Config, 0, r.unassigned)).
 		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
-		WithOptions(kit.Fair(vmiWorkers)).
-		Complete(r.syncs.Wrap(r))
+		WithOptions(kit.Fair(vmiWorkers)), r.syncs.Wrap(r))
 }
 
 // Reconcile reconciles one VMI. The phases and their order are in scope.run.
@@ -117,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if apierrors.IsNotFound(err) {
 			r.endings.forget(request.NamespacedName)
 		}
-		return kit.Result(client.IgnoreNotFound(err), 0)
+		return outcome.Result(ctx, client.IgnoreNotFound(err))
 	}
 	config := r.Config.Current()
 	s := &scope{
@@ -132,8 +132,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := s.load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := s.run(ctx); err != nil {
-		return kit.Result(err, 0)
-	}
-	return kit.Result(nil, s.requeueAfter)
+	err := s.run(ctx)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -45,7 +46,7 @@ func (s *scope) readNetworkResources(ctx context.Context) error {
 	resources, missing, err := NetworkResources(ctx, s.apiReader, s.vmi)
 	if missing != "" {
 		s.problem = &problem{reason: ReasonNetworkNotFound, message: missing}
-		s.requeueAfter = networkRetry
+		s.requeueAfter = outcome.Sooner(s.requeueAfter, networkRetry)
 	}
 	s.podConfig.NetworkResources = resources
 	return err

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/eventtime"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -60,7 +61,7 @@ func (s *scope) readPodEvents(ctx context.Context) error {
 	}
 	if wait := s.pod.CreationTimestamp.Add(patience).Sub(s.now); wait > 0 {
 		// The first attempt often fails because the kubelet has not fetched what it needs. The second succeeds.
-		s.requeueAfter = wait
+		s.requeueAfter = outcome.Sooner(s.requeueAfter, wait)
 		return nil
 	}
 	s.problem = startProblem(s.pod, failures, vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized))

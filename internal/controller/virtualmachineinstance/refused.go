@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -77,7 +78,7 @@ func (s *scope) removeRefused(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if wait := retryAt(s.pod.CreationTimestamp.Time, s.firstPod()).Sub(s.now); wait > 0 {
-		s.requeueAfter = wait
+		s.requeueAfter = outcome.Sooner(s.requeueAfter, wait)
 		return false, nil
 	}
 	if s.vmi.Status.Phase == v1.Scheduling {

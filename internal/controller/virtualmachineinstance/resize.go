@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -179,9 +180,7 @@ func (s *scope) markPod(ctx context.Context, to resize.Size) error {
 
 // requeueIn makes the next reconciliation start after a delay, if nothing triggers it earlier.
 func (r *result) requeueIn(delay time.Duration) {
-	if r.requeueAfter == 0 || delay < r.requeueAfter {
-		r.requeueAfter = delay
-	}
+	r.requeueAfter = outcome.Sooner(r.requeueAfter, delay)
 }
 
 // setResizing sets the conditions about a change of the guest's CPUs or memory. While the guest migrates, they stay.

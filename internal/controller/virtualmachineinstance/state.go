@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -223,7 +224,7 @@ func (s *scope) awaitStateClaim(ctx context.Context) error {
 		s.stateClaimNotReady("is not bound yet, waiting for it")
 	default:
 		s.stateClaimNotReady(fmt.Sprintf("is not bound, and there is no StorageClass %s that would provide a volume", name))
-		s.requeueAfter = classRetry
+		s.requeueAfter = outcome.Sooner(s.requeueAfter, classRetry)
 	}
 	return nil
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Annotations of default storage classes. The one for VMs takes precedence. Source: kubevirt/kubevirt
@@ -60,7 +62,7 @@ func (s *scope) stateClass(ctx context.Context) (*storagev1.StorageClass, error)
 
 func (s *scope) awaitStorageClass(message string) {
 	s.problem = &problem{reason: ReasonStateCreateFailed, message: "Cannot keep the TPM's and EFI's state: " + message}
-	s.requeueAfter = classRetry
+	s.requeueAfter = outcome.Sooner(s.requeueAfter, classRetry)
 }
 
 // defaultOf returns the default class: of several the newest, as in Kubernetes, and then the first by name.

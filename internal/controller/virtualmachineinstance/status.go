@@ -16,6 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -54,7 +55,7 @@ func (s *scope) findPodProblem() {
 		return
 	}
 	if wait := s.untilReported(); wait > 0 {
-		s.requeueAfter = wait
+		s.requeueAfter = outcome.Sooner(s.requeueAfter, wait)
 	}
 }
 

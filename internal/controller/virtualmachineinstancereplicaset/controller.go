@@ -23,6 +23,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -49,14 +50,13 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstancereplicaset").
 		For(&v1.VirtualMachineInstanceReplicaSet{}).
 		Owns(&v1.VirtualMachineInstance{}, builder.WithPredicates(changesReplicas)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.adopters),
 			builder.WithPredicates(changesReplicas)).
-		WithOptions(kit.Fair(replicaSetWorkers)).
-		Complete(r)
+		WithOptions(kit.Fair(replicaSetWorkers)), r)
 }
 
 // changesReplicas accepts only updates of those fields of a VMI that determine whether a set counts it. Agents update many others.
@@ -108,5 +108,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	return kit.Result(Run(ctx, scope), 0)
+	return outcome.Result(ctx, Run(ctx, scope))
 }

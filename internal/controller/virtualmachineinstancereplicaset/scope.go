@@ -23,6 +23,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // defaultReplicas applies to a set without spec.replicas. KubeVirt's value.
@@ -191,7 +192,7 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 // fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(reason, action, message string, err error) {
-	if err = kit.Failure(err); err == nil || s.Failure != nil {
+	if err = outcome.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &Failure{Reason: reason, Message: err.Error(), action: action, note: fmt.Sprintf(message, err)}

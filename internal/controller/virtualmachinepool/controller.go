@@ -26,6 +26,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -57,7 +58,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinepool").
 		For(&poolv1.VirtualMachinePool{}).
 		Owns(&v1.VirtualMachine{}).
@@ -65,8 +66,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(detachedFrom)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.poolOfInstance),
 			builder.WithPredicates(changesMember)).
-		WithOptions(kit.Fair(poolWorkers)).
-		Complete(r)
+		WithOptions(kit.Fair(poolWorkers)), r)
 }
 
 // detachedFrom returns the pool from which a VM was detached, as long as the VM has the finalizer of pools.
@@ -126,5 +126,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	return kit.Result(Run(ctx, scope), scope.After)
+	err := Run(ctx, scope)
+	return outcome.Result(ctx, err, scope.After)
 }

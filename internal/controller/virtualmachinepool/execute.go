@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Reasons of events about VMs. KubeVirt's names.
@@ -241,7 +242,7 @@ type Failure struct {
 // fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(kind failure, err error) {
-	if err = kit.Failure(err); err == nil || s.Failure != nil {
+	if err = outcome.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &Failure{Reason: kind.condition, Message: err.Error(), kind: kind}

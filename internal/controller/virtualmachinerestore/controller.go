@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
@@ -71,7 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := kit.AddIndexes(mgr.GetFieldIndexer(), targetIndex, awaitedIndex, underwayIndex, lockIndex); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinerestore").
 		For(&v1beta1.VirtualMachineRestore{}).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfVM)).
@@ -80,8 +81,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfContent)).
 		WatchesRawSource(r.DataVolumes.Source(r.restoresOfDataVolume)).
-		WithOptions(kit.Fair(restoreWorkers)).
-		Complete(r)
+		WithOptions(kit.Fair(restoreWorkers)), r)
 }
 
 // Reconcile reconciles one restore. See Run for the phases.
@@ -91,14 +91,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmRestore); err != nil || vmRestore == nil {
-		return kit.Result(err, 0)
+		return outcome.Result(ctx, err)
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,
 		VolumeSnapshots: r.VolumeSnapshots, Now: kit.Now(r.Clock), Restore: vmRestore, patches: &r.patches,
 	}
-	if err := Run(ctx, scope); err != nil {
-		return kit.Result(err, 0)
-	}
-	return kit.Result(nil, scope.RequeueAfter)
+	err = Run(ctx, scope)
+	return outcome.Result(ctx, err, scope.RequeueAfter)
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
 
@@ -87,7 +87,7 @@ func Run(ctx context.Context, s *Scope) error {
 	var refused *refusedError
 	switch {
 	case err == nil:
-	case kit.Failure(err) == nil, ctx.Err() != nil:
+	case outcome.Failure(err) == nil, ctx.Err() != nil:
 		return err
 	case errors.As(err, &refused):
 		step = restore.Refused(observed, err)
@@ -98,15 +98,12 @@ func Run(ctx context.Context, s *Scope) error {
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
 		step = restore.Failed(observed, err)
 	}
-	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the changes.
-	if err := writeStatus(ctx, s, &step); err != nil {
-		return err
-	}
 	s.RequeueAfter = step.RequeueAfter
 	if changed && s.RequeueAfter == 0 {
 		s.RequeueAfter = recheck
 	}
-	return nil
+	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the changes.
+	return writeStatus(ctx, s, &step)
 }
 
 // protect adds the finalizer, and the target as the owner if the restore has none.

@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // workers is how many snapshots are reconciled at the same time. KubeVirt's value.
@@ -63,14 +64,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexSnapshots(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinesnapshot").
 		For(&v1beta1.VirtualMachineSnapshot{}).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(snapshotOf)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.snapshotsOfVM)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedOf), builder.WithPredicates(guestChanged)).
-		WithOptions(kit.Fair(workers)).
-		Complete(r)
+		WithOptions(kit.Fair(workers)), r)
 }
 
 // Reconcile reconciles one snapshot; see run for the order.
@@ -80,12 +80,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmSnapshot); err != nil || vmSnapshot == nil {
-		return kit.Result(err, 0)
+		return outcome.Result(ctx, err)
 	}
 	s := &scope{
 		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots, dataVolumes: r.DataVolumes,
 		pods: &r.pods, now: kit.Now(r.Clock), snapshot: vmSnapshot,
 	}
 	err = s.run(ctx)
-	return kit.Result(err, s.requeueAfter)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -67,7 +68,7 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	err := s.act(ctx)
-	if err != nil && kit.Failure(err) == nil {
+	if err != nil && outcome.Failure(err) == nil {
 		return err // The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.
@@ -164,9 +165,7 @@ func guestOf(vmi *v1.VirtualMachineInstance) capture.Guest {
 
 // requeue makes sure that the snapshot is reconciled again after this delay at the latest.
 func (s *scope) requeue(after time.Duration) {
-	if s.requeueAfter == 0 || after < s.requeueAfter {
-		s.requeueAfter = after
-	}
+	s.requeueAfter = outcome.Sooner(s.requeueAfter, after)
 }
 
 // take locks the VM, and then stores it.

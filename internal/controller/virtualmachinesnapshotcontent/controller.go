@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -74,7 +75,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinesnapshotcontent").
 		For(&v1beta1.VirtualMachineSnapshotContent{}).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(contentOf)).
@@ -83,8 +84,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}), builder.WithPredicates(freezeChanged)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(stopsWaiting)).
 		WatchesRawSource(r.VolumeSnapshots.OnSnapshot(r.contentsWith)).
-		WithOptions(kit.Fair(workers)).
-		Complete(r)
+		WithOptions(kit.Fair(workers)), r)
 }
 
 func volumeSnapshotNames(content *v1beta1.VirtualMachineSnapshotContent) []string {
@@ -149,5 +149,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineSnapshotContent %s: %w", request, err)
 	}
 	err = s.run(ctx)
-	return kit.Result(err, s.requeueAfter)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -156,9 +157,7 @@ func (s *scope) isDeletedWithSnapshot() bool {
 // requeue reconciles again after a time, unless that is to happen earlier anyway.
 func (s *scope) requeue(after time.Duration) {
 	after = max(after, time.Millisecond)
-	if s.requeueAfter == 0 || after < s.requeueAfter {
-		s.requeueAfter = after
-	}
+	s.requeueAfter = outcome.Sooner(s.requeueAfter, after)
 }
 
 func (s *scope) removeFinalizer(ctx context.Context) error {

@@ -29,6 +29,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/webhook/server"
 )
 
@@ -57,14 +58,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		return builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == name }))
 	}
 	enqueue := handler.EnqueueRequestsFromMapFunc(r.secret)
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("webhookcertificate").
 		Watches(&corev1.Secret{}, enqueue, only(r.Secret.Name)).
 		Watches(&admissionv1.MutatingWebhookConfiguration{}, enqueue, only(r.Hooks.Mutating)).
 		Watches(&admissionv1.ValidatingWebhookConfiguration{}, enqueue, only(r.Hooks.Validating)).
 		// This also triggers the first reconciliation, when there may be no Secret.
-		WatchesRawSource(kit.OnConfig(r.Config, 0, r.secret)).
-		Complete(r)
+		WatchesRawSource(kit.OnConfig(r.Config, 0, r.secret)), r)
 }
 
 func (r *Reconciler) secret(context.Context, client.Object) []ctrl.Request {
@@ -79,14 +79,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	}
 	configurations, err := r.Hooks.read(ctx, r.Client)
 	if err != nil {
-		return kit.Result(err, 0)
+		return outcome.Result(ctx, err)
 	}
 	renewed, again, err := r.renew(ctx, now, bundles(configurations))
 	if err != nil {
-		return kit.Result(err, 0)
+		return outcome.Result(ctx, err)
 	}
 	// A CA signs once the configurations trust it. Their update triggers the next reconciliation.
-	return kit.Result(inject(ctx, r.Client, configurations, renewed), again.Sub(now))
+	return outcome.Result(ctx, inject(ctx, r.Client, configurations, renewed), again.Sub(now))
 }
 
 // settings are what the API server needs to call the webhooks: the CA certificates to trust, and the paths.

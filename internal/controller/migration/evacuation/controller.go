@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -45,15 +46,14 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager, after that of VMIs, whose index by node it uses.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("evacuation").
 		For(&corev1.Node{}, builder.WithPredicates(drainChanges)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfMigration)).
 		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
 			return kit.Requests(ctx, r.Client, &corev1.NodeList{}, client.UnsafeDisableDeepCopy)
-		})).
-		Complete(r)
+		})), r)
 }
 
 // drainChanges accepts only the changes of a Node that a drain makes. Kubelets write a Node's status often.
@@ -129,5 +129,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		Settings: settingsOf(&config),
 		Node:     node, Instances: instances.Items, Migrations: migrations.Items,
 	})
-	return kit.Result(err, after)
+	return outcome.Result(ctx, err, after)
 }

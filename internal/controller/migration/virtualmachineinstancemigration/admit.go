@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -67,7 +68,7 @@ func (s *Scope) ready(ctx context.Context) (bool, error) {
 	}
 	blocked, wait, err := s.isBlocked(ctx, s.Migration, s.VMI, s.Siblings)
 	if wait > 0 {
-		s.RequeueAfter = wait
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, wait)
 		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonBackoff, actionWait, "backoff migrating vmi %s/%s", s.VMI.Namespace, s.VMI.Name)
 	}
 	return err == nil && !blocked, err
@@ -80,9 +81,7 @@ func (s *Scope) waitsForSnapshot() bool {
 	if wait == 0 {
 		return false
 	}
-	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
-		s.RequeueAfter = wait
-	}
+	s.RequeueAfter = outcome.Sooner(s.RequeueAfter, wait)
 	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeNormal, ReasonWaitsForSnapshot, actionWait,
 		"The migration %s waits until the guest, which a snapshot or a backup has frozen, is thawed", s.Migration.Name)
 	return true
@@ -107,9 +106,7 @@ func (s *Scope) waitsForUtilityVolumes() bool {
 	}
 	s.UtilityVolumes = true
 	wait := max(s.utilityDeadline().Sub(s.Now), time.Millisecond)
-	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
-		s.RequeueAfter = wait
-	}
+	s.RequeueAfter = outcome.Sooner(s.RequeueAfter, wait)
 	return true
 }
 
@@ -163,9 +160,7 @@ func (s *Scope) hasSlot(ctx context.Context, reader client.Reader) (bool, error)
 func (s *Scope) requeueWhenOverdue(candidates []Candidate) {
 	for i := range candidates {
 		if c := &candidates[i]; !c.overdueAt.IsZero() && !c.Overdue {
-			if wait := c.overdueAt.Sub(s.Now); s.RequeueAfter == 0 || wait < s.RequeueAfter {
-				s.RequeueAfter = wait
-			}
+			s.RequeueAfter = outcome.Sooner(s.RequeueAfter, c.overdueAt.Sub(s.Now))
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/migration/policy"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -75,9 +76,7 @@ func (s *Scope) waitsForPlugs() bool {
 	if wait <= 0 {
 		return false
 	}
-	if s.RequeueAfter == 0 || wait < s.RequeueAfter {
-		s.RequeueAfter = wait
-	}
+	s.RequeueAfter = outcome.Sooner(s.RequeueAfter, wait)
 	change := "plugged"
 	if s.isUnplugging(&volumes[changing]) {
 		change = "unplugged"

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // migrationWorkers is how many migrations are reconciled at the same time. KubeVirt's value.
@@ -58,7 +59,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexForMigrations(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstancemigration").
 		For(&v1.VirtualMachineInstanceMigration{}).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(FreesSlot)).
@@ -68,8 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.OfState)).
 		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
 		WatchesRawSource(kit.OnConfig(r.Config, 0, r.waiting)).
-		WithOptions(kit.Fair(migrationWorkers)).
-		Complete(r)
+		WithOptions(kit.Fair(migrationWorkers)), r)
 }
 
 // Reconcile reconciles one migration. The phases and their order are in Run.
@@ -79,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceMigration %s: %w", request, err)
 		}
-		return kit.Result(RemoveOrphans(ctx, r.Client, r.APIReader, request.NamespacedName), 0)
+		return outcome.Result(ctx, RemoveOrphans(ctx, r.Client, r.APIReader, request.NamespacedName))
 	}
 	config := r.Config.Current()
 	scope := &Scope{
@@ -92,5 +92,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	err := Run(ctx, scope)
-	return kit.Result(err, scope.RequeueAfter)
+	return outcome.Result(ctx, err, scope.RequeueAfter)
 }

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -128,7 +129,7 @@ func awaitTarget(ctx context.Context, s *Scope) error {
 		}
 	}
 	if age < limit {
-		s.RequeueAfter = limit - age
+		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, limit-age)
 		return nil
 	}
 	if assigned, err := s.isAssigned(ctx); err != nil || assigned {

@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -67,15 +68,14 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("workloadupdate").
 		For(&v1.KubeVirt{}).
 		Watches(&v1.VirtualMachineInstance{}, r.after(settle), builder.WithPredicates(workloadChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationChanges)).
 		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(nodeChanges)).
 		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaChanges)).
-		WatchesRawSource(kit.OnConfig(r.Config, settle, r.all)).
-		Complete(r)
+		WatchesRawSource(kit.OnConfig(r.Config, settle, r.all)), r)
 }
 
 // after enqueues the KubeVirt object after a delay, once for all changes in that time.
@@ -168,7 +168,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	requeueAfter, err := Run(ctx, scope)
-	return kit.Result(err, requeueAfter)
+	return outcome.Result(ctx, err, requeueAfter)
 }
 
 // load lists the objects in the cache. They are not changed, so they need not be copied.

@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
 	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -97,17 +98,9 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 		failed = errors.Join(failed, s.evictAll(ctx, plan.Evict))
 	}
 	if !plan.RequeueAt.IsZero() {
-		requeueAfter = sooner(requeueAfter, max(plan.RequeueAt.Sub(s.Now), time.Second))
+		requeueAfter = outcome.Sooner(requeueAfter, max(plan.RequeueAt.Sub(s.Now), time.Second))
 	}
 	return requeueAfter, failed
-}
-
-// sooner returns the shorter of two durations; 0 means never.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }
 
 func (s *Scope) observe() Observed {

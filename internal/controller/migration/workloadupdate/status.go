@@ -66,12 +66,12 @@ func (s *Scope) writeStatus(ctx context.Context, outdated int, guests []Guest) (
 		status.OutdatedVirtualMachineInstanceWorkloads = ptr.To(outdated)
 	}
 	wanted, rest := s.check(guests)
-	requeueAfter := sooner(setCondition(status, wanted, s.Now), rest)
+	requeueAfter := outcome.Sooner(setCondition(status, wanted, s.Now), rest)
 	if equality.Semantic.DeepEqual(before.Status, *status) {
 		return requeueAfter, nil
 	}
 	if err := s.Client.Status().Patch(ctx, s.KubeVirt, optimistic.MergeFrom(before)); err != nil {
-		return 0, fmt.Errorf("write the state of workloads into the status of KubeVirt %s: %w", before.Name, err)
+		return requeueAfter, fmt.Errorf("write the state of workloads into the status of KubeVirt %s: %w", before.Name, err)
 	}
 	return requeueAfter, nil
 }
