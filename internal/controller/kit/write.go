@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package kit
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// WriteStatus makes a change of the status of an object. If it changes something, it is written if the object is still at the version that
+// was read, the object becomes the written one, and events are recorded: those of a write that fails would be recorded again when it is
+// repeated. An event function gets the object as it was.
+//
+// The status of a VMI has several writers, and vmistatus.Patch is the only one of its patches.
+func WriteStatus[T client.Object](ctx context.Context, c client.StatusClient, object *T, change func(T), events ...func(before T)) error {
+	before := *object
+	after, changed := changedBy(before, change)
+	if !changed {
+		return nil
+	}
+	if err := c.Status().Patch(ctx, after, optimistic.MergeFrom(before)); err != nil {
+		return fmt.Errorf("patch status of %s: %w", nameOf(before), err)
+	}
+	*object = after
+	for _, record := range events {
+		record(before)
+	}
+	return nil
+}
+
+// Patch makes a change of an object's metadata or spec. If it changes something, it is written if the object is still at the version that was
+// read, and the object becomes the written one. Functions of controllerutil make the changes of finalizers.
+func Patch[T client.Object](ctx context.Context, c client.Writer, object *T, change func(T)) error {
+	after, changed := changedBy(*object, change)
+	if !changed {
+		return nil
+	}
+	if err := c.Patch(ctx, after, optimistic.MergeFrom(*object)); err != nil {
+		return fmt.Errorf("patch metadata of %s: %w", nameOf(*object), err)
+	}
+	*object = after
+	return nil
+}
+
+// changedBy returns a copy of an object with a change, and whether it differs.
+func changedBy[T client.Object](object T, change func(T)) (T, bool) {
+	after := object.DeepCopyObject().(T)
+	change(after)
+	return after, !equality.Semantic.DeepEqual(object, after)
+}
+
+// nameOf returns kind, namespace and name of an object. Objects that were read from a cache have no kind.
+func nameOf(object client.Object) string {
+	return reflect.TypeOf(object).Elem().Name() + " " + client.ObjectKeyFromObject(object).String()
+}
