@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -18,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/clone"
 )
@@ -83,20 +82,10 @@ func (s *Scope) apply(ctx context.Context, step *clone.Step) error {
 
 // writeStatus writes the status if it changed, and then records the events about the change.
 func (s *Scope) writeStatus(ctx context.Context, step *clone.Step) error {
-	if equality.Semantic.DeepEqual(&s.Clone.Status, step.Status) {
-		return nil
-	}
-	changed := s.Clone.DeepCopy()
-	changed.Status = *step.Status
-	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Clone)); {
-	case apierrors.IsNotFound(err):
-		return nil // The clone is gone.
-	case err != nil:
-		return fmt.Errorf("patch status of VirtualMachineClone %s: %w", client.ObjectKeyFromObject(s.Clone), err)
-	}
-	s.Clone = changed
-	for _, e := range step.Events {
-		s.Recorder.Eventf(s.Clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
-	}
-	return nil
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Clone, func(c *v1beta1.VirtualMachineClone) { c.Status = *step.Status },
+		func(*v1beta1.VirtualMachineClone) {
+			for _, e := range step.Events {
+				s.Recorder.Eventf(s.Clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
+			}
+		}))
 }
