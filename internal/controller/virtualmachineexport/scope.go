@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -254,13 +253,5 @@ func (s *scope) createCertificate(ctx context.Context, step *plan.Step) error {
 
 // writeStatus writes the status if it changed.
 func (s *scope) writeStatus(ctx context.Context, status *exportv1.VirtualMachineExportStatus) error {
-	if equality.Semantic.DeepEqual(s.export.Status, status) {
-		return nil
-	}
-	changed := s.export.DeepCopy()
-	changed.Status = status
-	if err := client.IgnoreNotFound(s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.export))); err != nil {
-		return fmt.Errorf("patch status of VirtualMachineExport %s: %w", client.ObjectKeyFromObject(s.export), err)
-	}
-	return nil
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.export, func(e *exportv1.VirtualMachineExport) { e.Status = status }))
 }
