@@ -168,12 +168,8 @@ func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, 
 }
 
 func (s *Scope) patchTargetStatus(ctx context.Context, change func(*v1.VirtualMachineStatus)) error {
-	changed := s.target.DeepCopy()
-	change(&changed.Status)
-	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.target)); err != nil {
-		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.target), err)
-	}
-	return nil
+	target := s.target
+	return kit.WriteStatus(ctx, s.Client, &target, func(vm *v1.VirtualMachine) { change(&vm.Status) })
 }
 
 // stop stops the target permanently, by its run strategy, as virt-api does for the verb stop.

@@ -8,22 +8,19 @@ package virtualmachinerestore
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -108,17 +105,11 @@ func Run(ctx context.Context, s *Scope) error {
 
 // protect adds the finalizer, and the target as the owner if the restore has none.
 func protect(ctx context.Context, s *Scope) error {
-	owned := s.target == nil || len(s.Restore.OwnerReferences) > 0
-	if owned && s.hasFinalizer() {
-		return nil
-	}
-	return s.patchRestore(ctx, func(vmRestore *v1beta1.VirtualMachineRestore) {
-		if !owned {
+	return kit.Patch(ctx, s.Client, &s.Restore, func(vmRestore *v1beta1.VirtualMachineRestore) {
+		if s.target != nil && len(vmRestore.OwnerReferences) == 0 {
 			vmRestore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target, v1.VirtualMachineGroupVersionKind)}
 		}
-		if !slices.Contains(vmRestore.Finalizers, snapshot.VirtualMachineRestoreFinalizer) {
-			vmRestore.Finalizers = append(vmRestore.Finalizers, snapshot.VirtualMachineRestoreFinalizer)
-		}
+		controllerutil.AddFinalizer(vmRestore, snapshot.VirtualMachineRestoreFinalizer)
 	})
 }
 
@@ -140,41 +131,22 @@ func release(ctx context.Context, s *Scope) error {
 	if err := writeStatus(ctx, s, &step); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(s.patchRestore(ctx, func(vmRestore *v1beta1.VirtualMachineRestore) {
-		vmRestore.Finalizers = slices.DeleteFunc(vmRestore.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineRestoreFinalizer })
+	return client.IgnoreNotFound(kit.Patch(ctx, s.Client, &s.Restore, func(vmRestore *v1beta1.VirtualMachineRestore) {
+		controllerutil.RemoveFinalizer(vmRestore, snapshot.VirtualMachineRestoreFinalizer)
 	}))
 }
 
 func (s *Scope) hasFinalizer() bool {
-	return slices.Contains(s.Restore.Finalizers, snapshot.VirtualMachineRestoreFinalizer)
-}
-
-func (s *Scope) patchRestore(ctx context.Context, change func(*v1beta1.VirtualMachineRestore)) error {
-	changed, err := optimistic.Patch(ctx, s.Client, s.Restore, change)
-	if err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachineRestore %s: %w", client.ObjectKeyFromObject(s.Restore), err)
-	}
-	s.Restore = changed
-	return nil
+	return controllerutil.ContainsFinalizer(s.Restore, snapshot.VirtualMachineRestoreFinalizer)
 }
 
 // writeStatus writes the status if it changed, and then records the event about the change.
 func writeStatus(ctx context.Context, s *Scope, step *restore.Step) error {
-	if equality.Semantic.DeepEqual(s.Restore.Status, step.Status) {
-		return nil
-	}
-	changed := s.Restore.DeepCopy()
-	changed.Status = step.Status
-	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Restore)); {
-	case apierrors.IsNotFound(err):
-		return nil // The restore is gone.
-	case err != nil:
-		return fmt.Errorf("patch status of VirtualMachineRestore %s: %w", client.ObjectKeyFromObject(s.Restore), err)
-	}
-	s.Restore = changed
-	if e := step.Event; e != nil {
-		s.Recorder.Eventf(s.Restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
-	}
-	s.recordFailedDataVolumes()
-	return nil
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Restore, func(r *v1beta1.VirtualMachineRestore) { r.Status = step.Status },
+		func(*v1beta1.VirtualMachineRestore) {
+			if e := step.Event; e != nil {
+				s.Recorder.Eventf(s.Restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
+			}
+			s.recordFailedDataVolumes()
+		}))
 }
