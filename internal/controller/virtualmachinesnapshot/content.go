@@ -9,14 +9,14 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/snapshot"
+	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -120,14 +120,5 @@ func (s *scope) deleteContent(ctx context.Context) error {
 // writeStatus writes the status if it changed.
 func (s *scope) writeStatus(ctx context.Context) error {
 	status := capture.Status(s.snapshot, s.observed)
-	if equality.Semantic.DeepEqual(s.snapshot.Status, status) {
-		return nil
-	}
-	changed := s.snapshot.DeepCopy()
-	changed.Status = status
-	if err := s.client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.snapshot)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("patch status of VirtualMachineSnapshot %s: %w", client.ObjectKeyFromObject(s.snapshot), err))
-	}
-	s.snapshot = changed
-	return nil
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) { o.Status = status }))
 }

@@ -6,11 +6,11 @@ package virtualmachinesnapshot
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -21,7 +21,6 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
-	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
 // readSource reads what determines whether the VM can be locked.
@@ -78,14 +77,11 @@ func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
 func (s *scope) lock(ctx context.Context) error {
 	vm := s.observed.Source.VM
 	if vm.Status.SnapshotInProgress == nil {
-		if err := s.setInProgress(ctx, vm, ptr.To(s.snapshot.Name)); err != nil {
+		if err := s.setInProgress(ctx, ptr.To(s.snapshot.Name)); err != nil {
 			return err
 		}
 	}
-	if slices.Contains(s.observed.Source.VM.Finalizers, snapshot.SourceFinalizer) {
-		return nil
-	}
-	return s.patchVM(ctx, func(vm *v1.VirtualMachine) { vm.Finalizers = append(vm.Finalizers, snapshot.SourceFinalizer) })
+	return kit.Patch(ctx, s.client, &s.observed.Source.VM, func(vm *v1.VirtualMachine) { controllerutil.AddFinalizer(vm, snapshot.SourceFinalizer) })
 }
 
 // unlock unlocks the VM if it is locked for this snapshot. The status is written last, because it determines to which snapshot the
@@ -99,14 +95,11 @@ func (s *scope) unlockFrom(ctx context.Context, name string) error {
 	if vm == nil || vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != name {
 		return nil
 	}
-	if slices.Contains(vm.Finalizers, snapshot.SourceFinalizer) {
-		if err := s.patchVM(ctx, func(vm *v1.VirtualMachine) {
-			vm.Finalizers = slices.DeleteFunc(vm.Finalizers, func(f string) bool { return f == snapshot.SourceFinalizer })
-		}); err != nil {
-			return client.IgnoreNotFound(err)
-		}
+	unprotect := func(vm *v1.VirtualMachine) { controllerutil.RemoveFinalizer(vm, snapshot.SourceFinalizer) }
+	if err := kit.Patch(ctx, s.client, &s.observed.Source.VM, unprotect); err != nil {
+		return client.IgnoreNotFound(err)
 	}
-	return client.IgnoreNotFound(s.setInProgress(ctx, s.observed.Source.VM, nil))
+	return client.IgnoreNotFound(s.setInProgress(ctx, nil))
 }
 
 // unlockAbandoned unlocks the VMs that are locked for a snapshot that is not taken of them, because it was deleted by force and perhaps
@@ -138,23 +131,8 @@ func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, 
 	return nil
 }
 
-func (s *scope) setInProgress(ctx context.Context, vm *v1.VirtualMachine, name *string) error {
-	changed := vm.DeepCopy()
-	changed.Status.SnapshotInProgress = name
-	if err := s.client.Status().Patch(ctx, changed, optimistic.MergeFrom(vm)); err != nil {
-		return fmt.Errorf("patch status.snapshotInProgress of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
-	}
-	s.observed.Source.VM = changed
-	return nil
-}
-
-func (s *scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {
-	changed, err := optimistic.Patch(ctx, s.client, s.observed.Source.VM, change)
-	if err != nil {
-		return fmt.Errorf("patch the finalizers of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.observed.Source.VM), err)
-	}
-	s.observed.Source.VM = changed
-	return nil
+func (s *scope) setInProgress(ctx context.Context, name *string) error {
+	return kit.WriteStatus(ctx, s.client, &s.observed.Source.VM, func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = name })
 }
 
 // countPods counts the unfinished Pods that use a claim of the VM. It reads other Pods than launcher Pods, which are not in the cache, only

@@ -10,12 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -240,17 +240,14 @@ func (s *scope) abandon(ctx context.Context) error {
 }
 
 func (s *scope) addFinalizer(ctx context.Context) error {
-	if slices.Contains(s.snapshot.Finalizers, snapshot.VirtualMachineSnapshotFinalizer) {
-		return nil
-	}
-	return s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshot) {
-		o.Finalizers = append(o.Finalizers, snapshot.VirtualMachineSnapshotFinalizer)
+	return kit.Patch(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) {
+		controllerutil.AddFinalizer(o, snapshot.VirtualMachineSnapshotFinalizer)
 	})
 }
 
 // removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content has been deleted or was taken.
 func (s *scope) removeFinalizer(ctx context.Context) error {
-	if s.snapshot.DeletionTimestamp == nil || !slices.Contains(s.snapshot.Finalizers, snapshot.VirtualMachineSnapshotFinalizer) ||
+	if s.snapshot.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(s.snapshot, snapshot.VirtualMachineSnapshotFinalizer) ||
 		s.phase() != v1beta1.Succeeded && s.observed.Content != nil {
 		return nil
 	}
@@ -263,8 +260,8 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 	if err := s.unlock(ctx); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshot) {
-		o.Finalizers = slices.DeleteFunc(o.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineSnapshotFinalizer })
+	return client.IgnoreNotFound(kit.Patch(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) {
+		controllerutil.RemoveFinalizer(o, snapshot.VirtualMachineSnapshotFinalizer)
 	}))
 }
 
