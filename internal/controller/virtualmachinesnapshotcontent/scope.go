@@ -9,24 +9,22 @@ package virtualmachinesnapshotcontent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
@@ -161,44 +159,21 @@ func (s *scope) requeue(after time.Duration) {
 }
 
 func (s *scope) removeFinalizer(ctx context.Context) error {
-	if !slices.Contains(s.content.Finalizers, snapshot.VirtualMachineSnapshotContentFinalizer) {
-		return nil
-	}
-	return client.IgnoreNotFound(s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshotContent) error {
-		o.Finalizers = slices.DeleteFunc(o.Finalizers, func(f string) bool { return f == snapshot.VirtualMachineSnapshotContentFinalizer })
-		return nil
+	return client.IgnoreNotFound(kit.Patch(ctx, s.client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) {
+		controllerutil.RemoveFinalizer(o, snapshot.VirtualMachineSnapshotContentFinalizer)
 	}))
-}
-
-func (s *scope) patch(ctx context.Context, change func(*v1beta1.VirtualMachineSnapshotContent) error) error {
-	changed := s.content.DeepCopy()
-	if err := change(changed); err != nil {
-		return err
-	}
-	if err := s.client.Patch(ctx, changed, optimistic.MergeFrom(s.content)); err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachineSnapshotContent %s: %w", client.ObjectKeyFromObject(s.content), err)
-	}
-	s.content = changed
-	return nil
 }
 
 // writeStatus writes the status if it changed, and records the VolumeSnapshots that are gone.
 func (s *scope) writeStatus(ctx context.Context) error {
-	before, status := s.content.Status, capture.ContentStatus(s.content, s.taken)
-	if equality.Semantic.DeepEqual(before, status) {
-		return nil
-	}
-	changed := s.content.DeepCopy()
-	changed.Status = status
-	if err := s.client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.content)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("patch status of VirtualMachineSnapshotContent %s: %w", client.ObjectKeyFromObject(s.content), err))
-	}
-	s.content = changed
-	for _, name := range missing(before, s.taken) {
-		s.recorder.Eventf(s.content, nil, corev1.EventTypeWarning, snapshot.VolumeSnapshotMissingEvent, actionTake,
-			"VolumeSnapshot %s no longer exists", name)
-	}
-	return nil
+	status := capture.ContentStatus(s.content, s.taken)
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { o.Status = status },
+		func(before *v1beta1.VirtualMachineSnapshotContent) {
+			for _, name := range missing(before.Status, s.taken) {
+				s.recorder.Eventf(s.content, nil, corev1.EventTypeWarning, snapshot.VolumeSnapshotMissingEvent, actionTake,
+					"VolumeSnapshot %s no longer exists", name)
+			}
+		}))
 }
 
 // missing returns the VolumeSnapshots that were there when the status was written before, and are gone.

@@ -182,5 +182,7 @@ func (s *scope) storeGuest(ctx context.Context, guest capture.Guest) error {
 	if capture.GuestOf(s.content) == guest {
 		return nil
 	}
-	return s.patch(ctx, func(o *v1beta1.VirtualMachineSnapshotContent) error { return capture.SetGuest(o, guest) })
+	var failed error
+	err := kit.Patch(ctx, s.client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { failed = capture.SetGuest(o, guest) })
+	return errors.Join(failed, err)
 }
