@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -52,13 +53,12 @@ func (s *scope) run(ctx context.Context) error {
 	if !isUnfinished(s.backup) {
 		return nil
 	}
-	if !hasFinalizer(s.backup) {
-		// 1. Before anything is written to the VMI.
-		if err := s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
-			b.Finalizers = append(b.Finalizers, backupapi.VirtualMachineBackupFinalizer)
-		}); err != nil {
-			return err
-		}
+	// 1. Before anything is written to the VMI.
+	err := kit.Patch(ctx, s.Client, &s.backup, func(b *v1alpha1.VirtualMachineBackup) {
+		controllerutil.AddFinalizer(b, backupapi.VirtualMachineBackupFinalizer)
+	})
+	if err != nil {
+		return err
 	}
 	observed, err := s.observe(ctx)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	// 3. Nothing is left in the VMI.
-	return client.IgnoreNotFound(s.patch(ctx, func(b *v1alpha1.VirtualMachineBackup) {
-		b.Finalizers = slices.DeleteFunc(b.Finalizers, func(f string) bool { return f == backupapi.VirtualMachineBackupFinalizer })
+	return client.IgnoreNotFound(kit.Patch(ctx, s.Client, &s.backup, func(b *v1alpha1.VirtualMachineBackup) {
+		controllerutil.RemoveFinalizer(b, backupapi.VirtualMachineBackupFinalizer)
 	}))
 }
 
@@ -252,15 +252,12 @@ func (s *scope) apply(ctx context.Context, step plan.Step) error {
 
 // storeCheckpoint writes the checkpoint from which later backups of the tracker start, with the resource version that was read.
 func (s *scope) storeCheckpoint(ctx context.Context, checkpoint *v1alpha1.BackupCheckpoint) error {
-	changed := s.tracker.DeepCopy()
-	if changed.Status == nil {
-		changed.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{}
-	}
-	changed.Status.LatestCheckpoint = checkpoint
-	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.tracker)); err != nil {
-		return fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", client.ObjectKeyFromObject(s.tracker), err)
-	}
-	return nil
+	return kit.WriteStatus(ctx, s.Client, &s.tracker, func(t *v1alpha1.VirtualMachineBackupTracker) {
+		if t.Status == nil {
+			t.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{}
+		}
+		t.Status.LatestCheckpoint = checkpoint
+	})
 }
 
 // changeVolumes changes the VMI's utility volumes, with the resource version that was read.
@@ -288,18 +285,14 @@ func (s *scope) changeStatus(ctx context.Context, change func(*v1.VirtualMachine
 
 // writeStatus writes the status if it has changed, and then records the event of the change.
 func (s *scope) writeStatus(ctx context.Context, status v1alpha1.VirtualMachineBackupStatus) error {
-	before := ptr.Deref(s.backup.Status, v1alpha1.VirtualMachineBackupStatus{})
-	if equality.Semantic.DeepEqual(before, status) {
-		return nil
+	change := func(b *v1alpha1.VirtualMachineBackup) {
+		if b.Status != nil || !equality.Semantic.DeepEqual(status, v1alpha1.VirtualMachineBackupStatus{}) {
+			b.Status = &status
+		}
 	}
-	changed := s.backup.DeepCopy()
-	changed.Status = &status
-	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.backup)); err != nil {
-		return fmt.Errorf("patch the status of VirtualMachineBackup %s: %w", client.ObjectKeyFromObject(s.backup), err)
-	}
-	s.backup = changed
-	s.recordChange(before.Conditions, status.Conditions)
-	return nil
+	return kit.WriteStatus(ctx, s.Client, &s.backup, change, func(before *v1alpha1.VirtualMachineBackup) {
+		s.recordChange(ptr.Deref(before.Status, v1alpha1.VirtualMachineBackupStatus{}).Conditions, status.Conditions)
+	})
 }
 
 // recordChange records an event if the backup has begun, has ended or is being aborted.
@@ -326,14 +319,4 @@ func (s *scope) recordChange(before, after []metav1.Condition) {
 		return
 	}
 	s.Recorder.Eventf(s.backup, nil, kind, reason, actionBackup, "%s", progressing.Message)
-}
-
-// patch changes the backup's metadata.
-func (s *scope) patch(ctx context.Context, change func(*v1alpha1.VirtualMachineBackup)) error {
-	changed, err := optimistic.Patch(ctx, s.Client, s.backup, change)
-	if err != nil {
-		return fmt.Errorf("patch the finalizers of VirtualMachineBackup %s: %w", client.ObjectKeyFromObject(s.backup), err)
-	}
-	s.backup = changed
-	return nil
 }

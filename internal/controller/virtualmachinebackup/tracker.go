@@ -5,7 +5,6 @@ package virtualmachinebackup
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,7 +19,6 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
@@ -50,15 +48,13 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	if lost == "" {
 		return ctrl.Result{}, nil
 	}
-	changed := tracker.DeepCopy()
-	changed.Status.LatestCheckpoint = nil
-	if err := t.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(tracker)); err != nil {
-		return outcome.Result(ctx, client.IgnoreNotFound(fmt.Errorf("patch the status of VirtualMachineBackupTracker %s: %w", request, err)))
-	}
-	// It begins and ends as KubeVirt's does.
-	t.Recorder.Eventf(tracker, nil, corev1.EventTypeWarning, backup.CheckpointLostEvent, actionBackup,
-		"Failed to redefine checkpoint %s: it ended when the guest stopped. Checkpoint cleared, next backup will be full.", lost)
-	return ctrl.Result{}, nil
+	err = kit.WriteStatus(ctx, t.Client, &tracker, func(t *v1alpha1.VirtualMachineBackupTracker) { t.Status.LatestCheckpoint = nil },
+		func(*v1alpha1.VirtualMachineBackupTracker) {
+			// It begins and ends as KubeVirt's does.
+			t.Recorder.Eventf(tracker, nil, corev1.EventTypeWarning, backup.CheckpointLostEvent, actionBackup,
+				"Failed to redefine checkpoint %s: it ended when the guest stopped. Checkpoint cleared, next backup will be full.", lost)
+		})
+	return outcome.Result(ctx, client.IgnoreNotFound(err))
 }
 
 // trackersOf returns the trackers of the VM of a VMI.
