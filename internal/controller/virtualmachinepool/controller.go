@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -22,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	poolapi "github.com/vireo-project/vireo/api/pool"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
@@ -72,7 +70,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // detachedFrom returns the pool from which a VM was detached, as long as the VM has the finalizer of pools.
 func detachedFrom(_ context.Context, object client.Object) []ctrl.Request {
 	vm, ok := object.(*v1.VirtualMachine)
-	if !ok || poolOf(vm) != nil || !slices.Contains(vm.Finalizers, poolapi.VirtualMachinePoolControllerFinalizer) {
+	if !ok || poolOf(vm) != nil || !hasFinalizer(vm) {
 		return nil
 	}
 	name := formerPool(vm)

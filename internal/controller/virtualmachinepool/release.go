@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	poolapi "github.com/vireo-project/vireo/api/pool"
@@ -27,13 +28,11 @@ import (
 
 // dropFinalizer removes the finalizer of pools.
 func dropFinalizer(object client.Object) {
-	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool {
-		return f == poolapi.VirtualMachinePoolControllerFinalizer
-	}))
+	controllerutil.RemoveFinalizer(object, poolapi.VirtualMachinePoolControllerFinalizer)
 }
 
 func hasFinalizer(object client.Object) bool {
-	return slices.Contains(object.GetFinalizers(), poolapi.VirtualMachinePoolControllerFinalizer)
+	return controllerutil.ContainsFinalizer(object, poolapi.VirtualMachinePoolControllerFinalizer)
 }
 
 // dropOwner removes an owner reference.
@@ -96,7 +95,7 @@ func releaseDeleting(ctx context.Context, s *Scope) error {
 			continue
 		}
 		var err error
-		if keeps && !slices.Contains(m.vm.Finalizers, metav1.FinalizerDeleteDependents) {
+		if keeps && !controllerutil.ContainsFinalizer(m.vm, metav1.FinalizerDeleteDependents) {
 			err = keepDisks(ctx, s, m.vm)
 		}
 		if err == nil {

@@ -9,13 +9,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -44,7 +44,7 @@ func (s *Scope) sorter() kit.RevisionSorter {
 // sortRevisions sorts the keys of the pool's revisions that are not sorted.
 func sortRevisions(ctx context.Context, s *Scope) error {
 	revisions, err := kit.OwnRevisions(ctx, s.Client, s.Pool)
-	if err == nil && slices.Contains(s.Pool.Finalizers, metav1.FinalizerOrphanDependents) {
+	if err == nil && controllerutil.ContainsFinalizer(s.Pool, metav1.FinalizerOrphanDependents) {
 		// The garbage collector cannot orphan those that KubeVirt created and this pool has not adopted, either.
 		revisions, err = kit.LiveRevisions(ctx, s.APIReader, s.Pool)
 	}

@@ -5,19 +5,17 @@ package virtualmachinepool
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolapi "github.com/vireo-project/vireo/api/pool"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // messagePaused is the message of the condition ReplicaPaused. KubeVirt's.
@@ -77,26 +75,14 @@ func (s *Scope) set(kind poolv1.VirtualMachinePoolConditionType, reason, message
 
 // writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
-	before := s.Pool.Status
-	if equality.Semantic.DeepEqual(&before, &s.Status) {
-		return nil
-	}
-	changed := s.Pool.DeepCopy()
-	changed.Status = s.Status
-	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Pool)); {
-	case apierrors.IsNotFound(err):
-		return nil // the pool is gone
-	case err != nil:
-		return fmt.Errorf("patch status of VirtualMachinePool %s: %w", s.Key, err)
-	}
-	s.reportFailure(&before)
-	s.Pool = changed
-	wasPaused := conditions.Find(before.Conditions, poolv1.VirtualMachinePoolReplicaPaused) != nil
-	switch isPaused := s.Pool.Spec.Paused; {
-	case isPaused && !wasPaused:
-		s.record(nil, normal, poolapi.SuccessfulPausedReason, actionPause, "Pool is paused")
-	case wasPaused && !isPaused:
-		s.record(nil, normal, poolapi.SuccessfulResumeReason, actionResume, "Pool is unpaused")
-	}
-	return nil
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Pool, func(p *poolv1.VirtualMachinePool) { p.Status = s.Status }, func(before *poolv1.VirtualMachinePool) {
+		s.reportFailure(&before.Status)
+		wasPaused := conditions.Find(before.Status.Conditions, poolv1.VirtualMachinePoolReplicaPaused) != nil
+		switch isPaused := s.Pool.Spec.Paused; {
+		case isPaused && !wasPaused:
+			s.record(nil, normal, poolapi.SuccessfulPausedReason, actionPause, "Pool is paused")
+		case wasPaused && !isPaused:
+			s.record(nil, normal, poolapi.SuccessfulResumeReason, actionResume, "Pool is unpaused")
+		}
+	}))
 }
