@@ -8,14 +8,12 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 type (
@@ -87,26 +85,15 @@ func (s *Scope) set(kind conditionType, reason, message string) {
 
 // writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
-	before := &s.Set.Status
-	if equality.Semantic.DeepEqual(before, &s.Status) {
-		return nil
-	}
-	wasPaused := conditions.Find(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
-	changed := s.Set.DeepCopy()
-	changed.Status = s.Status
-	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Set)); {
-	case apierrors.IsNotFound(err):
-		return nil // the set is gone
-	case err != nil:
-		return fmt.Errorf("patch status of VirtualMachineInstanceReplicaSet %s: %w", client.ObjectKeyFromObject(s.Set), err)
-	}
-	s.reportFailure(before)
-	s.Set = changed
-	switch isPaused := s.Set.Spec.Paused; {
-	case isPaused && !wasPaused:
-		s.record(nil, normal, ReasonSuccessfulPaused, actionPause, "Paused")
-	case wasPaused && !isPaused:
-		s.record(nil, normal, ReasonSuccessfulResumed, actionResume, "Resumed")
-	}
-	return nil
+	change := func(set *v1.VirtualMachineInstanceReplicaSet) { set.Status = s.Status }
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Set, change, func(before *v1.VirtualMachineInstanceReplicaSet) {
+		s.reportFailure(&before.Status)
+		wasPaused := conditions.Find(before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
+		switch isPaused := s.Set.Spec.Paused; {
+		case isPaused && !wasPaused:
+			s.record(nil, normal, ReasonSuccessfulPaused, actionPause, "Paused")
+		case wasPaused && !isPaused:
+			s.record(nil, normal, ReasonSuccessfulResumed, actionResume, "Resumed")
+		}
+	}))
 }
