@@ -6,7 +6,6 @@ package virtualmachineinstancemigration
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,9 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -29,9 +29,7 @@ func addFinalizer(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	return s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
-		if !hasFinalizer(m) {
-			m.Finalizers = append(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
-		}
+		controllerutil.AddFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
 		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled {
 			metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, podspec.LabelValue(m.Spec.VMIName))
 		}
@@ -41,7 +39,7 @@ func addFinalizer(ctx context.Context, s *Scope) error {
 // removeFinalizer removes the finalizer.
 func (s *Scope) removeFinalizer(ctx context.Context) error {
 	err := s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
-		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == v1.VirtualMachineInstanceMigrationFinalizer })
+		controllerutil.RemoveFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
 	})
 	return client.IgnoreNotFound(err)
 }
@@ -81,16 +79,7 @@ func (s *Scope) deleteOld(ctx context.Context) error {
 
 // patchMetadata writes a change of labels or finalizers. Without a change it writes nothing.
 func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachineInstanceMigration)) error {
-	changed := s.Migration.DeepCopy()
-	change(changed)
-	if maps.Equal(s.Migration.Labels, changed.Labels) && slices.Equal(s.Migration.Finalizers, changed.Finalizers) {
-		return nil
-	}
-	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(s.Migration)); err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachineInstanceMigration %s: %w", client.ObjectKeyFromObject(s.Migration), err)
-	}
-	s.Migration = changed
-	return nil
+	return kit.Patch(ctx, s.Client, &s.Migration, change)
 }
 
 // RemoveOrphans deletes the Pods and claims of a migration whose finalizer was removed by another client. The VMI's reconciler deletes

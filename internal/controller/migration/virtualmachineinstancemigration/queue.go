@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
@@ -235,7 +236,7 @@ func mayFreeSlot(before, after *v1.VirtualMachineInstanceMigration) bool {
 
 // hasFinalizer reports whether a migration has our finalizer.
 func hasFinalizer(m *v1.VirtualMachineInstanceMigration) bool {
-	return slices.Contains(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
+	return controllerutil.ContainsFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
 }
 
 // preparationTimeout is how long the preparation of a target may take, in addition to the time that its Pod may be pending, which users can

@@ -5,19 +5,16 @@ package virtualmachineinstancemigration
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -131,23 +128,13 @@ func (s *Scope) set(
 
 // writeStatus writes the status if it changed, and then records an event if the migration has ended.
 func writeStatus(ctx context.Context, s *Scope) error {
-	after := s.Migration.DeepCopy()
-	computeStatus(s, &after.Status)
-	if equality.Semantic.DeepEqual(&s.Migration.Status, &after.Status) {
-		return nil
-	}
-	switch err := s.Client.Status().Patch(ctx, after, optimistic.MergeFrom(s.Migration)); {
-	case apierrors.IsNotFound(err):
-		return nil // The migration was deleted.
-	case err != nil:
-		return fmt.Errorf("patch status of VirtualMachineInstanceMigration %s: %w", client.ObjectKeyFromObject(s.Migration), err)
-	}
-	s.Migration = after
-	switch after.Status.Phase {
-	case v1.MigrationSucceeded:
-		s.event(corev1.EventTypeNormal, ReasonSuccessfulMigration, actionEnd, "Source node reported migration succeeded")
-	case v1.MigrationFailed:
-		s.event(corev1.EventTypeWarning, ReasonFailedMigration, actionEnd, "%s", s.Failure)
-	}
-	return nil
+	compute := func(m *v1.VirtualMachineInstanceMigration) { computeStatus(s, &m.Status) }
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Migration, compute, func(*v1.VirtualMachineInstanceMigration) {
+		switch s.Migration.Status.Phase {
+		case v1.MigrationSucceeded:
+			s.event(corev1.EventTypeNormal, ReasonSuccessfulMigration, actionEnd, "Source node reported migration succeeded")
+		case v1.MigrationFailed:
+			s.event(corev1.EventTypeWarning, ReasonFailedMigration, actionEnd, "%s", s.Failure)
+		}
+	}))
 }

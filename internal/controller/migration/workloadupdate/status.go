@@ -10,14 +10,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/outcome"
 )
 
 // Reasons of the condition WorkloadsMigratable.
@@ -60,20 +60,15 @@ func (s *Scope) check(guests []Guest) (*v1.KubeVirtCondition, time.Duration) {
 // migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns the delay after which a delayed message
 // may be written or the check be repeated, or 0.
 func (s *Scope) writeStatus(ctx context.Context, outdated int, guests []Guest) (time.Duration, error) {
-	before := s.KubeVirt.DeepCopy()
-	status := &s.KubeVirt.Status
-	if ptr.Deref(status.OutdatedVirtualMachineInstanceWorkloads, -1) != outdated {
-		status.OutdatedVirtualMachineInstanceWorkloads = ptr.To(outdated)
-	}
 	wanted, rest := s.check(guests)
-	requeueAfter := outcome.Sooner(setCondition(status, wanted, s.Now), rest)
-	if equality.Semantic.DeepEqual(before.Status, *status) {
-		return requeueAfter, nil
-	}
-	if err := s.Client.Status().Patch(ctx, s.KubeVirt, optimistic.MergeFrom(before)); err != nil {
-		return requeueAfter, fmt.Errorf("write the state of workloads into the status of KubeVirt %s: %w", before.Name, err)
-	}
-	return requeueAfter, nil
+	requeueAfter := rest
+	err := kit.WriteStatus(ctx, s.Client, &s.KubeVirt, func(kv *v1.KubeVirt) {
+		if ptr.Deref(kv.Status.OutdatedVirtualMachineInstanceWorkloads, -1) != outdated {
+			kv.Status.OutdatedVirtualMachineInstanceWorkloads = ptr.To(outdated)
+		}
+		requeueAfter = outcome.Sooner(setCondition(&kv.Status, wanted, s.Now), rest)
+	})
+	return requeueAfter, err
 }
 
 // condition returns the condition for the findings, or nil while no guest runs.
