@@ -5,9 +5,9 @@ package virtualmachine
 
 import (
 	"context"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/firmware"
@@ -16,7 +16,6 @@ import (
 // addVMMetadata adds the finalizer, and the record of the guest's identity. Admission adds both, so that a start costs no write for them;
 // but a name that the API server generates is not known then, and VMs that were created before there were records have none.
 func addVMMetadata(ctx context.Context, s *Scope) error {
-	const finalizer = v1.VirtualMachineControllerFinalizer
 	record, recorded := firmware.RecordOf(s.VM.Namespace, s.VM.Name, s.VM.Annotations)
 	if !recorded {
 		revisions, err := listStartRevisions(ctx, s)
@@ -26,14 +25,12 @@ func addVMMetadata(ctx context.Context, s *Scope) error {
 		record = firmware.Derive(s.VM.Namespace, s.VM.Name, s.VM.UID, identityOf(s.VM, revisions))
 	}
 	s.identity = record
-	if recorded && slices.Contains(s.VM.Finalizers, finalizer) {
+	if recorded && controllerutil.ContainsFinalizer(s.VM, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
 	return s.patchVM(ctx, func(vm *v1.VirtualMachine) {
 		record.Annotate(&vm.ObjectMeta)
-		if !slices.Contains(vm.Finalizers, finalizer) {
-			vm.Finalizers = append(vm.Finalizers, finalizer)
-		}
+		controllerutil.AddFinalizer(vm, v1.VirtualMachineControllerFinalizer)
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -65,9 +66,7 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 	return s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = append(vmi.OwnerReferences,
 			*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind))
-		if !slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
-			vmi.Finalizers = append(vmi.Finalizers, v1.VirtualMachineControllerFinalizer)
-		}
+		controllerutil.AddFinalizer(vmi, v1.VirtualMachineControllerFinalizer)
 	})
 }
 
@@ -233,14 +232,14 @@ func removeVMI(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	owner := metav1.GetControllerOf(s.VMI)
-	orphan := slices.Contains(s.VM.Finalizers, metav1.FinalizerOrphanDependents)
+	orphan := controllerutil.ContainsFinalizer(s.VM, metav1.FinalizerOrphanDependents)
 	switch {
 	case owner != nil && owner.UID != s.VM.UID:
 		s.VMI = nil // another owner's
 		return nil
 	case owner != nil && !orphan:
 		return deleteVMI(ctx, s)
-	case owner == nil && !slices.Contains(s.VMI.Finalizers, v1.VirtualMachineControllerFinalizer):
+	case owner == nil && !controllerutil.ContainsFinalizer(s.VMI, v1.VirtualMachineControllerFinalizer):
 		s.VMI = nil // never the VM's, or orphaned already
 		return nil
 	}
@@ -248,9 +247,7 @@ func removeVMI(ctx context.Context, s *Scope) error {
 		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
 			return o.UID == s.VM.UID
 		})
-		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
-			return f == v1.VirtualMachineControllerFinalizer
-		})
+		controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineControllerFinalizer)
 	})
 	if err != nil {
 		return client.IgnoreNotFound(err)
@@ -263,13 +260,11 @@ func removeVMI(ctx context.Context, s *Scope) error {
 func removeVMIFinalizer(ctx context.Context, s *Scope) error {
 	vmi := s.VMI
 	if vmi == nil || s.deleted || vmi.DeletionTimestamp == nil || !vmi.IsFinal() ||
-		!slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
+		!controllerutil.ContainsFinalizer(vmi, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
 	return client.IgnoreNotFound(s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
-		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
-			return f == v1.VirtualMachineControllerFinalizer
-		})
+		controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineControllerFinalizer)
 	}))
 }
 
@@ -284,7 +279,7 @@ func finalizeWithoutVM(ctx context.Context, s *Scope, key client.ObjectKey) erro
 	if owner == nil && metav1.GetControllerOf(vmi) != nil {
 		return nil
 	}
-	if vmi.DeletionTimestamp == nil || !slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
+	if vmi.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(vmi, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
 	// The cache may not show the VM yet. A VM of this name with another UID is not the owner.

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,14 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
@@ -197,7 +197,7 @@ func (s *Scope) Load(ctx context.Context) error {
 // removeVMFinalizer removes the finalizer of a deleted VM when its instance no longer exists, or was orphaned.
 func removeVMFinalizer(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp == nil || s.VMI != nil ||
-		!slices.Contains(s.VM.Finalizers, v1.VirtualMachineControllerFinalizer) {
+		!controllerutil.ContainsFinalizer(s.VM, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
 	// The cache may be behind and not show an instance that exists.
@@ -211,9 +211,7 @@ func removeVMFinalizer(ctx context.Context, s *Scope) error {
 		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	return client.IgnoreNotFound(s.patchVM(ctx, func(vm *v1.VirtualMachine) {
-		vm.Finalizers = slices.DeleteFunc(vm.Finalizers, func(f string) bool {
-			return f == v1.VirtualMachineControllerFinalizer
-		})
+		controllerutil.RemoveFinalizer(vm, v1.VirtualMachineControllerFinalizer)
 	}))
 }
 
@@ -221,19 +219,9 @@ func removeVMFinalizer(ctx context.Context, s *Scope) error {
 const cacheRetry = 100 * time.Millisecond
 
 func (s *Scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {
-	changed, err := optimistic.Patch(ctx, s.Client, s.VM, change)
-	if err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
-	}
-	s.VM = changed
-	return nil
+	return kit.Patch(ctx, s.Client, &s.VM, change)
 }
 
 func (s *Scope) patchVMI(ctx context.Context, change func(*v1.VirtualMachineInstance)) error {
-	changed, err := optimistic.Patch(ctx, s.Client, s.VMI, change)
-	if err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
-	}
-	s.VMI = changed
-	return nil
+	return kit.Patch(ctx, s.Client, &s.VMI, change)
 }

@@ -5,17 +5,15 @@ package virtualmachine
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -153,17 +151,10 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	if !needsWrite(s) {
 		return nil
 	}
-	changed := s.VM.DeepCopy()
-	changed.Status = s.Status
-	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.VM)); err != nil {
-		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
-	}
-	// Events are recorded after the write: a write that failed is repeated, and its events would be too.
-	before := s.VM.Status
-	s.VM = changed
-	s.recordFailure(&before)
-	if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before.PrintableStatus != s.Status.PrintableStatus {
-		s.recordFailedImports()
-	}
-	return nil
+	return kit.WriteStatus(ctx, s.Client, &s.VM, func(vm *v1.VirtualMachine) { vm.Status = s.Status }, func(before *v1.VirtualMachine) {
+		s.recordFailure(&before.Status)
+		if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before.Status.PrintableStatus != s.Status.PrintableStatus {
+			s.recordFailedImports()
+		}
+	})
 }

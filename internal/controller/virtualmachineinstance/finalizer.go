@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
@@ -29,9 +29,7 @@ func (s *scope) addFinalizer(ctx context.Context) error {
 		return nil
 	}
 	return s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
-		if !slices.Contains(vmi.Finalizers, v1.VirtualMachineInstanceFinalizer) {
-			vmi.Finalizers = append(vmi.Finalizers, v1.VirtualMachineInstanceFinalizer)
-		}
+		controllerutil.AddFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
 	})
 }
 
@@ -50,9 +48,8 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 		return nil
 	}
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
-		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
-			return f == v1.VirtualMachineInstanceFinalizer || f == v1.DeprecatedVirtualMachineInstanceFinalizer
-		})
+		controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
+		controllerutil.RemoveFinalizer(vmi, v1.DeprecatedVirtualMachineInstanceFinalizer)
 	})
 	return client.IgnoreNotFound(err)
 }

@@ -9,12 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
@@ -27,7 +24,6 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -256,20 +252,7 @@ func (o *observed) preparing() bool { return o.stage() == vmistatus.Preparing &&
 // patchMetadata writes a change of labels, annotations or finalizers and refreshes s.vmi. Without a change it
 // writes nothing.
 func (s *scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachineInstance)) error {
-	changed := s.vmi.DeepCopy()
-	change(changed)
-	if equalMetadata(&s.vmi.ObjectMeta, &changed.ObjectMeta) {
-		return nil
-	}
-	if err := s.client.Patch(ctx, changed, optimistic.MergeFrom(s.vmi)); err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
-	}
-	s.vmi = changed
-	return nil
-}
-
-func equalMetadata(a, b *metav1.ObjectMeta) bool {
-	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.Equal(a.Finalizers, b.Finalizers)
+	return kit.Patch(ctx, s.client, &s.vmi, change)
 }
 
 // event records an event about the VMI, related to its Pod.
