@@ -14,7 +14,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -246,13 +245,12 @@ func (r *Reconciler) DeploymentID(kv *v1.KubeVirt) (string, error) {
 // finish writes the status if it changed, removes the finalizer after the uninstallation, and returns the error to retry on.
 func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt) error {
 	Status(s, s.Now)
-	if !equality.Semantic.DeepEqual(original.Status, s.KubeVirt.Status) {
-		// The reconciler of workload updates writes some of it, too: the patch must not overwrite its conditions.
-		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), optimistic.MergeFrom(original)); err != nil {
-			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))
-		}
-		r.warn(original, s)
-		r.warnOfFailure(original, s)
+	err := kit.WriteStatus(ctx, r.Client, &original, func(kv *v1.KubeVirt) { kv.Status = s.KubeVirt.Status }, func(before *v1.KubeVirt) {
+		r.warn(before, s)
+		r.warnOfFailure(before, s)
+	})
+	if err != nil {
+		return client.IgnoreNotFound(err)
 	}
 	switch {
 	case s.Uninstall.Done:
