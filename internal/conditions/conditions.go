@@ -83,6 +83,19 @@ func SetProbed[C Condition[T], T ~string](list *[]C, condition C) bool {
 	return true
 }
 
+// SetTrue makes a condition true. If it already was, its transition time does not change.
+func SetTrue[C Condition[T], T ~string](list *[]C, kind T, reason, message string, now metav1.Time) {
+	Set(list, C(fields[T]{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: now}))
+}
+
+// Message returns the message of a condition, or an empty one.
+func Message[C Condition[T], T ~string](list []C, kind T) string {
+	if c := Find(list, kind); c != nil {
+		return fields[T](*c).Message
+	}
+	return ""
+}
+
 // Remove removes the condition of a type and reports whether the list had it.
 func Remove[C Condition[T], T ~string](list *[]C, kind T) bool {
 	before := len(*list)

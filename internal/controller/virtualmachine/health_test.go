@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/test/builder"
 	"github.com/vireo-project/vireo/test/health"
 )
@@ -43,7 +44,7 @@ func TestHealth(t *testing.T) {
 		"the spec needs a restart": {v1.RunStrategyAlways, instance(v1.Running, corev1.ConditionTrue), func(s *Scope) {
 			s.diff.restart = "a field changed"
 		}, health.InProgress, health.Healthy},
-		"cannot start": {v1.RunStrategyAlways, nil, func(s *Scope) { s.Failure = &Failure{Reason: "FailedCreate", Message: "no"} },
+		"cannot start": {v1.RunStrategyAlways, nil, func(s *Scope) { s.Failure = &kit.Failure{Reason: "FailedCreate", Message: "no"} },
 			health.InProgress, health.Suspended},
 		"the guest failed": {v1.RunStrategyRerunOnFailure, instance(v1.Failed, corev1.ConditionFalse), nil, health.InProgress, health.Progressing},
 		"stopping": {v1.RunStrategyHalted, instance(v1.Running, corev1.ConditionFalse).With(func(vmi *v1.VirtualMachineInstance) {

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/firmware"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -150,7 +150,7 @@ func newInstance(
 
 func createVMI(ctx context.Context, s *Scope) error {
 	if s.VM.Spec.Template == nil {
-		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: "spec.template is missing"}
+		s.Failure = &kit.Failure{Reason: ReasonFailedCreate, Message: "spec.template is missing"}
 		return nil
 	}
 	template, err := s.expandedTemplate(ctx)
@@ -301,20 +301,8 @@ var createFailed = failureFormats{
 
 // fail sets the failure for the condition, and the event to record after the status was written.
 func (s *Scope) fail(reason, action string, err error, formats failureFormats) {
-	s.Failure = &Failure{
+	s.Failure = &kit.Failure{
 		Reason: reason, Message: fmt.Sprintf(formats.condition, err),
-		event: &failureEvent{reason: reason, action: action, note: fmt.Sprintf(formats.event, err)},
-	}
-}
-
-// recordFailure records the event of a failure that the status did not show before.
-func (s *Scope) recordFailure(before *v1.VirtualMachineStatus) {
-	if s.Failure == nil || s.Failure.event == nil {
-		return
-	}
-	known := conditions.Find(before.Conditions, v1.VirtualMachineFailure)
-	if known == nil || known.Message != s.Failure.Message {
-		e := s.Failure.event
-		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, e.reason, e.action, "%s", e.note)
+		Events: []kit.FailureEvent{{Reason: reason, Action: action, Note: fmt.Sprintf(formats.event, err)}},
 	}
 }

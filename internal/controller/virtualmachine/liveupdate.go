@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/hotplug"
 	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -133,16 +134,16 @@ func compare(
 }
 
 // setScheduling copies the fields that the scheduling of a migration target uses.
-func (s *Scope) setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstanceSpec) *Failure {
+func (s *Scope) setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstanceSpec) *kit.Failure {
 	affinity := !equality.Semantic.DeepEqual(vmi.Spec.Affinity, spec.Affinity) ||
 		!equality.Semantic.DeepEqual(vmi.Spec.NodeSelector, spec.NodeSelector)
 	tolerations := !equality.Semantic.DeepEqual(vmi.Spec.Tolerations, spec.Tolerations)
 	if s.migrates && affinity {
-		return &Failure{Reason: ReasonAffinityChange, Message: fmt.Sprintf(
+		return &kit.Failure{Reason: ReasonAffinityChange, Message: fmt.Sprintf(
 			"Error encountered while handling node affinity change request: Node affinity %v", errMigrating)}
 	}
 	if s.migrates && tolerations {
-		return &Failure{Reason: ReasonTolerationsChange, Message: fmt.Sprintf(
+		return &kit.Failure{Reason: ReasonTolerationsChange, Message: fmt.Sprintf(
 			"Error encountered while handling tolerations change request: tolerations %v", errMigrating)}
 	}
 	if affinity {
@@ -165,7 +166,7 @@ func (s *Scope) replaceVMI(ctx context.Context, desired *v1.VirtualMachineInstan
 	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) { *vmi = *desired })
 	if apierrors.IsInvalid(err) && !equality.Semantic.DeepEqual(before.Spec.Volumes, desired.Spec.Volumes) {
 		// A retry does not help, only another change of the VM.
-		s.Failure = &Failure{
+		s.Failure = &kit.Failure{
 			Reason: ReasonHotPlugVolume, Message: fmt.Sprintf("Error encountered while handling declarative hotplug volumes: %v", err),
 		}
 		s.diff = templateDiff{}

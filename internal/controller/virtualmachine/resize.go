@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/resize"
@@ -49,11 +50,11 @@ type resizeResult struct {
 	restart string
 	// pending reports whether the guest does not have the size of the template yet.
 	pending bool
-	failure *Failure
+	failure *kit.Failure
 }
 
 // followSize gives the instance the size of the template, as far as a running guest can have it.
-func (s *Scope) followSize(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) *Failure {
+func (s *Scope) followSize(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) *kit.Failure {
 	for _, follow := range []func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceSpec) resizeResult{s.resizeCPUs, s.resizeMemory} {
 		result := follow(desired, template)
 		if result.failure != nil {
@@ -91,7 +92,7 @@ func (s *Scope) resizeCPUs(desired *v1.VirtualMachineInstance, template *v1.Virt
 	case !known || desired.Status.Phase != v1.Running:
 		return resizeResult{pending: true}
 	case s.migrates:
-		return resizeResult{failure: &Failure{
+		return resizeResult{failure: &kit.Failure{
 			Reason: ReasonHotPlugCPU, Message: fmt.Sprintf("Error encountered while handling CPU change request: %v", errCPUsWhileMigrating),
 		}}
 	}
@@ -131,7 +132,7 @@ func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.Vi
 		return resizeResult{restart: lessThanAtBoot}
 	}
 	if s.migrates {
-		return resizeResult{failure: &Failure{
+		return resizeResult{failure: &kit.Failure{
 			Reason: ReasonHotPlugMemory, Message: fmt.Sprintf("error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
 		}}
 	}

@@ -54,7 +54,7 @@ type Scope struct {
 	// VMI is the VM's instance, or nil if there is none or it has another owner.
 	VMI *v1.VirtualMachineInstance
 	// Failure is why the VM is not as it should be, or nil.
-	Failure *Failure
+	Failure *kit.Failure
 	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 
@@ -85,26 +85,12 @@ type Scope struct {
 	replaced []*appsv1.ControllerRevision
 }
 
-// Failure is the condition Failure.
-type Failure struct {
-	// Reason is one of KubeVirt's, see the constants.
-	Reason string
-	// Message is what failed and why.
-	Message string
-
-	// event is recorded once the status shows the failure. It may be nil.
-	event *failureEvent
-}
-
-// failureEvent is the event of a failure. Its reason and note may differ from the condition's reason and message.
-type failureEvent struct{ reason, action, note string }
-
 // Run reconciles the VM. The numbered comments give the reasons for the order.
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.VM.Status.DeepCopy()
 	err := act(ctx, s)
 	if failure := outcome.Failure(err); failure != nil && s.Failure == nil {
-		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: failure.Error()}
+		s.Failure = &kit.Failure{Reason: ReasonFailedUpdate, Message: failure.Error()}
 	}
 	err = errors.Join(err, setSnapshotStatuses(ctx, s), dumpMemory(ctx, s), setTracking(ctx, s))
 	// 1. The status is written even if a phase failed: it reports the failure.

@@ -43,7 +43,7 @@ func computeStatus(s *Scope) {
 	setGenerations(s)
 	mirrorConditions(s)
 	setReady(s)
-	setFailure(s)
+	kit.SetFailure(&s.Status.Conditions, v1.VirtualMachineFailure, s.Failure, s.Now)
 	setRestartRequired(s)
 }
 
@@ -124,17 +124,6 @@ func setReady(s *Scope) {
 	conditions.Set(&s.Status.Conditions, want)
 }
 
-func setFailure(s *Scope) {
-	if s.Failure == nil {
-		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineFailure)
-		return
-	}
-	conditions.Set(&s.Status.Conditions, v1.VirtualMachineCondition{
-		Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: s.Failure.Reason,
-		Message: s.Failure.Message, LastTransitionTime: metav1.NewTime(s.Now),
-	})
-}
-
 // needsWrite reports whether the status changed. While the VM starts, another reason of Ready=False alone is not written: the
 // printable status is Starting all the same.
 func needsWrite(s *Scope) bool {
@@ -152,7 +141,7 @@ func writeStatus(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	return kit.WriteStatus(ctx, s.Client, &s.VM, func(vm *v1.VirtualMachine) { vm.Status = s.Status }, func(before *v1.VirtualMachine) {
-		s.recordFailure(&before.Status)
+		kit.RecordFailure(s.Recorder, s.VM, before.Status.Conditions, v1.VirtualMachineFailure, s.Failure)
 		if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before.Status.PrintableStatus != s.Status.PrintableStatus {
 			s.recordFailedImports()
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
@@ -52,7 +53,7 @@ func decide(s *Scope) action {
 			next = create
 		}
 	default:
-		s.Failure = &Failure{
+		s.Failure = &kit.Failure{
 			Reason:  specsupport.ReasonNotImplemented,
 			Message: "run strategy " + string(s.Strategy) + " is not implemented, use Always, Halted, Manual, RerunOnFailure or Once",
 		}
@@ -78,12 +79,12 @@ func decide(s *Scope) action {
 
 // unimplemented returns a failure for fields outside of the template that are not implemented: the VM must not start without
 // them. Those inside of the template are reported by the instance.
-func unimplemented(s *Scope) *Failure {
+func unimplemented(s *Scope) *kit.Failure {
 	refused := specsupport.Refusals(specsupport.UnimplementedInVM(field.NewPath("spec"), &s.VM.Spec))
 	if len(refused) == 0 {
 		return nil
 	}
-	return &Failure{Reason: specsupport.ReasonNotImplemented, Message: specsupport.JoinErrors(refused).Error()}
+	return &kit.Failure{Reason: specsupport.ReasonNotImplemented, Message: specsupport.JoinErrors(refused).Error()}
 }
 
 func decideAlways(s *Scope) action {

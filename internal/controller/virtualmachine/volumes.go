@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/liveupdate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -121,7 +122,7 @@ func (s *Scope) wantsVolumeMigration() bool {
 func (s *Scope) updateVolumes(ctx context.Context) (bool, error) {
 	moving, restart, err := s.syncVolumes(ctx)
 	if errors.Is(err, errVolumes) {
-		s.Failure = &Failure{Reason: ReasonVolumesUpdate, Message: fmt.Sprintf("error encountered while handling volumes update requests: %v", err)}
+		s.Failure = &kit.Failure{Reason: ReasonVolumesUpdate, Message: fmt.Sprintf("error encountered while handling volumes update requests: %v", err)}
 		err = nil
 	}
 	s.diff.movingVolumes = moving

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/test/health"
 )
 
@@ -29,7 +30,7 @@ func TestHealth(t *testing.T) {
 		"too many":    {1, []*v1.VirtualMachineInstance{ready, ready}, nil, health.InProgress},
 		"paused":      {2, nil, func(s *Scope) { s.Set.Spec.Paused = true }, health.Current},
 		"a VMI cannot be created": {
-			1, []*v1.VirtualMachineInstance{ready}, func(s *Scope) { s.Failure = &Failure{Reason: ReasonFailedCreate, Message: "no"} }, health.InProgress,
+			1, []*v1.VirtualMachineInstance{ready}, func(s *Scope) { s.Failure = &kit.Failure{Reason: ReasonFailedCreate, Message: "no"} }, health.InProgress,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

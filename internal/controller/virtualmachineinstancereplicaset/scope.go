@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
@@ -73,18 +72,7 @@ type Scope struct {
 	// Status is the status to write.
 	Status v1.VirtualMachineInstanceReplicaSetStatus
 	// Failure is why the number of VMIs is wrong, or nil.
-	Failure *Failure
-}
-
-// Failure is the condition ReplicaFailure.
-type Failure struct {
-	// Reason is one of the constants.
-	Reason string
-	// Message is the API server's error, or what is wrong with the spec.
-	Message string
-
-	// action and note are those of the event, which is recorded after the status was written. Without a note there is no event.
-	action, note string
+	Failure *kit.Failure
 }
 
 // Load reads the VMIs of the set's namespace.
@@ -146,7 +134,7 @@ func readSelector(s *Scope) bool {
 		s.Selector = selector
 		return true
 	}
-	s.Failure = &Failure{Reason: ReasonFailedCreate, Message: wrong}
+	s.Failure = &kit.Failure{Reason: ReasonFailedCreate, Message: wrong}
 	return false
 }
 
@@ -195,16 +183,7 @@ func (s *Scope) fail(reason, action, message string, err error) {
 	if err = outcome.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
-	s.Failure = &Failure{Reason: reason, Message: err.Error(), action: action, note: fmt.Sprintf(message, err)}
-}
-
-// reportFailure records the event of a failure that is new in the status.
-func (s *Scope) reportFailure(before *v1.VirtualMachineInstanceReplicaSetStatus) {
-	if s.Failure == nil || s.Failure.note == "" {
-		return
-	}
-	known := conditions.Find(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure)
-	if known == nil || known.Message != s.Failure.Message {
-		s.record(nil, warning, s.Failure.Reason, s.Failure.action, "%s", s.Failure.note)
+	s.Failure = &kit.Failure{
+		Reason: reason, Message: err.Error(), Events: []kit.FailureEvent{{Reason: reason, Action: action, Note: fmt.Sprintf(message, err)}},
 	}
 }

@@ -7,18 +7,12 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-)
-
-type (
-	condition     = v1.VirtualMachineInstanceReplicaSetCondition
-	conditionType = v1.VirtualMachineInstanceReplicaSetConditionType
 )
 
 // Reason and message of the condition ReplicaPaused. KubeVirt's words.
@@ -48,11 +42,7 @@ func computeStatus(s *Scope) {
 	} else {
 		conditions.Remove(&s.Status.Conditions, paused)
 	}
-	if s.Failure != nil {
-		s.set(failed, s.Failure.Reason, s.Failure.Message)
-	} else {
-		conditions.Remove(&s.Status.Conditions, failed)
-	}
+	kit.SetFailure(&s.Status.Conditions, failed, s.Failure, s.Now)
 	if why := s.unfinished(); why != "" {
 		s.set(v1.VirtualMachineInstanceReplicaSetReconciling, reasonNotReady, why)
 	} else {
@@ -76,18 +66,15 @@ func (s *Scope) unfinished() string {
 	return ""
 }
 
-// set makes a condition true. If it already was, its transition time does not change.
-func (s *Scope) set(kind conditionType, reason, message string) {
-	conditions.Set(&s.Status.Conditions, condition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now),
-	})
+func (s *Scope) set(kind v1.VirtualMachineInstanceReplicaSetConditionType, reason, message string) {
+	conditions.SetTrue(&s.Status.Conditions, kind, reason, message, metav1.NewTime(s.Now))
 }
 
 // writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
 	change := func(set *v1.VirtualMachineInstanceReplicaSet) { set.Status = s.Status }
 	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Set, change, func(before *v1.VirtualMachineInstanceReplicaSet) {
-		s.reportFailure(&before.Status)
+		kit.RecordFailure(s.Recorder, s.Set, before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure, s.Failure)
 		wasPaused := conditions.Find(before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
 		switch isPaused := s.Set.Spec.Paused; {
 		case isPaused && !wasPaused:

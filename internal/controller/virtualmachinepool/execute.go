@@ -16,9 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolapi "github.com/vireo-project/vireo/api/pool"
-	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -229,37 +227,15 @@ var (
 	failedPruning  = failure{condition: poolapi.FailedRevisionPruningReason, action: actionPrune}
 )
 
-// Failure is the condition ReplicaFailure.
-type Failure struct {
-	// Reason is KubeVirt's reason.
-	Reason string
-	// Message is the error, or what is wrong with the spec.
-	Message string
-
-	kind failure
-}
-
 // fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts from the
 // state on the API server.
 func (s *Scope) fail(kind failure, err error) {
 	if err = outcome.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
-	s.Failure = &Failure{Reason: kind.condition, Message: err.Error(), kind: kind}
-}
-
-// reportFailure records the events of a failure that is new in the status.
-func (s *Scope) reportFailure(before *poolv1.VirtualMachinePoolStatus) {
-	if s.Failure == nil || s.Failure.kind == (failure{}) {
-		return
-	}
-	known := conditions.Find(before.Conditions, poolv1.VirtualMachinePoolReplicaFailure)
-	if known != nil && known.Message == s.Failure.Message {
-		return
-	}
-	kind := s.Failure.kind
+	s.Failure = &kit.Failure{Reason: kind.condition, Message: err.Error()}
 	if kind.event != "" {
-		s.record(nil, warning, kind.event, kind.action, kind.note, s.Failure.Message)
+		s.Failure.Events = append(s.Failure.Events, kit.FailureEvent{Reason: kind.event, Action: kind.action, Note: fmt.Sprintf(kind.note, err)})
 	}
-	s.record(nil, warning, kind.condition, kind.action, "%s", s.Failure.Message)
+	s.Failure.Events = append(s.Failure.Events, kit.FailureEvent{Reason: kind.condition, Action: kind.action, Note: err.Error()})
 }

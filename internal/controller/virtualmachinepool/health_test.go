@@ -13,6 +13,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/test/health"
 )
 
@@ -39,7 +40,7 @@ func TestHealth(t *testing.T) {
 		"one too many":     {1, []*member{made(0, ready), made(1, ready)}, nil, health.Current},
 		"being updated":    {1, []*member{made(0, ready)}, func(s *Scope) { s.pending = true }, health.InProgress},
 		"paused":           {2, nil, func(s *Scope) { s.Pool.Spec.Paused = true }, health.Current},
-		"an update failed": {1, []*member{made(0, ready)}, func(s *Scope) { s.Failure = &Failure{Message: "no"} }, health.InProgress},
+		"an update failed": {1, []*member{made(0, ready)}, func(s *Scope) { s.Failure = &kit.Failure{Message: "no"} }, health.InProgress},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Scope{Now: now, Pool: &poolv1.VirtualMachinePool{}, Selector: labels.Everything(), members: tc.members}

@@ -52,7 +52,7 @@ type Scope struct {
 	// Status is the status to write.
 	Status poolv1.VirtualMachinePoolStatus
 	// Failure is why the VMs are not in the wanted state, or nil.
-	Failure *Failure
+	Failure *kit.Failure
 	// After is the time after which the pool is reconciled again, or 0.
 	After time.Duration
 
@@ -205,7 +205,7 @@ func readSelector(s *Scope) bool {
 		s.Selector = selector
 		return true
 	}
-	s.Failure = &Failure{Reason: failedScaleOut.condition, Message: wrong}
+	s.Failure = &kit.Failure{Reason: failedScaleOut.condition, Message: wrong}
 	return false
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,11 +42,7 @@ func computeStatus(s *Scope) {
 	} else {
 		conditions.Remove(&s.Status.Conditions, poolv1.VirtualMachinePoolReplicaPaused)
 	}
-	if s.Failure != nil {
-		s.set(poolv1.VirtualMachinePoolReplicaFailure, s.Failure.Reason, s.Failure.Message)
-	} else {
-		conditions.Remove(&s.Status.Conditions, poolv1.VirtualMachinePoolReplicaFailure)
-	}
+	kit.SetFailure(&s.Status.Conditions, poolv1.VirtualMachinePoolReplicaFailure, s.Failure, s.Now)
 	if s.unfinished() {
 		s.set(poolv1.VirtualMachinePoolReconciling, reasonUnfinished, messageUnfinished)
 	} else {
@@ -66,17 +61,14 @@ func (s *Scope) unfinished() bool {
 	})
 }
 
-// set makes a condition true. If it already was, its transition time does not change.
 func (s *Scope) set(kind poolv1.VirtualMachinePoolConditionType, reason, message string) {
-	conditions.Set(&s.Status.Conditions, poolv1.VirtualMachinePoolCondition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now),
-	})
+	conditions.SetTrue(&s.Status.Conditions, kind, reason, message, metav1.NewTime(s.Now))
 }
 
 // writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
 	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Pool, func(p *poolv1.VirtualMachinePool) { p.Status = s.Status }, func(before *poolv1.VirtualMachinePool) {
-		s.reportFailure(&before.Status)
+		kit.RecordFailure(s.Recorder, s.Pool, before.Status.Conditions, poolv1.VirtualMachinePoolReplicaFailure, s.Failure)
 		wasPaused := conditions.Find(before.Status.Conditions, poolv1.VirtualMachinePoolReplicaPaused) != nil
 		switch isPaused := s.Pool.Spec.Paused; {
 		case isPaused && !wasPaused:
