@@ -3,7 +3,27 @@
 
 package kit
 
-import "sync"
+import (
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// CreateInBatches creates a number of objects like InBatches, and returns those that were made, also beside an error. It is no error if
+// nothing can be created in the namespace any more.
+func CreateInBatches[T any](count int, create func() (*T, error)) ([]*T, error) {
+	results := make([]*T, count)
+	err := InBatches(count, func(i int) (err error) {
+		results[i], err = create()
+		return err
+	})
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		err = nil
+	}
+	return slices.DeleteFunc(results, func(made *T) bool { return made == nil }), err
+}
 
 // InBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and returns the first
 // error; the others most likely have the same cause.

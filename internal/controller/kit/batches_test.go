@@ -6,7 +6,13 @@ package kit_test
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/vireo-project/vireo/internal/controller/kit"
 )
@@ -51,5 +57,24 @@ func TestInBatches(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestCreateInBatches(t *testing.T) {
+	var calls atomic.Int32
+	made, err := kit.CreateInBatches(5, func() (*int32, error) {
+		n := calls.Add(1)
+		if n == 3 {
+			return nil, errors.New("no")
+		}
+		return &n, nil
+	})
+	if err == nil || len(made) != 2 {
+		t.Errorf("%d were made, %v", len(made), err)
+	}
+	ends := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errors.New("ends"))
+	ends.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	if made, err := kit.CreateInBatches(2, func() (*int32, error) { return nil, ends }); err != nil || len(made) != 0 {
+		t.Errorf("in a namespace that ends, %d were made, %v", len(made), err)
 	}
 }

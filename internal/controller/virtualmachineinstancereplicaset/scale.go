@@ -61,19 +61,8 @@ func create(ctx context.Context, s *Scope, count int) error {
 	for _, vmi := range s.Instances {
 		free.taken[vmi.Name] = true
 	}
-	made := make([]*v1.VirtualMachineInstance, count)
-	err := kit.InBatches(count, func(i int) (err error) {
-		made[i], err = createOne(ctx, s, free)
-		return err
-	})
-	for _, vmi := range made {
-		if vmi != nil {
-			s.Instances = append(s.Instances, vmi)
-		}
-	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return nil // nothing can be created in this namespace any more
-	}
+	made, err := kit.CreateInBatches(count, func() (*v1.VirtualMachineInstance, error) { return createOne(ctx, s, free) })
+	s.Instances = append(s.Instances, made...)
 	s.fail(ReasonFailedCreate, actionScaleUp, "Error creating virtual machine instance: %v", err)
 	return err
 }

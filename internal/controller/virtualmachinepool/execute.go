@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -44,19 +43,10 @@ const (
 // create creates VMs in batches of one, two, four and so on, so that a problem that affects all of them costs few requests.
 func create(ctx context.Context, s *Scope, count int) error {
 	free := &ordinals{pool: s.Pool.Name, taken: s.taken}
-	made := make([]*v1.VirtualMachine, count)
-	err := kit.InBatches(count, func(i int) (err error) {
-		made[i], err = createOne(ctx, s, free)
-		return err
-	})
+	made, err := kit.CreateInBatches(count, func() (*v1.VirtualMachine, error) { return createOne(ctx, s, free) })
 	for _, vm := range made {
-		if vm != nil {
-			_, ordinal := splitName(vm.Name)
-			s.members = append(s.members, &member{vm: vm, ordinal: ordinal})
-		}
-	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return nil // nothing can be created in this namespace any more
+		_, ordinal := splitName(vm.Name)
+		s.members = append(s.members, &member{vm: vm, ordinal: ordinal})
 	}
 	s.fail(failedScaleOut, err)
 	return err
