@@ -50,10 +50,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	pending := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-		csr, ok := o.(*certificatesv1.CertificateSigningRequest)
-		return ok && kubevirt.IsPending(csr)
-	}))
+	pending := builder.WithPredicates(kit.Objects(kubevirt.IsPending))
 	authority := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == certificate.AuthorityLabelValue
 	}))

@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -115,11 +114,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		return o.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy
 	}))
 	// Only the deletion of a workload matters: an uninstallation may be waiting for it.
-	gone := builder.WithPredicates(predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	})
+	gone := builder.WithPredicates(kit.Deletions)
 	monitoring, err := r.monitoring(mgr)
 	if err != nil {
 		return err
@@ -138,10 +133,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.ConfigMap{}, everyKubeVirt, managed).
 		Watches(&corev1.Secret{}, everyKubeVirt, authority).
 		// A request that stays pending is reported in the status.
-		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			csr, ok := o.(*certificatesv1.CertificateSigningRequest)
-			return ok && IsPending(csr)
-		}))).
+		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(kit.Objects(IsPending))).
 		WatchesMetadata(apiServices, everyKubeVirt, cluster).
 		// When one of two objects is deleted, the other may become active.
 		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
@@ -179,11 +171,9 @@ func (r *Reconciler) monitoring(mgr ctrl.Manager) (source.Source, error) {
 }
 
 // nodeChanges selects the changes of a Node on which it depends how many Pods virt-api has, and whether an agent can be replaced.
-var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*corev1.Node)
-	after, isNode := e.ObjectNew.(*corev1.Node)
-	return !ok || !isNode || before.Labels[v1.NodeSchedulable] != after.Labels[v1.NodeSchedulable] || isLost(before) != isLost(after)
-}}
+var nodeChanges = kit.Updates(func(before, after *corev1.Node) bool {
+	return before.Labels[v1.NodeSchedulable] != after.Labels[v1.NodeSchedulable] || isLost(before) != isLost(after)
+})
 
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	return kit.Requests(ctx, r.Client, &v1.KubeVirtList{})

@@ -84,8 +84,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.vmsOfNamespace),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
+		// The provisioner of a class does not change.
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
-			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(classChanged)).
+			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(kit.CreationsAndDeletions)).
 		WithOptions(kit.Fair(vmWorkers))
 	for _, class := range reference.Classes {
 		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -50,14 +51,11 @@ func vmOfMigration(_ context.Context, object client.Object) []ctrl.Request {
 // has changed before.
 var migrationEnded = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
-		after, is := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
-		return ok && is && !before.IsFinal() && after.IsFinal()
-	},
+	UpdateFunc: kit.Updates(func(before, after *v1.VirtualMachineInstanceMigration) bool {
+		return !before.IsFinal() && after.IsFinal()
+	}).UpdateFunc,
 	DeleteFunc: func(e event.DeleteEvent) bool {
 		m, ok := e.Object.(*v1.VirtualMachineInstanceMigration)
 		return ok && !m.IsFinal()
 	},
-	GenericFunc: func(event.GenericEvent) bool { return false },
 }

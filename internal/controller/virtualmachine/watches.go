@@ -11,9 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -76,20 +74,11 @@ func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []c
 }
 
 // specChanged selects objects that are new or whose spec changed.
-var specChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-}
-
-// classChanged passes storage classes that appear or disappear: the provisioner of one does not change.
-var classChanged = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+var specChanged = kit.ExceptDeletions(kit.Updates(func(before, after client.Object) bool {
+	return before.GetGeneration() != after.GetGeneration()
+}))
 
 // claimPhaseChanged selects claims that are new or whose phase changed.
-var claimPhaseChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
-		after, is := e.ObjectNew.(*corev1.PersistentVolumeClaim)
-		return ok && is && before.Status.Phase != after.Status.Phase
-	},
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
+var claimPhaseChanged = kit.Updates(func(before, after *corev1.PersistentVolumeClaim) bool {
+	return before.Status.Phase != after.Status.Phase
+})

@@ -12,9 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -100,16 +98,7 @@ func (a Abandoned) guestsOf(ctx context.Context, backup client.Object) []ctrl.Re
 }
 
 // isInUse passes VMIs in which a backup has something that others wait for.
-var isInUse = predicate.NewPredicateFuncs(func(object client.Object) bool {
-	vmi, ok := object.(*v1.VirtualMachineInstance)
-	return ok && len(plan.Holders(vmi)) > 0
-})
+var isInUse = kit.Objects(func(vmi *v1.VirtualMachineInstance) bool { return len(plan.Holders(vmi)) > 0 })
 
 // isAbandoned passes backups that are gone, or that do not remove what they have in a VMI any more. At the start, all VMIs are new.
-var isAbandoned = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		b, ok := e.ObjectNew.(*v1alpha1.VirtualMachineBackup)
-		return ok && !isUnfinished(b)
-	},
-}
+var isAbandoned = kit.ExceptCreations(kit.Updates(func(_, after *v1alpha1.VirtualMachineBackup) bool { return !isUnfinished(after) }))

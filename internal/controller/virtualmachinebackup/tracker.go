@@ -10,9 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -64,11 +62,6 @@ func (t trackers) trackersOf(ctx context.Context, vmi client.Object) []ctrl.Requ
 }
 
 // guestStarts passes VMIs that are new to the cache, or begin to run.
-var guestStarts = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-		after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
-		return !ok || !is || before.Status.Phase != after.Status.Phase
-	},
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-}
+var guestStarts = kit.ExceptDeletions(kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
+	return before.Status.Phase != after.Status.Phase
+}))

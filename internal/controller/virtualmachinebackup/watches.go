@@ -135,11 +135,9 @@ func ofExporter(_ context.Context, pod *corev1.Pod) []ctrl.Request {
 }
 
 // backupChanged passes the updates of a VMI on which a backup depends. Agents update many other fields.
-var backupChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
-	return !ok || !is || !equality.Semantic.DeepEqual(relevant(before), relevant(after))
-}}
+var backupChanged = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
+	return !equality.Semantic.DeepEqual(relevant(before), relevant(after))
+})
 
 // relevant returns the parts of a VMI on which a backup depends.
 func relevant(vmi *v1.VirtualMachineInstance) []any {
@@ -177,25 +175,18 @@ var migrationMatters = predicate.Funcs{
 		m, ok := e.Object.(*v1.VirtualMachineInstanceMigration)
 		return ok && isUrgent(m)
 	},
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
-		after, is := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
-		return !ok || !is || before.IsFinal() != after.IsFinal()
-	},
+	UpdateFunc: kit.Updates(func(before, after *v1.VirtualMachineInstanceMigration) bool {
+		return before.IsFinal() != after.IsFinal()
+	}).UpdateFunc,
 }
 
 // claimComesOrGoes passes claims that are new, are being deleted, are gone or were replaced. Other updates change nothing for a backup.
-var claimComesOrGoes = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-			(e.ObjectOld.GetDeletionTimestamp() == nil) != (e.ObjectNew.GetDeletionTimestamp() == nil)
-	},
-}
+var claimComesOrGoes = kit.Updates(func(before, after client.Object) bool {
+	return before.GetUID() != after.GetUID() || (before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
+})
 
 // vmComesOrGoes passes VMs that are new or gone.
-var vmComesOrGoes = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
-}
+var vmComesOrGoes = kit.Updates(func(before, after client.Object) bool { return before.GetUID() != after.GetUID() })
 
 // Kinds of the sources of a backup.
 const (

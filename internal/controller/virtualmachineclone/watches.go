@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -63,12 +61,6 @@ var (
 	})
 	claimIndex = kit.IndexBy(&corev1.PersistentVolumeClaim{}, ClaimIndex, RestoreOfClaim)
 )
-
-// isDeleted accepts only the deletion of an object.
-var isDeleted = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false }, UpdateFunc: func(event.UpdateEvent) bool { return false },
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
 
 // clonesOfSnapshot returns the unfinished clones that restore a snapshot.
 func (r *Reconciler) clonesOfSnapshot(ctx context.Context, object client.Object) []ctrl.Request {

@@ -14,10 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
@@ -50,7 +48,7 @@ func sourceValues(export *exportv1.VirtualMachineExport) []string {
 }
 
 // startsOrEnds accepts the creation, the end and the deletion of a VMI or of a Pod.
-var startsOrEnds = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return hasEnded(e.ObjectOld) != hasEnded(e.ObjectNew) }}
+var startsOrEnds = kit.Updates(func(before, after client.Object) bool { return hasEnded(before) != hasEnded(after) })
 
 func hasEnded(object client.Object) bool {
 	switch o := object.(type) {
@@ -65,11 +63,10 @@ func hasEnded(object client.Object) bool {
 
 // exportChanges accepts the creation and the deletion of an export, and changes of its spec and of its owners. The status is written by its
 // reconciler, which plans again when its RequeueAfter has passed, and anybody may change labels and annotations all the time.
-var exportChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, after := e.ObjectOld, e.ObjectNew
+var exportChanges = kit.Updates(func(before, after client.Object) bool {
 	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
 		!equality.Semantic.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
-}}
+})
 
 // claimState contains the properties of a claim on which exports depend.
 type claimState struct {
@@ -99,7 +96,7 @@ func claimStateOf(object client.Object) claimState {
 }
 
 // claimChanges accepts the creation and the deletion of a claim, and the changes on which exports depend.
-var claimChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return claimStateOf(e.ObjectOld) != claimStateOf(e.ObjectNew) }}
+var claimChanges = kit.Updates(func(before, after client.Object) bool { return claimStateOf(before) != claimStateOf(after) })
 
 // exportsByIndex returns the exports of a namespace with this value in the index.
 func (r *Reconciler) exportsByIndex(ctx context.Context, namespace, value string) []ctrl.Request {

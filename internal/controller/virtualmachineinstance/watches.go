@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -152,13 +151,7 @@ func (r *Reconciler) userOfAttachment(ctx context.Context, o client.Object) []ct
 }
 
 // startFailure passes events that report why a launcher Pod cannot start, but not their expiry.
-var startFailure = predicate.And(
-	predicate.Funcs{DeleteFunc: func(event.DeleteEvent) bool { return false }},
-	predicate.NewPredicateFuncs(func(o client.Object) bool {
-		e, ok := o.(*corev1.Event)
-		return ok && IsStartFailure(e)
-	}),
-)
+var startFailure = predicate.And(kit.ExceptDeletions(predicate.Funcs{}), kit.Objects(IsStartFailure))
 
 func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
 	return kit.Requests(ctx, r.Client, &v1.VirtualMachineInstanceList{}, options...)
@@ -176,32 +169,22 @@ func (r *Reconciler) UnderQuota(ctx context.Context, quota client.Object) []ctrl
 
 // QuotaChanges passes quotas that are new or whose spec counts something else than before. The status of a quota, its usage,
 // changes with every Pod of the namespace.
-var QuotaChanges = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, isQuota := e.ObjectOld.(*corev1.ResourceQuota)
-		after, stillIs := e.ObjectNew.(*corev1.ResourceQuota)
-		return isQuota && stillIs && !equality.Semantic.DeepEqual(before.Spec.Hard, after.Spec.Hard)
-	},
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-}
+var QuotaChanges = kit.ExceptDeletions(kit.Updates(func(before, after *corev1.ResourceQuota) bool {
+	return !equality.Semantic.DeepEqual(before.Spec.Hard, after.Spec.Hard)
+}))
 
 // agentChanges passes updates of a Node by which its agent may have become silent or come back: a change of the schedulable
 // label, and a heartbeat while the label is false. It drops the heartbeats of a healthy Node, one a minute. Of a Node whose
 // agent is silent it passes every update, because the verdict depends on the kubelet's condition and on taints; there are
 // few once the kubelet is silent as well.
-var agentChanges = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false }, // All VMIs are reconciled when the manager starts.
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		label := e.ObjectNew.GetLabels()[node.SchedulableLabel]
-		if e.ObjectOld.GetLabels()[node.SchedulableLabel] != label {
-			return true
-		}
-		if e.ObjectNew.GetAnnotations()[node.UnresponsiveAnnotation] != "" ||
-			e.ObjectOld.GetAnnotations()[node.UnresponsiveAnnotation] != "" {
-			return true
-		}
-		beat := e.ObjectNew.GetAnnotations()[node.HeartbeatAnnotation]
-		return label == strconv.FormatBool(false) && e.ObjectOld.GetAnnotations()[node.HeartbeatAnnotation] != beat
-	},
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
+var agentChanges = kit.ExceptCreations(kit.Updates(func(before, after client.Object) bool {
+	label := after.GetLabels()[node.SchedulableLabel]
+	if before.GetLabels()[node.SchedulableLabel] != label {
+		return true
+	}
+	if after.GetAnnotations()[node.UnresponsiveAnnotation] != "" || before.GetAnnotations()[node.UnresponsiveAnnotation] != "" {
+		return true
+	}
+	beat := after.GetAnnotations()[node.HeartbeatAnnotation]
+	return label == strconv.FormatBool(false) && before.GetAnnotations()[node.HeartbeatAnnotation] != beat
+}))

@@ -16,10 +16,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
@@ -60,18 +58,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // changesReplicas accepts only updates of those fields of a VMI that determine whether a set counts it. Agents update many others.
-var changesReplicas = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
-	if !ok || !isVMI {
-		return true
-	}
+var changesReplicas = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
 	readyBefore := vmistatus.FindCondition(&before.Status, v1.VirtualMachineInstanceReady)
 	readyAfter := vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady)
 	return before.Status.Phase != after.Status.Phase || !equality.Semantic.DeepEqual(readyBefore, readyAfter) ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !maps.Equal(before.Labels, after.Labels) ||
 		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
-}}
+})
 
 // adopters returns the sets that may adopt a VMI without controller.
 func (r *Reconciler) adopters(ctx context.Context, vmi client.Object) []ctrl.Request {

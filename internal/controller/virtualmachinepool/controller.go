@@ -17,9 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -97,17 +95,12 @@ func (r *Reconciler) poolOfInstance(ctx context.Context, vmi client.Object) []ct
 }
 
 // changesMember accepts only updates of those fields of a VMI on which a plan depends. Agents update many others.
-var changesMember = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
-	if !ok || !isVMI {
-		return true
-	}
+var changesMember = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
 	return before.Status.Phase != after.Status.Phase || !maps.Equal(before.Labels, after.Labels) ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 		!equality.Semantic.DeepEqual(vmistatus.FindCondition(&before.Status, v1.VirtualMachineInstanceReady),
 			vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady))
-}}
+})
 
 // Reconcile reconciles one pool, or releases the VMs of one that no longer exists; see Run for the phases and their order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {

@@ -76,7 +76,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachinerestore").
 		For(&v1beta1.VirtualMachineRestore{}).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfVM)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfTarget), builder.WithPredicates(createdOrDeleted)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfTarget), builder.WithPredicates(kit.CreationsAndDeletions)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfClaim)).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfContent)).

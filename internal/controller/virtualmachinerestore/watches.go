@@ -9,8 +9,6 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -67,9 +65,6 @@ func awaited(vmRestore *v1beta1.VirtualMachineRestore) []string {
 	}
 	return values
 }
-
-// createdOrDeleted accepts the creation and the deletion of a VMI: a restore waits until its target has none.
-var createdOrDeleted = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
 // LockIndex finds the VMs that are locked for a restore, by its name.
 const LockIndex = "status.restoreInProgress"

@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -76,8 +74,6 @@ func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []c
 
 // guestChanged accepts an update of a VMI only if it changes what a snapshot reports about the guest, or the owner. Agents update many
 // other fields.
-var guestChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, beforeOK := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, afterOK := e.ObjectNew.(*v1.VirtualMachineInstance)
-	return !beforeOK || !afterOK || guestOf(before) != guestOf(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
-}}
+var guestChanged = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
+	return guestOf(before) != guestOf(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
+})

@@ -15,9 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -127,13 +125,11 @@ func (r *Reconciler) find(ctx context.Context, namespace, index, value string) [
 }
 
 // freezeChanged passes the updates of a VMI that report the progress of a freeze.
-var freezeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, is := e.ObjectNew.(*v1.VirtualMachineInstance)
-	return !ok || !is || before.IsFinal() != after.IsFinal() ||
+var freezeChanged = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
+	return before.IsFinal() != after.IsFinal() ||
 		!equality.Semantic.DeepEqual(before.Status.SnapshotFreeze, after.Status.SnapshotFreeze) ||
 		!equality.Semantic.DeepEqual(before.Status.SnapshotFreezeRecord, after.Status.SnapshotFreezeRecord)
-}}
+})
 
 // Reconcile reconciles one content; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {

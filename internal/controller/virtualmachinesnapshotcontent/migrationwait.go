@@ -12,10 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 )
 
@@ -66,11 +65,6 @@ func (r *Reconciler) ofMigration(ctx context.Context, object client.Object) []ct
 }
 
 // stopsWaiting passes migrations that have left their phase, or are deleted: a freeze may begin.
-var stopsWaiting = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
-		after, is := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
-		return !ok || !is || before.Status.Phase != after.Status.Phase || after.DeletionTimestamp != nil
-	},
-}
+var stopsWaiting = kit.ExceptCreations(kit.Updates(func(before, after *v1.VirtualMachineInstanceMigration) bool {
+	return before.Status.Phase != after.Status.Phase || after.DeletionTimestamp != nil
+}))

@@ -13,10 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
@@ -57,26 +55,19 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // drainChanges accepts only the changes of a Node that a drain makes. Kubelets write a Node's status often.
-var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*corev1.Node)
-	after, isNode := e.ObjectNew.(*corev1.Node)
-	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
+var drainChanges = kit.Updates(func(before, after *corev1.Node) bool {
+	return before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
-}}
+})
 
 // evacuationChanges accepts only the changes of a VMI that determine whether its guest is evacuated.
-var evacuationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
-	if !ok || !isVMI {
-		return true
-	}
+var evacuationChanges = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
 	isMigratable := func(vmi *v1.VirtualMachineInstance) bool {
 		return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
 	}
 	return before.Status.NodeName != after.Status.NodeName || before.Status.EvacuationNodeName != after.Status.EvacuationNodeName ||
 		before.IsFinal() != after.IsFinal() || isMigratable(before) != isMigratable(after)
-}}
+})
 
 func nodeOfGuest(_ context.Context, object client.Object) []ctrl.Request {
 	vmi, ok := object.(*v1.VirtualMachineInstance)

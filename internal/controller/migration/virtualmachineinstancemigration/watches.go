@@ -9,7 +9,6 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -82,27 +81,12 @@ func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []c
 
 // FreesSlot accepts changes after which another migration may start: a migration has ended, was deleted, was rejected by a quota, or has
 // started, because the next slot goes to another namespace.
-var FreesSlot = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
-		after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
-		return ok && isMigration && mayFreeSlot(before, after)
-	},
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
+var FreesSlot = kit.ExceptCreations(kit.Updates(mayFreeSlot))
 
 // AgentSilent accepts changes that free slots of the cluster although no migration has ended, because the source's node was lost.
-var AgentSilent = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-		after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
-		return ok && isVMI && !vmistatus.Lost(&before.Status) && vmistatus.Lost(&after.Status)
-	},
-	DeleteFunc:  func(event.DeleteEvent) bool { return false },
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
+var AgentSilent = kit.ExceptDeletions(kit.ExceptCreations(kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
+	return !vmistatus.Lost(&before.Status) && vmistatus.Lost(&after.Status)
+})))
 
 // mayGrow accepts changes of quotas after which a rejected Pod may be accepted.
-var mayGrow = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
+var mayGrow = kit.ExceptCreations(predicate.Funcs{})

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -98,12 +97,7 @@ func (r *Reconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
 }
 
 // workloadChanges accepts only the changes of a VMI that determine whether and how its guest is updated.
-var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
-	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
-	if !ok || !isVMI {
-		return true
-	}
+var workloadChanges = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
 	_, labeled := before.Labels[v1.OutdatedLauncherImageLabel]
 	_, stillLabeled := after.Labels[v1.OutdatedLauncherImageLabel]
 	a, b := &before.Status, &after.Status
@@ -118,7 +112,7 @@ var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool
 		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) || vmistatus.Migrating(a) != vmistatus.Migrating(b) ||
 		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
-}}
+})
 
 func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
 	if a == nil || b == nil {
@@ -128,27 +122,21 @@ func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
 }
 
 // migrationChanges accepts the creation, the start, the end and the deletion of migrations.
-var migrationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
-	after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
-	return !ok || !isMigration || before.Status.Phase != after.Status.Phase || UsesSlot(before) != UsesSlot(after)
-}}
+var migrationChanges = kit.Updates(func(before, after *v1.VirtualMachineInstanceMigration) bool {
+	return before.Status.Phase != after.Status.Phase || UsesSlot(before) != UsesSlot(after)
+})
 
 // nodeChanges accepts only the changes of a Node that determine which guests it can run. Heartbeats, which are annotations, do not.
-var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*corev1.Node)
-	after, isNode := e.ObjectNew.(*corev1.Node)
-	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
+var nodeChanges = kit.Updates(func(before, after *corev1.Node) bool {
+	return before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
-}}
+})
 
 // quotaChanges accepts changes of a quota's limits and of its usage, which changes with every Pod of its namespace. Quotas have no
 // generation.
-var quotaChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
-	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)
-	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
-}}
+var quotaChanges = kit.Updates(func(before, after *corev1.ResourceQuota) bool {
+	return !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
+})
 
 // Reconcile reconciles all guests. Decide makes the decisions.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
