@@ -3,8 +3,8 @@
 
 // Package outcome says how a phase of a reconciliation ends, and what follows if several phases end differently.
 //
-// A phase returns nil, one of the types below, or another error. All of them are errors, so they are returned, wrapped with %w and joined
-// with errors.Join like any other error:
+// A phase returns nil, one of the types below, or another error. All of them are errors, so they are returned, wrapped
+// with %w and joined with errors.Join like any other error:
 //
 //	outcome                  is a failure   the reconciliation is repeated
 //	nil, *Wait               no             when something is observed
@@ -14,8 +14,8 @@
 //	*Retry                   yes            after its delay
 //	another error            yes            after the queue's delay, which doubles; it is logged and counted
 //
-// Split takes joined outcomes apart, and Result joins what follows from each: every failure is logged, errors are returned, and the soonest
-// repetition wins. No outcome hides another one. ADR 111 has the reasons.
+// Split takes joined outcomes apart, and Result joins what follows from each: every failure is logged, errors are
+// returned, and the soonest repetition wins. No outcome hides another one. ADR 111 has the reasons.
 package outcome
 
 import (
@@ -113,7 +113,8 @@ func is[T error](err error) bool {
 	return errors.As(err, &target)
 }
 
-// IsConflict reports whether an error is a conflict and nothing else: an error that is joined or wrapped with it makes it another error.
+// IsConflict reports whether an error is a conflict and nothing else: an error that is joined or wrapped with it makes
+// it another error.
 func IsConflict(err error) bool {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if several, ok := e.(interface{ Unwrap() []error }); ok {
@@ -126,13 +127,15 @@ func IsConflict(err error) bool {
 	return false
 }
 
-// joinError is the type of errors that errors.Join returns. Another error that wraps several is one outcome, such as a Wait and its cause.
+// joinError is the type of errors that errors.Join returns. Another error that wraps several is one outcome, such as a
+// Wait and its cause.
 var joinError = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
 
-// Split returns the outcomes that are joined in an error. A wrapped join of errors of one kind is one outcome, so that its text is complete.
+// Split returns the outcomes that are joined in an error. A wrapped join of errors of one kind is one outcome, so that
+// its text is complete.
 func Split(err error) []error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		switch e.(type) {
+		switch e.(type) { //nolint:errorlint // the error itself, not what it wraps
 		case *Wait, *Requeue, *Terminal, *Retry:
 			return []error{err}
 		}
@@ -140,7 +143,7 @@ func Split(err error) []error {
 			continue
 		}
 		var all []error
-		for _, part := range e.(interface{ Unwrap() []error }).Unwrap() { //nolint:errorlint // its type was compared
+		for _, part := range e.(interface{ Unwrap() []error }).Unwrap() {
 			all = append(all, Split(part)...)
 		}
 		if e != err && (areAll(all, other) || areAll(all, conflict)) { //nolint:errorlint // whether it is wrapped
@@ -168,8 +171,8 @@ func Map(err error, change func(error) error) error {
 	return join(all)
 }
 
-// Failure returns the failures that are joined in an error, joined, or nil. A conflict is not a failure: the next reconciliation starts from
-// the API server's version.
+// Failure returns the failures that are joined in an error, joined, or nil. A conflict is not a failure: the next
+// reconciliation starts from the API server's version.
 func Failure(err error) error {
 	return join(slices.DeleteFunc(Split(err), func(err error) bool {
 		switch kindOf(err) {

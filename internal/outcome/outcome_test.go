@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,80 +22,83 @@ import (
 )
 
 var (
-	errConflict = fmt.Errorf("write: %w", apierrors.NewConflict(schema.GroupResource{Resource: "virtualmachines"}, "vm", errors.New("stale")))
+	errConflict = fmt.Errorf("write: %w", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", errors.New("stale")))
 	errOther    = errors.New("broken")
 )
 
-// cases are the ways in which a phase can end, and what follows from each alone.
-var cases = []struct {
+// ending is a way in which a phase can end, and what follows from it alone.
+type ending struct {
 	name  string
 	err   error
 	after time.Duration
-	// conflict reports whether the queue's delay grows without an error, reported whether an error is returned, logged what is logged
-	// instead, and failure whether the status reports it.
+	// conflict reports whether the queue's delay grows without an error, reported whether an error is returned, and
+	// failure whether the status reports it. logged is what is logged instead of an error.
 	conflict, reported, failure bool
 	logged                      string
-}{
-	{name: "nothing"},
-	{name: "a wait", err: &Wait{Reason: "a volume"}},
-	{name: "a wait with its cause", err: fmt.Errorf("%w: %w", &Wait{Reason: "libvirtd"}, errOther)},
-	{name: "a requeue", err: &Requeue{After: 3 * time.Second}, after: 3 * time.Second},
-	{name: "a wrapped requeue", err: fmt.Errorf("scan: %w", &Requeue{After: 2 * time.Second}), after: 2 * time.Second},
-	{name: "a conflict", err: errConflict, conflict: true},
-	{name: "a terminal error", err: &Terminal{Reason: "Bad", Err: errors.New("no room")}, failure: true, logged: "no room"},
-	{
-		name: "a retry", err: &Retry{Reason: "Later", After: time.Second, Err: errors.New("refused")}, after: time.Second,
-		failure: true, logged: "refused",
-	},
-	{name: "another error", err: fmt.Errorf("set: %w", errOther), reported: true, failure: true},
-	{name: "an error with a second one", err: fmt.Errorf("%w: %w", errors.New("set"), errConflict), reported: true, failure: true},
+}
+
+func endings() []ending {
+	return []ending{
+		{name: "nothing"},
+		{name: "a wait", err: &Wait{Reason: "a volume"}},
+		{name: "a wait with its cause", err: fmt.Errorf("%w: %w", &Wait{Reason: "libvirtd"}, errOther)},
+		{name: "a requeue", err: &Requeue{After: 3 * time.Second}, after: 3 * time.Second},
+		{name: "a wrapped requeue", err: fmt.Errorf("scan: %w", &Requeue{After: 2 * time.Second}), after: 2 * time.Second},
+		{name: "a conflict", err: errConflict, conflict: true},
+		{name: "a terminal error", err: &Terminal{Reason: "Bad", Err: errors.New("no room")}, failure: true, logged: "no room"},
+		{
+			name: "a retry", err: &Retry{Reason: "Later", After: time.Second, Err: errors.New("refused")}, after: time.Second,
+			failure: true, logged: "refused",
+		},
+		{name: "another error", err: fmt.Errorf("set: %w", errOther), reported: true, failure: true},
+		{name: "an error with a conflict", err: fmt.Errorf("%w: %w", errOther, errConflict), reported: true, failure: true},
+	}
 }
 
 func TestEachPairOfOutcomes(t *testing.T) {
-	for _, a := range cases {
-		for _, b := range cases {
-			for name, joined := range map[string]error{
-				"joined":                 errors.Join(errors.Join(a.err, nil), b.err),
-				"joined and wrapped":     fmt.Errorf("all: %w", errors.Join(a.err, b.err)),
-				"joined after a success": errors.Join(nil, fmt.Errorf("all: %w", errors.Join(a.err, b.err))),
-			} {
-				if a.err == nil && b.err == nil {
-					joined = nil
+	for _, a := range endings() {
+		for _, b := range endings() {
+			t.Run(a.name+" and "+b.name, func(t *testing.T) {
+				joined := errors.Join(errors.Join(a.err, nil), b.err)
+				checkPair(t, joined, a, b)
+				if joined != nil {
+					checkPair(t, fmt.Errorf("all: %w", joined), a, b)
+					checkPair(t, errors.Join(nil, fmt.Errorf("all: %w", joined)), a, b)
 				}
-				t.Run(a.name+" and "+b.name+", "+name, func(t *testing.T) {
-					var lines []string
-					logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-					// What a phase has asked for on the way counts, too.
-					res, err := Result(log.IntoContext(t.Context(), logger), joined, 0, time.Minute)
-					if want := Sooner(time.Minute, Sooner(a.after, b.after)); res.RequeueAfter != want {
-						t.Errorf("repeated after %s, want %s", res.RequeueAfter, want)
-					}
-					if res.Requeue != (a.conflict || b.conflict) { //nolint:staticcheck // see Result
-						t.Errorf("the queue's delay grows: %t", res.Requeue) //nolint:staticcheck // see Result
-					}
-					if (err != nil) != (a.reported || b.reported) {
-						t.Errorf("the error is %v", err)
-					}
-					failure := Failure(joined)
-					if (failure != nil) != (a.failure || b.failure) {
-						t.Errorf("the failure is %v", failure)
-					}
-					for _, c := range cases {
-						if c.name != a.name && c.name != b.name || c.err == nil {
-							continue
-						}
-						if c.reported && !strings.Contains(err.Error(), c.err.Error()) {
-							t.Errorf("the error of %s is missing: %v", c.name, err)
-						}
-						if c.failure && !strings.Contains(failure.Error(), c.err.Error()) {
-							t.Errorf("the failure of %s is missing: %v", c.name, failure)
-						}
-						if c.logged != "" && !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, c.logged) }) {
-							t.Errorf("%s is not logged: %v", c.name, lines)
-						}
-					}
-				})
-			}
+			})
+		}
+	}
+}
+
+// checkPair checks what follows from an error in which two endings are joined.
+func checkPair(t *testing.T, joined error, a, b ending) {
+	t.Helper()
+	var lines []string
+	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	// What a phase has requested on the way counts, too.
+	res, err := Result(log.IntoContext(t.Context(), logger), joined, 0, time.Minute)
+	if want := Sooner(time.Minute, Sooner(a.after, b.after)); res.RequeueAfter != want {
+		t.Errorf("repeated after %s, want %s", res.RequeueAfter, want)
+	}
+	if grows := res.Requeue; grows != (a.conflict || b.conflict) { //nolint:staticcheck // see Result
+		t.Errorf("the queue's delay grows: %t", grows)
+	}
+	if (err != nil) != (a.reported || b.reported) {
+		t.Errorf("the error is %v", err)
+	}
+	failure := Failure(joined)
+	if (failure != nil) != (a.failure || b.failure) {
+		t.Errorf("the failure is %v", failure)
+	}
+	for _, e := range []ending{a, b} {
+		if e.reported && !strings.Contains(fmt.Sprint(err), e.err.Error()) {
+			t.Errorf("the error of %s is missing: %v", e.name, err)
+		}
+		if e.failure && !strings.Contains(fmt.Sprint(failure), e.err.Error()) {
+			t.Errorf("the failure of %s is missing: %v", e.name, failure)
+		}
+		if e.logged != "" && !strings.Contains(strings.Join(lines, "\n"), e.logged) {
+			t.Errorf("%s is not logged: %v", e.name, lines)
 		}
 	}
 }
@@ -116,8 +118,9 @@ func TestTextOfWrappedJoins(t *testing.T) {
 			t.Errorf("%q: got %v, want %q", tc.err, got, tc.want)
 		}
 	}
-	if err := fmt.Errorf("all: %w", errors.Join(errConflict, errConflict)); !IsConflict(err) || Failure(err) != nil || len(Split(err)) != 1 {
-		t.Errorf("%v is no conflict", err)
+	both := fmt.Errorf("all: %w", errors.Join(errConflict, errConflict))
+	if !IsConflict(both) || Failure(both) != nil || len(Split(both)) != 1 {
+		t.Errorf("%v is no conflict", both)
 	}
 }
 
@@ -162,7 +165,8 @@ func TestDelayIsKeptBesideAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		result, err := d.Reconcile(t.Context(), request)
-		if result.RequeueAfter != tc.returned || queue.added[request] != tc.added || (err != nil) != errors.Is(tc.err, errOther) {
+		failed := errors.Is(tc.err, errOther)
+		if result.RequeueAfter != tc.returned || queue.added[request] != tc.added || (err != nil) != failed {
 			t.Errorf("%s: got %+v and %v, added %v", name, result, err, queue.added)
 		}
 	}

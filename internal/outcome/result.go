@@ -14,8 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Result converts the outcomes of a reconciliation's phases, and the delays that they have requested beside them, to a result for a
-// controller that Complete has made. Nothing else does. The soonest delay counts, of which 0 means none, also beside an error.
+// Result converts the outcomes of a reconciliation's phases, and the delays that they have requested beside them, to a
+// result for a controller that Complete has made. Nothing else does. The soonest delay counts, of which 0 means none,
+// also beside an error.
 func Result(ctx context.Context, err error, delays ...time.Duration) (ctrl.Result, error) {
 	var result ctrl.Result
 	var failed []error
@@ -32,7 +33,8 @@ func Result(ctx context.Context, err error, delays ...time.Duration) (ctrl.Resul
 			errors.As(outcome, &after)
 			result.RequeueAfter = Sooner(result.RequeueAfter, after.After)
 		case conflict:
-			// The cache was behind. The delay grows as long as the conflicts last, until the cache has received the other write.
+			// The cache was behind. The delay grows as long as the conflicts last, until the cache has received the
+			// other write.
 			result.Requeue = true //nolint:staticcheck // RequeueAfter would reset the queue's delay, and an error be logged.
 		case terminal:
 			var failure *Terminal
@@ -57,8 +59,9 @@ func Complete(builder *ctrl.Builder, reconciler reconcile.Reconciler) error {
 	return builder.WatchesRawSource(d).Complete(d)
 }
 
-// delays is a reconciler whose delays count also beside an error or a conflict: controller-runtime repeats such a reconciliation after its
-// queue's delay only, which may be longer. It is a source of the controller, which gives it the queue.
+// delays is a reconciler whose delays count also beside an error or a conflict: controller-runtime repeats such a
+// reconciliation after its queue's delay only, which may be longer. It is a source of the controller, which gives it
+// the queue.
 type delays struct {
 	reconcile.Reconciler
 	queue workqueue.TypedRateLimitingInterface[ctrl.Request]

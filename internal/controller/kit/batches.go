@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// CreateInBatches creates a number of objects like InBatches, and returns those that were made, also beside an error. It is no error if
-// nothing can be created in the namespace any more.
+// CreateInBatches creates a number of objects like InBatches, and returns those that were made, also beside an error.
+// It is no error if nothing can be created in the namespace any more.
 func CreateInBatches[T any](count int, create func() (*T, error)) ([]*T, error) {
 	results := make([]*T, count)
 	err := InBatches(count, func(i int) (err error) {
@@ -25,8 +25,8 @@ func CreateInBatches[T any](count int, create func() (*T, error)) ([]*T, error) 
 	return slices.DeleteFunc(results, func(made *T) bool { return made == nil }), err
 }
 
-// InBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and returns the first
-// error; the others most likely have the same cause.
+// InBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and
+// returns the first error; the others most likely have the same cause.
 func InBatches(count int, do func(i int) error) error {
 	for done, size := 0, 1; done < count; done, size = done+size, 2*size {
 		size = min(size, count-done)

@@ -14,7 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// Failure is why an object is not as it should be: a condition, and the events that are recorded once the status shows it.
+// Failure is why an object is not as it should be: a condition, and the events that are recorded once the status shows
+// it.
 type Failure struct {
 	// Reason and Message are those of the condition.
 	Reason, Message string

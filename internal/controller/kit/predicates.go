@@ -26,7 +26,8 @@ func Updates[T client.Object](selects func(before, after T) bool) predicate.Func
 	}}
 }
 
-// ExceptCreations passes what other predicates do, but no creation. All objects are created when virt-controller starts.
+// ExceptCreations passes what other predicates do, but no creation. All objects are created when virt-controller
+// starts.
 func ExceptCreations(funcs predicate.Funcs) predicate.Funcs {
 	funcs.CreateFunc = func(event.CreateEvent) bool { return false }
 	return funcs

@@ -14,6 +14,7 @@ import (
 func TestPredicates(t *testing.T) {
 	phase := func(p corev1.PodPhase) *corev1.Pod { return &corev1.Pod{Status: corev1.PodStatus{Phase: p}} }
 	changes := Updates(func(before, after *corev1.Pod) bool { return before.Status.Phase != after.Status.Phase })
+	hasFailed := func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed }
 	for name, tc := range map[string]struct {
 		predicate predicate.Predicate
 		// created, changed, same and deleted are whether such an event passes.
@@ -24,7 +25,7 @@ func TestPredicates(t *testing.T) {
 		"except deletions":         {ExceptDeletions(changes), true, true, false, false},
 		"creations and deletions":  {CreationsAndDeletions, true, false, false, true},
 		"deletions":                {Deletions, false, false, false, true},
-		"objects":                  {Objects(func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed }), false, true, false, false},
+		"objects":                  {Objects(hasFailed), false, true, false, false},
 		"objects of another kind":  {Objects(func(*corev1.Node) bool { return true }), false, false, false, false},
 		"updates of another kind":  {Updates(func(*corev1.Node, *corev1.Node) bool { return true }), true, false, false, true},
 		"the same without changes": {Updates(func(*corev1.Pod, *corev1.Pod) bool { return true }), true, true, true, true},

@@ -14,12 +14,14 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// WriteStatus makes a change of the status of an object. If it changes something, it is written if the object is still at the version that
-// was read, the object becomes the written one, and events are recorded: those of a write that fails would be recorded again when it is
-// repeated. An event function gets the object as it was.
+// WriteStatus makes a change of the status of an object. If it changes something, it is written if the object is still
+// at the version that was read, the object becomes the written one, and events are recorded: those of a write that
+// fails would be recorded again when it is repeated. An event function gets the object as it was.
 //
 // The status of a VMI has several writers, and vmistatus.Patch is the only one of its patches.
-func WriteStatus[T client.Object](ctx context.Context, c client.StatusClient, object *T, change func(T), events ...func(before T)) error {
+func WriteStatus[T client.Object](
+	ctx context.Context, c client.StatusClient, object *T, change func(T), events ...func(before T),
+) error {
 	before := *object
 	after, changed := changedBy(before, change)
 	if !changed {
@@ -35,8 +37,9 @@ func WriteStatus[T client.Object](ctx context.Context, c client.StatusClient, ob
 	return nil
 }
 
-// Patch makes a change of an object's metadata or spec. If it changes something, it is written if the object is still at the version that was
-// read, and the object becomes the written one. Functions of controllerutil make the changes of finalizers.
+// Patch makes a change of an object's metadata or spec. If it changes something, it is written if the object is still
+// at the version that was read, and the object becomes the written one. Functions of controllerutil make the changes of
+// finalizers.
 func Patch[T client.Object](ctx context.Context, c client.Writer, object *T, change func(T)) error {
 	after, changed := changedBy(*object, change)
 	if !changed {

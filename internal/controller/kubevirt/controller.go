@@ -235,7 +235,8 @@ func (r *Reconciler) DeploymentID(kv *v1.KubeVirt) (string, error) {
 // finish writes the status if it changed, removes the finalizer after the uninstallation, and returns the error to retry on.
 func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt) error {
 	Status(s, s.Now)
-	err := kit.WriteStatus(ctx, r.Client, &original, func(kv *v1.KubeVirt) { kv.Status = s.KubeVirt.Status }, func(before *v1.KubeVirt) {
+	change := func(kv *v1.KubeVirt) { kv.Status = s.KubeVirt.Status }
+	err := kit.WriteStatus(ctx, r.Client, &original, change, func(before *v1.KubeVirt) {
 		r.warn(before, s)
 		r.warnOfFailure(before, s)
 	})

@@ -140,9 +140,11 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	if !needsWrite(s) {
 		return nil
 	}
-	return kit.WriteStatus(ctx, s.Client, &s.VM, func(vm *v1.VirtualMachine) { vm.Status = s.Status }, func(before *v1.VirtualMachine) {
+	change := func(vm *v1.VirtualMachine) { vm.Status = s.Status }
+	return kit.WriteStatus(ctx, s.Client, &s.VM, change, func(before *v1.VirtualMachine) {
 		kit.RecordFailure(s.Recorder, s.VM, before.Status.Conditions, v1.VirtualMachineFailure, s.Failure)
-		if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before.Status.PrintableStatus != s.Status.PrintableStatus {
+		const failed = v1.VirtualMachineStatusDataVolumeError
+		if s.Status.PrintableStatus == failed && before.Status.PrintableStatus != failed {
 			s.recordFailedImports()
 		}
 	})

@@ -67,7 +67,8 @@ func (s *Scope) set(kind poolv1.VirtualMachinePoolConditionType, reason, message
 
 // writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Pool, func(p *poolv1.VirtualMachinePool) { p.Status = s.Status }, func(before *poolv1.VirtualMachinePool) {
+	change := func(p *poolv1.VirtualMachinePool) { p.Status = s.Status }
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Pool, change, func(before *poolv1.VirtualMachinePool) {
 		kit.RecordFailure(s.Recorder, s.Pool, before.Status.Conditions, poolv1.VirtualMachinePoolReplicaFailure, s.Failure)
 		wasPaused := conditions.Find(before.Status.Conditions, poolv1.VirtualMachinePoolReplicaPaused) != nil
 		switch isPaused := s.Pool.Spec.Paused; {
