@@ -23,7 +23,7 @@ func Read[T client.Object](ctx context.Context, key client.ObjectKey, object T, 
 		case err == nil:
 			return object, nil
 		case !apierrors.IsNotFound(err):
-			return none, fmt.Errorf("get %T %s: %w", object, key, err)
+			return none, fmt.Errorf("get %s %s: %w", kindOf(object), key, err)
 		}
 	}
 	return none, nil

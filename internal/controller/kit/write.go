@@ -59,7 +59,10 @@ func changedBy[T client.Object](object T, change func(T)) (T, bool) {
 	return after, !equality.Semantic.DeepEqual(object, after)
 }
 
-// nameOf returns kind, namespace and name of an object. Objects that were read from a cache have no kind.
+// nameOf returns kind, namespace and name of an object.
 func nameOf(object client.Object) string {
-	return reflect.TypeOf(object).Elem().Name() + " " + client.ObjectKeyFromObject(object).String()
+	return kindOf(object) + " " + client.ObjectKeyFromObject(object).String()
 }
+
+// kindOf returns the kind of an object by its type: objects from a cache do not have it as a value.
+func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }

@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -271,14 +272,11 @@ func readClaims(ctx context.Context, s *Scope) error {
 	}
 	s.claims = map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range ClaimNames(s.VM) {
-		claim := &corev1.PersistentVolumeClaim{}
-		key := client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
-		err := s.Client.Get(ctx, key, claim)
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
-		default:
+		claim, err := kit.Read(ctx, client.ObjectKey{Namespace: s.VM.Namespace, Name: name}, &corev1.PersistentVolumeClaim{}, s.Client)
+		if err != nil {
+			return err
+		}
+		if claim != nil {
 			s.claims[name] = claim
 		}
 	}

@@ -167,17 +167,9 @@ func act(ctx context.Context, s *Scope) error {
 }
 
 // Load reads the instance of the VM's name.
-func (s *Scope) Load(ctx context.Context) error {
-	vmi := &v1.VirtualMachineInstance{}
-	err := s.Client.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VM), err)
-	}
-	s.VMI = vmi
-	return nil
+func (s *Scope) Load(ctx context.Context) (err error) {
+	s.VMI, err = kit.Read(ctx, client.ObjectKeyFromObject(s.VM), &v1.VirtualMachineInstance{}, s.Client)
+	return err
 }
 
 // removeVMFinalizer removes the finalizer of a deleted VM when its instance no longer exists, or was orphaned.

@@ -5,7 +5,6 @@ package virtualmachineclone
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -64,14 +63,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one clone. See Run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vmClone := &v1beta1.VirtualMachineClone{}
-	if err := r.Client.Get(ctx, request.NamespacedName, vmClone); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineClone %s: %w", request, err)
+	vmClone, err := kit.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineClone{}, r.Client)
+	if vmClone == nil || err != nil {
+		return outcome.Result(ctx, err)
 	}
 	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Clone: vmClone}
-	err := Run(ctx, scope)
+	err = Run(ctx, scope)
 	return outcome.Result(ctx, err, scope.RequeueAfter)
 }

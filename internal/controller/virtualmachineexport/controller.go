@@ -8,7 +8,6 @@ package virtualmachineexport
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -105,17 +104,14 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one export. See run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	export := &exportv1.VirtualMachineExport{}
-	if err := r.Client.Get(ctx, request.NamespacedName, export); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineExport %s: %w", request, err)
+	export, err := kit.Read(ctx, request.NamespacedName, &exportv1.VirtualMachineExport{}, r.Client)
+	if export == nil || err != nil {
+		return outcome.Result(ctx, err)
 	}
 	if export.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil // The garbage collector deletes the objects that the export owns.
 	}
 	s := &scope{Reconciler: r, export: export, now: kit.Now(r.Clock)}
-	err := s.run(ctx)
+	err = s.run(ctx)
 	return outcome.Result(ctx, err, s.requeueAfter)
 }

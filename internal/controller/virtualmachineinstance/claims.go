@@ -10,11 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -98,15 +98,7 @@ func (s *scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.Pe
 
 // readClaim reads a claim. It returns nil if there is none.
 func readClaim(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
-	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: namespace, Name: name}
-	err := reader.Get(ctx, key, claim)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
-	}
-	return claim, nil
+	return kit.Read(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.PersistentVolumeClaim{}, reader)
 }
 
 // missingClaim reports a problem with a claim unless there is one already.

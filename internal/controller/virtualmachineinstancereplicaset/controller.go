@@ -5,7 +5,6 @@ package virtualmachineinstancereplicaset
 
 import (
 	"context"
-	"fmt"
 	"maps"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -88,12 +87,9 @@ func (r *Reconciler) adopters(ctx context.Context, vmi client.Object) []ctrl.Req
 
 // Reconcile reconciles one set; see Run for the phases and their order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	set := &v1.VirtualMachineInstanceReplicaSet{}
-	if err := r.Client.Get(ctx, request.NamespacedName, set); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return ctrl.Result{}, nil // the garbage collector deletes its VMIs
-		}
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceReplicaSet %s: %w", request, err)
+	set, err := kit.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstanceReplicaSet{}, r.Client)
+	if set == nil || err != nil {
+		return outcome.Result(ctx, err) // The garbage collector deletes the VMIs of one that is gone.
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Set: set,

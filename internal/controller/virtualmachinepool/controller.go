@@ -5,12 +5,10 @@ package virtualmachinepool
 
 import (
 	"context"
-	"fmt"
 	"maps"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -107,16 +105,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Key: request.NamespacedName,
 	}
-	pool := &poolv1.VirtualMachinePool{}
-	switch err := r.Client.Get(ctx, request.NamespacedName, pool); {
-	case err == nil:
-		scope.Pool = pool
-	case !apierrors.IsNotFound(err):
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachinePool %s: %w", request, err)
+	var err error
+	if scope.Pool, err = kit.Read(ctx, request.NamespacedName, &poolv1.VirtualMachinePool{}, r.Client); err != nil {
+		return outcome.Result(ctx, err)
 	}
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	err := Run(ctx, scope)
+	err = Run(ctx, scope)
 	return outcome.Result(ctx, err, scope.After)
 }

@@ -5,7 +5,6 @@ package virtualmachineinstancemigration
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -74,11 +73,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one migration. The phases and their order are in Run.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	migration := &v1.VirtualMachineInstanceMigration{}
-	if err := r.Client.Get(ctx, request.NamespacedName, migration); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceMigration %s: %w", request, err)
-		}
+	migration, err := kit.Read(ctx, request.NamespacedName, &v1.VirtualMachineInstanceMigration{}, r.Client)
+	switch {
+	case err != nil:
+		return outcome.Result(ctx, err)
+	case migration == nil:
 		return outcome.Result(ctx, RemoveOrphans(ctx, r.Client, r.APIReader, request.NamespacedName))
 	}
 	config := r.Config.Current()
@@ -91,6 +90,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	err := Run(ctx, scope)
+	err = Run(ctx, scope)
 	return outcome.Result(ctx, err, scope.RequeueAfter)
 }

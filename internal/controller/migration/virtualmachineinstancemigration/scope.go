@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -166,20 +167,10 @@ func (s *Scope) Load(ctx context.Context) error {
 
 // loadVMI reads the VMI, from the API server if the cache does not have it: a migration without a VMI is deleted, and a stale cache must
 // not decide that.
-func (s *Scope) loadVMI(ctx context.Context) error {
+func (s *Scope) loadVMI(ctx context.Context) (err error) {
 	key := client.ObjectKey{Namespace: s.Migration.Namespace, Name: s.Migration.Spec.VMIName}
-	for _, reader := range []client.Reader{s.Client, s.APIReader} {
-		vmi := &v1.VirtualMachineInstance{}
-		err := reader.Get(ctx, key, vmi)
-		if err == nil {
-			s.VMI = vmi
-			return nil
-		}
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
-		}
-	}
-	return nil
+	s.VMI, err = kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
+	return err
 }
 
 // pod reads a Pod of the VMI; nil means that there is none.
@@ -200,14 +191,7 @@ func podNamed(ctx context.Context, reader client.Reader, namespace, name string)
 	if name == "" {
 		return nil, nil
 	}
-	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: namespace, Name: name}
-	if err := reader.Get(ctx, key, pod); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
-	}
-	return pod, nil
+	return kit.Read(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Pod{}, reader)
 }
 
 func (s *Scope) loadSiblings(ctx context.Context) error {

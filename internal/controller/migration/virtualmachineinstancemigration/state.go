@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -109,15 +110,10 @@ func (s *Scope) removeState(ctx context.Context) error {
 	if !s.VMI.Spec.HasPersistentState() {
 		return nil
 	}
-	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: s.ownState()}
-	err := s.APIReader.Get(ctx, key, claim)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
-	case !s.isOwnState(claim):
-		return nil
+	key := client.ObjectKey{Namespace: s.VMI.Namespace, Name: s.ownState()}
+	claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.APIReader)
+	if err != nil || claim == nil || !s.isOwnState(claim) {
+		return err
 	}
 	return deleteState(ctx, s.Client, claim)
 }
