@@ -216,7 +216,7 @@ func partsOf(name string, line int) []word {
 	start := 0
 	letters := []rune(name)
 	for i := 1; i <= len(letters); i++ {
-		if i < len(letters) && !(unicode.IsUpper(letters[i]) && !unicode.IsUpper(letters[i-1])) && letters[i] != '_' {
+		if i < len(letters) && (!unicode.IsUpper(letters[i]) || unicode.IsUpper(letters[i-1])) && letters[i] != '_' {
 			continue
 		}
 		words = append(words, word{strings.ToLower(strings.Trim(string(letters[start:i]), "_")), line})

@@ -137,7 +137,7 @@ var _ = Describe("The agent", func() {
 			}
 			a.beforeWrite.Store(&interfere)
 			g.assign().expectPhase(v1.Running)
-			Expect(a.writes.Load()).To(BeEquivalentTo(1), "the rejected write does not count")
+			Eventually(a.writes.Load).Should(BeEquivalentTo(1), "the rejected write does not count")
 			Expect(g.launcher.Starts()).To(Equal(1))
 		})
 	})

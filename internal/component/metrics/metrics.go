@@ -22,6 +22,7 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
 	// It registers its own metrics with client-go in its init function, which therefore runs before that of this package.
 	_ "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"

@@ -46,7 +46,7 @@ func TestWriteStatus(t *testing.T) {
 		},
 		"an object that is gone": {
 			meanwhile: func(ctx context.Context, c client.Client, pod *corev1.Pod) error { return c.Delete(ctx, pod) },
-			change:    runs, want: func(err error) bool { return apierrors.IsNotFound(err) },
+			change:    runs, want: apierrors.IsNotFound,
 		},
 	} {
 		c, pod := read()

@@ -21,12 +21,6 @@ import (
 // burst is how many VMIs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
 const burst = 250
 
-// Types of events.
-const (
-	normal  = corev1.EventTypeNormal
-	warning = corev1.EventTypeWarning
-)
-
 // scale creates or deletes VMIs until the wanted number is active.
 func scale(ctx context.Context, s *Scope) error {
 	running := s.pick(active)
@@ -73,7 +67,7 @@ func createOne(ctx context.Context, s *Scope, free *names) (*v1.VirtualMachineIn
 		vmi := render(s.Set, free.take())
 		err := s.Client.Create(ctx, vmi)
 		if err == nil {
-			s.record(vmi, normal, ReasonSuccessfulCreate, actionScaleUp,
+			s.record(vmi, ReasonSuccessfulCreate, actionScaleUp,
 				"Started the virtual machine by creating the new virtual machine instance %v", vmi.Name)
 			return vmi, nil
 		}
@@ -132,18 +126,18 @@ func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, ac
 			return fmt.Errorf("delete VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 		}
 		if err == nil {
-			s.record(vmi, normal, ReasonSuccessfulDelete, action, message, vmi.UID)
+			s.record(vmi, ReasonSuccessfulDelete, action, message, vmi.UID)
 		}
 		vmi.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
 		return nil
 	})
 }
 
-// record records an event about the set; vmi, if not nil, is the related object.
-func (s *Scope) record(vmi *v1.VirtualMachineInstance, kind, reason, action, note string, args ...any) {
+// record records an event of the type Normal about the set; vmi, if not nil, is the related object.
+func (s *Scope) record(vmi *v1.VirtualMachineInstance, reason, action, note string, args ...any) {
 	if vmi == nil {
-		s.Recorder.Eventf(s.Set, nil, kind, reason, action, note, args...)
+		s.Recorder.Eventf(s.Set, nil, corev1.EventTypeNormal, reason, action, note, args...)
 		return
 	}
-	s.Recorder.Eventf(s.Set, vmi, kind, reason, action, note, args...)
+	s.Recorder.Eventf(s.Set, vmi, corev1.EventTypeNormal, reason, action, note, args...)
 }

@@ -78,9 +78,9 @@ func writeStatus(ctx context.Context, s *Scope) error {
 		wasPaused := conditions.Find(before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
 		switch isPaused := s.Set.Spec.Paused; {
 		case isPaused && !wasPaused:
-			s.record(nil, normal, ReasonSuccessfulPaused, actionPause, "Paused")
+			s.record(nil, ReasonSuccessfulPaused, actionPause, "Paused")
 		case wasPaused && !isPaused:
-			s.record(nil, normal, ReasonSuccessfulResumed, actionResume, "Resumed")
+			s.record(nil, ReasonSuccessfulResumed, actionResume, "Resumed")
 		}
 	}))
 }

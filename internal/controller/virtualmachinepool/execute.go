@@ -58,7 +58,7 @@ func createOne(ctx context.Context, s *Scope, free *ordinals) (*v1.VirtualMachin
 		vm := newVM(s.Pool, free.take(), s.revisions.current)
 		err := s.Client.Create(ctx, vm)
 		if err == nil {
-			s.record(vm, normal, ReasonSuccessfulCreate, actionScaleOut, "Created VM %s/%s", vm.Namespace, vm.Name)
+			s.record(vm, ReasonSuccessfulCreate, actionScaleOut, "Created VM %s/%s", vm.Namespace, vm.Name)
 			return vm, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
@@ -118,7 +118,7 @@ func removeOne(ctx context.Context, s *Scope, vm *v1.VirtualMachine, action stri
 		return fmt.Errorf("delete VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
 	}
 	if err == nil {
-		s.record(vm, normal, ReasonSuccessfulDelete, action, "Deleted VM %s/%s with uid %s from pool", vm.Namespace, vm.Name, vm.UID)
+		s.record(vm, ReasonSuccessfulDelete, action, "Deleted VM %s/%s with uid %s from pool", vm.Namespace, vm.Name, vm.UID)
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func rewrite(ctx context.Context, s *Scope, m *member) error {
 		return fmt.Errorf("update VirtualMachine %s: %w", client.ObjectKeyFromObject(m.vm), err)
 	}
 	m.vm = changed
-	s.record(m.vm, normal, poolapi.SuccessfulUpdateReason, actionUpdate, "Updated VM %s/%s", m.vm.Namespace, m.vm.Name)
+	s.record(m.vm, poolapi.SuccessfulUpdateReason, actionUpdate, "Updated VM %s/%s", m.vm.Namespace, m.vm.Name)
 	return nil
 }
 
@@ -199,7 +199,7 @@ func restart(ctx context.Context, s *Scope, m *member) error {
 	}
 	if err == nil {
 		// KubeVirt's reason and message.
-		s.record(m.vm, normal, ReasonSuccessfulDelete, actionUpdate, "Successfully updated resource %s/%s", m.vm.Namespace, m.vm.Name)
+		s.record(m.vm, ReasonSuccessfulDelete, actionUpdate, "Successfully updated resource %s/%s", m.vm.Namespace, m.vm.Name)
 	}
 	return nil
 }

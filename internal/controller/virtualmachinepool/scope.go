@@ -209,17 +209,11 @@ func readSelector(s *Scope) bool {
 	return false
 }
 
-// Types of events.
-const (
-	normal  = corev1.EventTypeNormal
-	warning = corev1.EventTypeWarning
-)
-
-// record records an event about the pool; vm, if not nil, is the related object.
-func (s *Scope) record(vm *v1.VirtualMachine, kind, reason, action, note string, args ...any) {
+// record records an event of the type Normal about the pool; vm, if not nil, is the related object.
+func (s *Scope) record(vm *v1.VirtualMachine, reason, action, note string, args ...any) {
 	if vm == nil {
-		s.Recorder.Eventf(s.Pool, nil, kind, reason, action, note, args...)
+		s.Recorder.Eventf(s.Pool, nil, corev1.EventTypeNormal, reason, action, note, args...)
 		return
 	}
-	s.Recorder.Eventf(s.Pool, vm, kind, reason, action, note, args...)
+	s.Recorder.Eventf(s.Pool, vm, corev1.EventTypeNormal, reason, action, note, args...)
 }

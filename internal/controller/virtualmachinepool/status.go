@@ -73,9 +73,9 @@ func writeStatus(ctx context.Context, s *Scope) error {
 		wasPaused := conditions.Find(before.Status.Conditions, poolv1.VirtualMachinePoolReplicaPaused) != nil
 		switch isPaused := s.Pool.Spec.Paused; {
 		case isPaused && !wasPaused:
-			s.record(nil, normal, poolapi.SuccessfulPausedReason, actionPause, "Pool is paused")
+			s.record(nil, poolapi.SuccessfulPausedReason, actionPause, "Pool is paused")
 		case wasPaused && !isPaused:
-			s.record(nil, normal, poolapi.SuccessfulResumeReason, actionResume, "Pool is unpaused")
+			s.record(nil, poolapi.SuccessfulResumeReason, actionResume, "Pool is unpaused")
 		}
 	}))
 }

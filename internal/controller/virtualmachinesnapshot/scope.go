@@ -9,7 +9,6 @@ package virtualmachinesnapshot
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,7 +23,6 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -263,13 +261,4 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 	return client.IgnoreNotFound(kit.Patch(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) {
 		controllerutil.RemoveFinalizer(o, snapshot.VirtualMachineSnapshotFinalizer)
 	}))
-}
-
-func (s *scope) patch(ctx context.Context, change func(*v1beta1.VirtualMachineSnapshot)) error {
-	changed, err := optimistic.Patch(ctx, s.client, s.snapshot, change)
-	if err != nil {
-		return fmt.Errorf("patch metadata of VirtualMachineSnapshot %s: %w", client.ObjectKeyFromObject(s.snapshot), err)
-	}
-	s.snapshot = changed
-	return nil
 }

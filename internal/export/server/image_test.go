@@ -126,6 +126,18 @@ func TestImageIsPrepared(t *testing.T) {
 	w.get(http.StatusOK, content.OCIPath)
 }
 
+// indexOf returns the index of an unpacked image, which it checks.
+func indexOf(t *testing.T, files map[string][]byte) oci.Index {
+	t.Helper()
+	var index oci.Index
+	decode(t, files["index.json"], &index)
+	if index.ArtifactType != "application/vnd.kubevirt.virtualmachine.v1" || len(index.Manifests) != 1 || index.Annotations["org.opencontainers.image.created"] == "" ||
+		index.Manifests[0].Platform.Architecture != "arm64" || index.Manifests[0].Platform.OS != "linux" {
+		t.Fatalf("the index is %+v", index)
+	}
+	return index
+}
+
 func TestImage(t *testing.T) {
 	w, s := serveImage(t, imageContent())
 	disk := append(random(t, 1<<20), make([]byte, 3<<20)...)
@@ -142,12 +154,7 @@ func TestImage(t *testing.T) {
 	if string(files["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` || len(files) != 5 {
 		t.Errorf("got %d files, oci-layout is %s", len(files), files["oci-layout"])
 	}
-	var index oci.Index
-	decode(t, files["index.json"], &index)
-	if index.ArtifactType != "application/vnd.kubevirt.virtualmachine.v1" || len(index.Manifests) != 1 || index.Annotations["org.opencontainers.image.created"] == "" ||
-		index.Manifests[0].Platform.Architecture != "arm64" || index.Manifests[0].Platform.OS != "linux" {
-		t.Fatalf("the index is %+v", index)
-	}
+	index := indexOf(t, files)
 	var manifest oci.Manifest
 	decode(t, read(t, files, index.Manifests[0]), &manifest)
 	if manifest.Config.MediaType != "application/vnd.kubevirt.virtualmachine.config.v1+json" || len(manifest.Layers) != 1 {

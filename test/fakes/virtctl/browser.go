@@ -39,7 +39,6 @@ func Open(t testing.TB, address string) *Page {
 	if program == "" {
 		t.Skip(BrowserVariable + " names no browser")
 	}
-	//nolint:gosec // the path is that of BrowserVariable
 	cmd := exec.CommandContext(t.Context(), program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--no-first-run", "--no-proxy-server", "--window-size=1000,700", "--remote-debugging-port=0", "--user-data-dir="+profile(t), address)
 	cmd.WaitDelay = 5 * time.Second

@@ -33,7 +33,7 @@ const (
 	// Namespace is that of the kubeconfig's context.
 	Namespace = "tenant"
 	// Token is the bearer token of the kubeconfig's user.
-	Token = "a-token-of-a-test" //nolint:gosec // not a secret
+	Token = "a-token-of-a-test"
 	// Prefix is the path of the API, as with management proxies.
 	Prefix = "/clusters/one"
 )
