@@ -5,8 +5,8 @@
 # Runs the tests of the packages below internal and cmd that differ from BASE with Go's race detector, one package at a time: first one
 # that the hash of the commit chooses, so that each has its turn, then those with the fewest tests. Uncommitted changes count. BASE
 # defaults to the merge base with origin/main, or to the previous commit if that is HEAD or if there is no such branch. After BUDGET
-# seconds it starts no further package, and prints those left out; below 60 none is chosen. --list prints the packages in their order
-# and runs nothing.
+# seconds it starts no further package, and prints those left out; below 60 none is chosen. A package is stopped after three times
+# that. --list prints the packages in their order and runs nothing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -65,7 +65,14 @@ for package in "${ordered[@]}"; do
 		left+=("$package")
 		continue
 	fi
-	CGO_ENABLED=1 go test -race -timeout 15m "$package" || failed=1
+	# A race ends the test at once, so a package that does not come to its end has had none until then.
+	status=0
+	CGO_ENABLED=1 GORACE=halt_on_error=1 timeout "$((3 * budget))" go test -race -timeout 30m "$package" || status=$?
+	case $status in
+	0) ;;
+	124) echo "race: $package was stopped after $((3 * budget)) s; it had no race until then" ;;
+	*) failed=1 ;;
+	esac
 done
 [ ${#left[@]} = 0 ] || printf 'race: no time for %s: run make test-race\n' "${left[*]}"
 echo "race: $((${#changed[@]} - ${#left[@]})) packages of ${#changed[@]} that differ from ${since:0:12}"
