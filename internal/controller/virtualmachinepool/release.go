@@ -22,6 +22,7 @@ import (
 	poolapi "github.com/vireo-project/vireo/api/pool"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -109,15 +110,9 @@ func releaseDeleting(ctx context.Context, s *Scope) error {
 
 // releasePool removes the finalizer of pools from the pool. KubeVirt sets it, Vireo does not.
 func releasePool(ctx context.Context, s *Scope) error {
-	if !hasFinalizer(s.Pool) {
-		return nil
-	}
-	changed, err := optimistic.Patch(ctx, s.Client, s.Pool, func(pool *poolv1.VirtualMachinePool) { dropFinalizer(pool) })
+	err := kit.Patch(ctx, s.Client, &s.Pool, func(pool *poolv1.VirtualMachinePool) { dropFinalizer(pool) })
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove the finalizer of VirtualMachinePool %s: %w", s.Key, err)
-	}
-	if err == nil {
-		s.Pool = changed
 	}
 	return nil
 }
