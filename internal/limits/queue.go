@@ -24,12 +24,10 @@ type QueueLimits struct {
 	QueueLength int
 }
 
-// Queue limits the use of a resource of the node and serves namespaces round-robin: however many requests of one namespace are queued, a
-// request of another namespace waits for at most one request of each other namespace. The agent queues, because a queued request costs
-// almost nothing there. virt-api refuses with Shares, because there it costs as much as a served one.
-//
-// It grants requests while there is capacity. Queued requests are granted round-robin by namespace, first in first out within
-// one.
+// Queue limits the use of a resource. It grants requests while there is capacity. Queued requests are granted
+// round-robin by namespace, first in first out within one: however many requests of one namespace are queued, a request
+// of another namespace waits for at most one request of each other namespace. The agent queues, because a queued
+// request costs almost nothing there. virt-api refuses with Shares, because there it costs as much as a served one.
 type Queue struct {
 	limits QueueLimits
 

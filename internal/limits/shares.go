@@ -5,9 +5,10 @@ package limits
 
 import "sync"
 
-// Shares divide a capacity among tenants without anyone waiting. A tenant gets units as long as at least as many are free as it then has:
-// taking one at a time, one tenant gets half of the capacity, each of two tenants a third, and so on. So there is always something left
-// for a tenant that has nothing. A unit is whatever Take counts, such as a request or a byte.
+// Shares divide a capacity among tenants, none of which waits. A tenant gets more units as long as it then has at most
+// as many as were free before: taking one at a time, one tenant gets half of the capacity, each of two tenants a third,
+// and so on. So small requests of a tenant that has nothing find something left. A unit is whatever Take counts, such
+// as a request or a byte.
 type Shares struct {
 	perTenant int64
 
@@ -17,7 +18,8 @@ type Shares struct {
 	taken map[string]int64
 }
 
-// NewShares returns Shares of a capacity. perTenant limits what a tenant has to less than its share; 0 means no such limit.
+// NewShares returns Shares of a capacity. perTenant is the most that a tenant may have, if its share is larger; 0 means
+// no such limit.
 func NewShares(capacity, perTenant int64) *Shares {
 	if perTenant == 0 {
 		perTenant = capacity
@@ -25,7 +27,8 @@ func NewShares(capacity, perTenant int64) *Shares {
 	return &Shares{perTenant: perTenant, free: capacity, taken: map[string]int64{}}
 }
 
-// Take takes units for a tenant and reports whether it got them, and how many it has now. A tenant that got units has to Give them back.
+// Take takes units for a tenant and reports how many the tenant has now, and whether it got them. Units that it got are
+// returned by Give.
 func (s *Shares) Take(tenant string, units int64) (has int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

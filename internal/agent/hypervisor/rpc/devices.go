@@ -120,13 +120,19 @@ func (c *Conn) ReadTracked(ctx context.Context, name string, read func(io.Reader
 // connection for a port at a time; another one waits without a response.
 func (c *Conn) OpenUSB(ctx context.Context, port int) (net.Conn, error) {
 	// The kernel reports the process that called listen, which is libvirtd: it passes the socket to QEMU. Both run in the Pod.
-	socket, err := c.options.Broker.OpenSocket(ctx, c.pod.UID, launcherpod.USBSocketName(port), false)
+	return c.openSocket(ctx, launcherpod.USBSocketName(port), fmt.Sprintf("open USB port %d", port), "port")
+}
+
+// openSocket connects to a socket on which QEMU listens. Errors begin with doing; if QEMU does not listen, the error says
+// that no running guest has such a thing.
+func (c *Conn) openSocket(ctx context.Context, name, doing, thing string) (net.Conn, error) {
+	socket, err := c.options.Broker.OpenSocket(ctx, c.pod.UID, name, false)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		// QEMU does not remove its sockets.
-		return nil, fmt.Errorf("open USB port %d: %w with such a port: %w", port, hypervisor.ErrNotRunning, err)
+		return nil, fmt.Errorf("%s: %w with such a %s: %w", doing, hypervisor.ErrNotRunning, thing, err)
 	case err != nil:
-		return nil, fmt.Errorf("open USB port %d: %w: %w", port, hypervisor.ErrUnreachable, err)
+		return nil, fmt.Errorf("%s: %w: %w", doing, hypervisor.ErrUnreachable, err)
 	}
 	return socket, nil
 }

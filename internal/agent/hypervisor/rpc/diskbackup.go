@@ -5,12 +5,9 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 
-	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
@@ -199,12 +196,5 @@ func (c *Conn) AbortBackup(ctx context.Context, domain string) error {
 
 // OpenPull connects to the socket at which QEMU serves the disks of a backup. A session of NBD follows.
 func (c *Conn) OpenPull(ctx context.Context, id string) (net.Conn, error) {
-	socket, err := c.options.Broker.OpenSocket(ctx, c.pod.UID, launcherpod.BackupSocketName(id), false)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return nil, fmt.Errorf("connect to the disks of backup %s: %w with such a backup: %w", id, hypervisor.ErrNotRunning, err)
-	case err != nil:
-		return nil, fmt.Errorf("connect to the disks of backup %s: %w: %w", id, hypervisor.ErrUnreachable, err)
-	}
-	return socket, nil
+	return c.openSocket(ctx, launcherpod.BackupSocketName(id), "connect to the disks of backup "+id, "backup")
 }
