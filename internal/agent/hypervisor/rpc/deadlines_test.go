@@ -4,38 +4,55 @@
 package rpc
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// expirations are the names of the calls whose deadline has passed; each timer calls back from its own goroutine.
+type expirations struct {
+	sync.Mutex
+	names []string
+}
+
+func (e *expirations) of(name string) func() {
+	return func() {
+		e.Lock()
+		defer e.Unlock()
+		e.names = append(e.names, name)
+	}
+}
+
+func (e *expirations) expect(t *testing.T, when string, names ...string) {
+	t.Helper()
+	synctest.Wait()
+	e.Lock()
+	defer e.Unlock()
+	if !slices.Equal(e.names, names) {
+		t.Errorf("%s: expired %v, want %v", when, e.names, names)
+	}
+}
+
 func TestWaitingForMemoryDoesNotCountTowardsADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d deadlines
-		expired := map[string]bool{}
-		stop := d.start(10*time.Second, func() { expired["before"] = true })
+		var expired expirations
+		stop := d.start(10*time.Second, expired.of("before"))
 		defer stop()
-		stopDone := d.start(time.Second, func() { expired["ended"] = true })
+		stopDone := d.start(time.Second, expired.of("ended"))
 		stopDone()
 		time.Sleep(9 * time.Second)
 		resume := d.pause()
-		stopDuring := d.start(10*time.Second, func() { expired["during"] = true })
+		stopDuring := d.start(10*time.Second, expired.of("during"))
 		defer stopDuring()
 		time.Sleep(time.Hour)
 		resume()
-		synctest.Wait()
-		if len(expired) != 0 {
-			t.Fatalf("expired during the pause: %v", expired)
-		}
+		expired.expect(t, "during the pause")
 		time.Sleep(time.Second)
-		synctest.Wait()
-		if !expired["before"] || len(expired) != 1 {
-			t.Errorf("after what was left: %v", expired)
-		}
+		expired.expect(t, "after what was left", "before")
 		time.Sleep(9 * time.Second)
-		synctest.Wait()
-		if !expired["during"] || expired["ended"] {
-			t.Errorf("after all: %v", expired)
-		}
+		expired.expect(t, "after all", "before", "during")
 	})
 }
