@@ -61,7 +61,7 @@ import (
 var _ = Describe("Manager", Ordered, func() {
 	var store *clusterconfig.Store
 	BeforeAll(func() {
-		installVolumeSnapshots()
+		InstallVolumeSnapshots()
 		mgr, err := ctrl.NewManager(ControllerConfig, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
 			Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: map[string]cache.Config{"kubevirt": {}}}}},
@@ -170,7 +170,7 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("creates a claim of the default storage class for the state of a VMI with a TPM", func() {
-		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		class := NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vmi := PersistentVMI().Namespace(NewNamespace()).Obj()
 		ExpectCreated(vmi)
 		Eventually(func(g Gomega) {
@@ -386,13 +386,13 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectCreated(vm)
 		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusProvisioning))
-		dv := ExpectExists(dataVolume(ns, "root"))
-		fill(dv, cdi.DataVolumeFailed)
+		dv := ExpectExists(DataVolume(ns, "root"))
+		FillDataVolume(dv, cdi.DataVolumeFailed)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusDataVolumeError))
-		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
-		provide(dv, false)
+		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
+		ProvideClaim(dv, false)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
-		fill(dv, cdi.DataVolumeSucceeded)
+		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		Eventually(func() error { return K8sClient.Get(ctx, keyOf(vm, PodOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
 			Should(Succeed())
 	})

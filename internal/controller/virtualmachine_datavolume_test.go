@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,7 +54,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(m.events.Take()).To(ConsistOf("Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusProvisioning))
-		dv := ExpectExists(dataVolume(m.ns, "root"))
+		dv := ExpectExists(DataVolume(m.ns, "root"))
 		Expect(metav1.IsControlledBy(dv, vm)).To(BeTrue())
 		Expect(dv.Labels).To(Equal(map[string]string{"disk": "first", v1.CreatedByLabel: string(vm.UID)}))
 		Expect(dv.Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/allowClaimAdoption", "true"))
@@ -60,10 +62,10 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(dv.Spec.Source).To(Equal(blank.Source))
 		m.expectQuiet(vm)
 
-		fill(dv, "ImportInProgress")
+		FillDataVolume(dv, "ImportInProgress")
 		m.expectQuiet(vm)
 		ExpectGone(instanceKey(vm))
-		fill(dv, cdi.DataVolumeSucceeded)
+		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, firstStart...)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
 	})
@@ -72,7 +74,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		vm := m.create(templated(blank).Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusProvisioning))
-		fill(dataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
+		FillDataVolume(DataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 		m.events.Take()
@@ -86,7 +88,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
-		fill(dataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
+		FillDataVolume(DataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, firstStart...)
 		Expect(instance(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 	})
@@ -94,9 +96,9 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	It("creates the VMI when the DataVolumes wait for a consumer, and shows that the claim is not bound", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
-		dv := dataVolume(m.ns, "root")
-		provide(ExpectExists(dv), false)
-		fill(dv, cdi.DataVolumePendingPopulation)
+		dv := DataVolume(m.ns, "root")
+		ProvideClaim(ExpectExists(dv), false)
+		FillDataVolume(dv, cdi.DataVolumePendingPopulation)
 		m.expectReconciled(vm, firstStart...)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 	})
@@ -105,13 +107,13 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		m.events.Take()
-		dv := dataVolume(m.ns, "root")
-		fill(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
+		dv := DataVolume(m.ns, "root")
+		FillDataVolume(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
-		fill(dv, "ImportInProgress")
+		FillDataVolume(dv, "ImportInProgress")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		fill(dv, cdi.DataVolumeFailed)
+		FillDataVolume(dv, cdi.DataVolumeFailed)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(m.events.Take()).To(ConsistOf("Warning FailedDataVolumeImport: DataVolume root failed to import disk image"))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
@@ -122,7 +124,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		m.events.Take()
-		fill(dataVolume(m.ns, "root"), cdi.DataVolumePending,
+		FillDataVolume(DataVolume(m.ns, "root"), cdi.DataVolumePending,
 			DataVolumeCondition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota", "exceeded quota"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
@@ -131,7 +133,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	})
 
 	It("adopts a DataVolume without an owner, and does not touch one with an owner", func() {
-		dv := dataVolume(m.ns, "root")
+		dv := DataVolume(m.ns, "root")
 		ExpectCreated(dv)
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "patch DataVolume", "patch VirtualMachine/status")
@@ -145,7 +147,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 	})
 
 	It("reports what to install in a cluster without an importer", func() {
-		m.DataVolumes = noImporter{}
+		m.DataVolumes = NoDataVolumes{}
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
@@ -161,7 +163,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(m.events.Take()).To(ConsistOf(
 			"Warning SourcePVCNotAvailabe: Source PVC golden not available: Target PVC root will remain unpopulated until source is created",
 			"Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
-		Expect(ExpectExists(dataVolume(m.ns, "root")).Spec.Source.PVC.Namespace).To(Equal(m.ns))
+		Expect(ExpectExists(DataVolume(m.ns, "root")).Spec.Source.PVC.Namespace).To(Equal(m.ns))
 	})
 
 	Context("cloned from a DataSource", func() {
@@ -210,7 +212,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
 			for i := range vm.Spec.DataVolumeTemplates {
-				fill(dataVolume(m.ns, vm.Spec.DataVolumeTemplates[i].Name), cdi.DataVolumeSucceeded)
+				FillDataVolume(DataVolume(m.ns, vm.Spec.DataVolumeTemplates[i].Name), cdi.DataVolumeSucceeded)
 			}
 			m.writes.Take()
 			m.expectReconciled(vm, firstStart...)
@@ -295,7 +297,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(m.events.Take()).To(ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
 				HaveSuffix(refused+elsewhere, m.ns))))
 			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
-			ExpectGone(dataVolume(m.ns, "root"))
+			ExpectGone(DataVolume(m.ns, "root"))
 			m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview")
 			Expect(m.events.Take()).To(BeEmpty())
 
@@ -315,7 +317,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			result, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result.RequeueAfter).To(Equal(15 * time.Second))
-			ExpectGone(dataVolume(m.ns, "root"))
+			ExpectGone(DataVolume(m.ns, "root"))
 			forget := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 			Expect(K8sClient.Patch(ctx, vm, forget)).To(Succeed())
 			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
@@ -360,7 +362,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			}))
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
-			ExpectGone(dataVolume(m.ns, "root"))
+			ExpectGone(DataVolume(m.ns, "root"))
 		})
 
 		DescribeTable("reviews the access of the VM's service account", func(named, ofVolume string) {
@@ -387,14 +389,14 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			vm := m.create(templated(spec))
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
-			ExpectGone(dataVolume(m.ns, "root"))
+			ExpectGone(DataVolume(m.ns, "root"))
 			permit("default", "cdi.kubevirt.io", "datavolumes/source")
 			Eventually(func() error {
 				_, err := m.reconcile(vm)
 				Expect(err).NotTo(HaveOccurred())
-				return K8sClient.Get(ctx, keyOf(vm, "root"), dataVolume(m.ns, "root"))
+				return K8sClient.Get(ctx, keyOf(vm, "root"), DataVolume(m.ns, "root"))
 			}, "10s").Should(Succeed())
-			dv := ExpectExists(dataVolume(m.ns, "root"))
+			dv := ExpectExists(DataVolume(m.ns, "root"))
 			Expect(dv.Spec.SourceRef).To(BeNil())
 			Expect(dv.Spec.Source.PVC).To(HaveValue(Equal(cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: "golden"})))
 		})
@@ -409,3 +411,21 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		})
 	})
 })
+
+// specOf returns the whole spec of a DataVolume, of which package cdi decodes a part.
+func specOf(dv *cdi.DataVolume) cdiv1beta1.DataVolumeSpec {
+	GinkgoHelper()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(cdi.GroupVersion.WithKind("DataVolume"))
+	Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(dv), object)).To(Succeed())
+	var read struct {
+		Spec cdiv1beta1.DataVolumeSpec `json:"spec"`
+	}
+	Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &read)).To(Succeed())
+	return read.Spec
+}
+
+// keyOf returns the key of an object in a VM's namespace.
+func keyOf(vm *v1.VirtualMachine, name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: vm.Namespace, Name: name}
+}

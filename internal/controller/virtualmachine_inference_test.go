@@ -112,7 +112,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		claim(names)
-		fill(ExpectExists(dataVolume(m.ns, "claim")), cdi.DataVolumeSucceeded)
+		FillDataVolume(ExpectExists(DataVolume(m.ns, "claim")), cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, started...)
 		Expect(ExpectExists(vm).Status.InstancetypeRef.Name).To(Equal("small"))
 	})

@@ -68,7 +68,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	}
 
 	It("waits for a snapshot in a cluster without snapshots, until there is one", func() {
-		uninstallVolumeSnapshots()
+		UninstallVolumeSnapshots()
 		var err error
 		m.APIReader, err = client.New(ControllerConfig, client.Options{Scheme: scheme.Scheme}) // which does not know the kind
 		Expect(err).NotTo(HaveOccurred())
@@ -76,7 +76,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		vm := inferring(of(m.ns))
 		missing := "get VolumeSnapshot " + m.ns + `/golden: volumesnapshots.snapshot.storage.k8s.io "golden" not found`
 		expectWaits(vm, missing)
-		installVolumeSnapshots()
+		InstallVolumeSnapshots()
 		expectWaits(vm, missing)
 		snapshot(m.ns, labels)
 		expectInferred(vm)

@@ -360,8 +360,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{template("root", nil), template("data", ptr.To("slow"))}
 		}))
 		m.expectReconciled(vm, append(stores(storedOne), "create DataVolume", "create DataVolume", "patch VirtualMachine/status")...)
-		Expect(specOf(dataVolume(m.ns, "root")).Storage.StorageClassName).To(HaveValue(Equal("fast")))
-		Expect(specOf(dataVolume(m.ns, "data")).Storage.StorageClassName).To(HaveValue(Equal("slow")))
+		Expect(specOf(DataVolume(m.ns, "root")).Storage.StorageClassName).To(HaveValue(Equal("fast")))
+		Expect(specOf(DataVolume(m.ns, "data")).Storage.StorageClassName).To(HaveValue(Equal("slow")))
 		Expect(ExpectExists(vm).Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName).To(BeNil())
 	})
 

@@ -47,7 +47,7 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 		Expect(m.events.Take()).To(ConsistOf("Warning FailedCreate: Error creating virtual machine instance: " + message))
 		m.expectQuiet(vm)
 		ExpectGone(instanceKey(vm))
-		ExpectGone(dataVolume(m.ns, "root"))
+		ExpectGone(DataVolume(m.ns, "root"))
 
 		unlock(vm)
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")

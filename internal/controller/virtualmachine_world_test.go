@@ -44,7 +44,7 @@ func newVMHarness() *vmHarness {
 	m := &vmHarness{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
 		Client: m.writes, APIReader: AsController, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: K8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
+		Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
 	}
 	return m
 }

@@ -66,8 +66,8 @@ func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.Virtua
 func newClonable(r *restorable) *clones {
 	c := &clones{restorable: r, writes: NewWrites(), events: &RecordedEvents{}}
 	c.restores = &virtualmachinerestore.Reconciler{
-		Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, DataVolumes: imports{Reader: K8sClient},
-		VolumeSnapshots: volumeSnapshotsOf{}, Clock: c.clock,
+		Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, DataVolumes: DataVolumes{},
+		VolumeSnapshots: VolumeSnapshots{}, Clock: c.clock,
 	}
 	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: AsController, Recorder: c.events, Clock: c.clock}
 	return c

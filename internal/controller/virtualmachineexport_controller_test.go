@@ -149,12 +149,12 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		}
 		w.claim("data")
 		of := w.ofClaim("data")
-		_, err := w.Reconcile(ctx, requestOf(of))
+		_, err := w.Reconcile(ctx, RequestOf(of))
 		Expect(err).To(MatchError(ContainSubstring("exceeded quota")))
 		Expect(w.writes.Take()).To(Equal([]string{createSecret, createService, createSecret, createPod, patchExportStatus}))
 		Expect(readyMessage(of)).To(ContainSubstring("exceeded quota"))
 		w.writes.Fail = nil
-		_, err = w.Reconcile(ctx, requestOf(of))
+		_, err = w.Reconcile(ctx, RequestOf(of))
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(w.pod(of))
 	})
@@ -165,7 +165,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		foreign.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 		ExpectCreated(foreign)
 		of := w.ofClaim("data")
-		_, err := w.Reconcile(ctx, requestOf(of))
+		_, err := w.Reconcile(ctx, RequestOf(of))
 		Expect(err == nil || strings.Contains(err.Error(), "does not belong")).To(BeTrue())
 		w.writes.Take()
 		Expect(readyMessage(of)).To(ContainSubstring("does not belong to the export"))
@@ -252,7 +252,7 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 	var w *exports
 	BeforeEach(func() {
 		w = newExports()
-		installVolumeSnapshots()
+		InstallVolumeSnapshots()
 	})
 
 	It("serves claims that are made of it", func() {

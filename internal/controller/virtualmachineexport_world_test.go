@@ -52,8 +52,8 @@ func newExports() *exports {
 	}
 	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}))
 	w.Reconciler = &virtualmachineexport.Reconciler{
-		Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, DataVolumes: imports{Reader: K8sClient},
-		VolumeSnapshots: volumeSnapshotsOf{}, Config: store, Namespace: w.install, Clock: w.clock,
+		Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, DataVolumes: DataVolumes{},
+		VolumeSnapshots: VolumeSnapshots{}, Config: store, Namespace: w.install, Clock: w.clock,
 	}
 	none, err := certificate.AuthorityFrom(certificate.Exporter, nil)
 	Expect(err).NotTo(HaveOccurred())
@@ -101,7 +101,7 @@ func (w *exports) ofClaim(name string, changes ...func(*vmExport)) *vmExport {
 // expectReconciled reconciles an export once and expects exactly these writes, in this order: each step is the condition of the next.
 func (w *exports) expectReconciled(of *vmExport, writes ...string) ctrl.Result {
 	GinkgoHelper()
-	result, err := w.Reconcile(ctx, requestOf(of))
+	result, err := w.Reconcile(ctx, RequestOf(of))
 	Expect(err).NotTo(HaveOccurred())
 	w.writes.ExpectWrittenInOrder(writes...)
 	return result

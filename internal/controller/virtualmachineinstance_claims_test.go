@@ -51,7 +51,7 @@ var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
 		Expect(overhead("unclassed")).To(BeEquivalentTo("0.07"))
 		Expect(overhead("slow", of("slow"))).To(BeEquivalentTo("0.2"))
 		Expect(overhead("odd", of("odd"))).To(BeEquivalentTo("0.07"))
-		w.DataVolumes = noImporter{}
+		w.DataVolumes = NoDataVolumes{}
 		Expect(overhead("without")).To(BeEquivalentTo("0.055"))
 	})
 })

@@ -290,9 +290,9 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 
 	It("has a Pod of its own bind the claim of a DataVolume that waits for its first consumer", func() {
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		dv := dataVolume(w.ns, "data-claim")
+		dv := DataVolume(w.ns, "data-claim")
 		ExpectCreated(dv)
-		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
 		pvc := w.claim(builder.MakePVC("data-claim"))
 		add(vmi, "data", "data-claim")
 		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
@@ -306,7 +306,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Expect(volume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
 		w.expectQuiet(vmi)
 
-		fill(dv, cdi.DataVolumeSucceeded)
+		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		ExpectStatus(pvc)
 		w.expectReconciled(vmi, "create Pod", "delete Pod", "patch VirtualMachineInstance/status")

@@ -7,7 +7,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -26,7 +25,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 	}
 
 	It("creates its Pod when the DataVolumes have succeeded", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -34,14 +33,14 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionUnknown, "NotAllDVsReady",
 			"Not all of the VMI's DVs are ready"))
 		w.expectQuiet(vmi)
-		provide(dv, true)
-		fill(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
+		ProvideClaim(dv, true)
+		FillDataVolume(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
 		ExpectGone(PodOf(vmi))
 		Expect(w.events.Take()).To(BeEmpty(), "a running import records no event")
 
-		fill(dv, cdi.DataVolumeSucceeded, DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
+		FillDataVolume(dv, cdi.DataVolumeSucceeded, DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
 			"All of the VMI's DVs are bound and ready"))
@@ -56,19 +55,19 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 	})
 
 	It("creates its Pod when the DataVolumes wait for it in PendingPopulation", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		provide(dv, false)
-		fill(dv, cdi.DataVolumePendingPopulation)
+		ProvideClaim(dv, false)
+		FillDataVolume(dv, cdi.DataVolumePendingPopulation)
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "create Pod")
 	})
 
 	It("creates a Pod that binds the volumes if the DataVolumes are in WaitForFirstConsumer", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		provide(dv, false)
-		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		ProvideClaim(dv, false)
+		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
 		vmi := w.create(imported().Label("app", "db"))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		ExpectGone(PodOf(vmi))
@@ -90,21 +89,21 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		binder.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
 		ExpectStatus(binder)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		fill(dv, "ImportInProgress")
+		FillDataVolume(dv, "ImportInProgress")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceProvisioning))
 		ExpectGone(PodOf(vmi))
 
-		fill(dv, cdi.DataVolumeSucceeded)
+		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
 		ExpectExists(PodOf(vmi))
 	})
 
 	It("replaces the Pod that binds the volumes when it failed", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		provide(dv, false)
-		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		ProvideClaim(dv, false)
+		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		binder := PodOf(vmi)
@@ -125,9 +124,9 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 	})
 
 	It("fails when a DataVolume has failed", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		fill(dv, cdi.DataVolumeFailed)
+		FillDataVolume(dv, cdi.DataVolumeFailed)
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
@@ -136,21 +135,21 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 	})
 
 	It("waits for the DataVolume that controls its claim", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		provide(dv, true)
-		fill(dv, "ImportInProgress")
+		ProvideClaim(dv, true)
+		FillDataVolume(dv, "ImportInProgress")
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		ExpectGone(PodOf(vmi))
-		fill(dv, cdi.DataVolumeSucceeded)
+		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
 
 	It("does not use a claim whose DataVolume is gone", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		provide(dv, true)
+		ProvideClaim(dv, true)
 		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -159,13 +158,13 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 	})
 
 	It("does not use a claim of an earlier DataVolume of the same name", func() {
-		dv := dataVolume(w.ns, "root")
+		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
-		provide(dv, true)
+		ProvideClaim(dv, true)
 		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
-		again := dataVolume(w.ns, "root")
+		again := DataVolume(w.ns, "root")
 		ExpectCreated(again)
-		fill(again, cdi.DataVolumeSucceeded)
+		FillDataVolume(again, cdi.DataVolumeSucceeded)
 		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()), w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectGone(PodOf(vmi))
@@ -184,7 +183,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 	})
 
 	It("uses a claim of the DataVolume's name if there is no DataVolume, also without an importer", func() {
-		w.DataVolumes = noImporter{}
+		w.DataVolumes = NoDataVolumes{}
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",

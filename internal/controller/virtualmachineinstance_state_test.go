@@ -33,7 +33,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	BeforeEach(func() { w = newWorld() })
 
 	It("creates one claim that its VM owns, and a Pod that mounts it", func() {
-		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		class := NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		claim := stateClaimOf(vmi)
@@ -62,7 +62,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("requests ReadWriteMany if the importer's profile of the storage class has it", func() {
-		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		class := NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		profile := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": map[string]any{"name": class.Name},
 			"status": map[string]any{"claimPropertySets": []any{
@@ -80,7 +80,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("uses the same claim at the next start, and another one for a new VM of the name", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, first := w.ofVM()
 		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
 		claim := stateClaimOf(first)
@@ -97,14 +97,14 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("owns the claim if it has no VM", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vmi := w.create(PersistentVMI())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		Expect(metav1.IsControlledBy(stateClaimOf(vmi), vmi)).To(BeTrue())
 	})
 
 	It("creates no second claim with a stale cache", func() {
-		aClass(storagev1.VolumeBindingImmediate, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
 		w.Client = blindList{w.writes}
@@ -123,7 +123,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("waits until a claim with immediate binding is bound, with the reason", func() {
-		aClass(storagev1.VolumeBindingImmediate, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
 		claim := stateClaimOf(vmi)
@@ -158,18 +158,18 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		config := w.Config.Current()
 		config.VMStateStorageClass = "configured-" + w.ns
 		w.Config = fixedConfig{Config: config}
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no StorageClass configured-"+w.ns))
 
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
 		Expect(stateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 	})
 
 	It("requeues while the storage class of its claim is missing", func() {
-		class := aClass(storagev1.VolumeBindingImmediate, AsDefault)
+		class := NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
 		Expect(K8sClient.Delete(ctx, class)).To(Succeed())
@@ -180,8 +180,8 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("prefers the default class for VMs", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
-		chosen := aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) {
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		chosen := NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) {
 			c.Annotations = map[string]string{"storageclass.kubevirt.io/is-default-virt-class": "true"}
 		})
 		_, vmi := w.ofVM()
@@ -190,7 +190,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	DescribeTable("reports why the claim cannot be created, and retries", func(refusal error, message string) {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		_, vmi := w.ofVM()
 		w.writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
@@ -217,7 +217,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	)
 
 	It("is for VMs with names that are longer than a label", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		name := strings.Repeat("long-", 20) + "name"
 		vm := builder.MakeVM(name).Namespace(w.ns).Template(PersistentVMI()).Obj()
 		ExpectCreated(vm)
@@ -239,7 +239,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 
 	It("creates no claim for a VMI that cannot start, or without persistent state", func() {
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		w.expectReconciled(w.create(PersistentVMI().PVC("root", "missing")), "patch VirtualMachineInstance/status")
 		other := w.create(builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true), Enabled: ptr.To(false)}
@@ -296,15 +296,4 @@ func stateOf(pod *corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-// aClass creates a storage class for one spec.
-func aClass(binding storagev1.VolumeBindingMode, change func(*storagev1.StorageClass)) *storagev1.StorageClass {
-	GinkgoHelper()
-	class := &storagev1.StorageClass{Provisioner: "csi.example", VolumeBindingMode: &binding}
-	class.GenerateName = "spec-"
-	change(class)
-	ExpectCreated(class)
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, class))).To(Succeed()) })
-	return class
 }

@@ -46,7 +46,7 @@ func newWorld() *world {
 	w := &world{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.Reconciler = &virtualmachineinstance.Reconciler{
 		Client: w.writes, APIReader: AsController, Recorder: w.events, AgentRecorder: w.events.Agent, Config: fixedConfig{Config: config}, Clock: w.clock,
-		Namespace: "kubevirt", DataVolumes: imports{Reader: K8sClient},
+		Namespace: "kubevirt", DataVolumes: DataVolumes{},
 	}
 	return w
 }

@@ -33,7 +33,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 	)
 	BeforeEach(func() {
 		m = newMigrations()
-		aClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		m.host("a")
 		vm = builder.MakeVM("vm").Namespace(m.ns).Template(PersistentVMI()).Obj()
 		ExpectCreated(vm)

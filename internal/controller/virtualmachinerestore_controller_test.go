@@ -102,7 +102,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 			Expect(after).To(HaveKey(name))
 			Expect(after[name].UID).NotTo(Equal(claim.UID))
 		}
-		Expect(ExpectExists(dataVolume(r.ns, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
+		Expect(ExpectExists(DataVolume(r.ns, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
 		Expect(ExpectExists(r.vm).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
 		Expect(only(r.writes.Take(), deleteClaim)).To(HaveLen(2))
 	})
@@ -168,13 +168,13 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("does not restore DataVolumes while there is no importer", func() {
-		r.DataVolumes = noImporter{}
+		r.DataVolumes = NoDataVolumes{}
 		of := r.restore()
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		r.expectReconciled(of, patchRestoreStatus)
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
 		r.expectQuiet(of)
-		r.DataVolumes = imports{Reader: K8sClient}
+		r.DataVolumes = DataVolumes{}
 		r.finish(of)
 	})
 

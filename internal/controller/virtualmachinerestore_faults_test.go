@@ -229,7 +229,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		_, err := r.reconcile(of)
 		Expect(err).To(MatchError(ErrInjected))
 		r.writes.ExpectWritten(patchRestore)
-		r.VolumeSnapshots = volumeSnapshotsOf{absent: true}
+		r.VolumeSnapshots = VolumeSnapshots{Absent: true}
 		r.until(of, func() bool { return len(r.events.Take()) > 0 })
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: missing volumeSnapshot ")))
 		Expect(r.claims()).To(HaveLen(2))
@@ -422,7 +422,7 @@ func (o withObject) Eventf(regarding, related runtime.Object, kind, reason, acti
 }
 
 // unreadable are VolumeSnapshots that cannot be read.
-type unreadable struct{ volumeSnapshotsOf }
+type unreadable struct{ VolumeSnapshots }
 
 func (unreadable) Get(context.Context, client.ObjectKey) (*csi.VolumeSnapshot, error) {
 	return nil, ErrInjected

@@ -72,8 +72,8 @@ func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
 	r := &restores{restorable: newRestorable(changes...), writes: NewWrites(), events: &RecordedEvents{}}
 	r.Reconciler = &virtualmachinerestore.Reconciler{
-		Client: r.writes, APIReader: AsController, Recorder: r.events, DataVolumes: imports{Reader: K8sClient},
-		VolumeSnapshots: volumeSnapshotsOf{}, Clock: r.clock,
+		Client: r.writes, APIReader: AsController, Recorder: r.events, DataVolumes: DataVolumes{},
+		VolumeSnapshots: VolumeSnapshots{}, Clock: r.clock,
 	}
 	r.take()
 	return r
@@ -88,9 +88,9 @@ func newRestorable(changes ...func(*v1.VirtualMachine)) *restorable {
 // newRestorableOn is newRestorable on storage with a binding mode.
 func newRestorableOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *restorable {
 	GinkgoHelper()
-	installVolumeSnapshots()
+	InstallVolumeSnapshots()
 	r := &restorable{clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
-	r.class = aClass(binding, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
+	r.class = NewStorageClass(binding, func(class *storagev1.StorageClass) { class.Provisioner = r.ns + ".csi.example" })
 	b := builder.MakeVM("vm").Namespace(r.ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").
 		Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root-dv"}}).PVC("data", "data-pvc"))
 	b.With(func(vm *v1.VirtualMachine) {
@@ -111,12 +111,12 @@ func (r *restorable) fill() {
 	GinkgoHelper()
 	owner := *metav1.NewControllerRef(r.vm, v1.VirtualMachineGroupVersionKind)
 	for i := range r.vm.Spec.DataVolumeTemplates {
-		dv := dataVolume(r.ns, r.vm.Spec.DataVolumeTemplates[i].Name)
+		dv := DataVolume(r.ns, r.vm.Spec.DataVolumeTemplates[i].Name)
 		dv.OwnerReferences = []metav1.OwnerReference{owner}
 		// A running reconciler of VMs may be faster.
 		Expect(client.IgnoreAlreadyExists(K8sClient.Create(ctx, dv))).To(Succeed())
 		dv = ExpectExists(dv)
-		fill(dv, cdi.DataVolumeSucceeded)
+		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		r.disk(dv.Name, *metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume")))
 	}
 	r.disk("data-pvc", owner)
@@ -275,11 +275,11 @@ func (r *restorable) provision() {
 			continue
 		}
 		if filledFor := claim.Annotations["cdi.kubevirt.io/storage.populatedFor"]; filledFor != "" && len(claim.OwnerReferences) == 0 {
-			dv := dataVolume(r.ns, filledFor)
+			dv := DataVolume(r.ns, filledFor)
 			if K8sClient.Get(ctx, client.ObjectKeyFromObject(dv), dv) == nil {
 				claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
 				Expect(K8sClient.Update(ctx, claim)).To(Succeed())
-				fill(dv, cdi.DataVolumeSucceeded)
+				FillDataVolume(dv, cdi.DataVolumeSucceeded)
 			}
 		}
 		if claim.Status.Phase == corev1.ClaimPending && !r.unbound {

@@ -111,7 +111,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			ExpectStatus(claim)
 		}, "source NS/vm volume not bound: root"),
 		Entry("claim that the importer fills", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
-			dv := dataVolume(claim.Namespace, "root")
+			dv := DataVolume(claim.Namespace, "root")
 			ExpectCreated(dv)
 			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
 			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
@@ -157,7 +157,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		first, second := w.request("first"), w.request("second")
 		for range 3 {
 			for _, of := range []*vmSnapshot{first, second} {
-				_, err := w.Reconcile(ctx, requestOf(of))
+				_, err := w.Reconcile(ctx, RequestOf(of))
 				Expect(err).NotTo(HaveOccurred())
 				Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 			}
@@ -198,7 +198,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	})
 
 	It("stores only the VM if the cluster has no VolumeSnapshots, and says that disks are missing", func() {
-		w.VolumeSnapshots, w.contents.VolumeSnapshots = volumeSnapshotsOf{absent: true}, volumeSnapshotsOf{absent: true}
+		w.VolumeSnapshots, w.contents.VolumeSnapshots = VolumeSnapshots{Absent: true}, VolumeSnapshots{Absent: true}
 		w.vm()
 		of := w.request("snap")
 		w.settle(of)
@@ -210,12 +210,12 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.vm()
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.contents.VolumeSnapshots = volumeSnapshotsOf{absent: true}
+		w.contents.VolumeSnapshots = VolumeSnapshots{Absent: true}
 		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
 		w.expectReconciled(of, patchSnapshotStatus)
 		Expect(describe(of)).To(Equal("InProgress; Progressing=False In error state; Ready=False Not ready"))
 		Expect(of.Status.Error.Message).To(HaveValue(ContainSubstring("install Kubernetes' external-snapshotter")))
-		w.contents.VolumeSnapshots = volumeSnapshotsOf{}
+		w.contents.VolumeSnapshots = VolumeSnapshots{}
 		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
 		w.expectReconciled(of, patchSnapshotStatus)
 		Expect(describe(of)).To(Equal(snapshotTakes))
@@ -256,9 +256,9 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		forged := contentOf(of)
 		forged.Spec.VirtualMachineSnapshotName = ptr.To("other")
 		ExpectCreated(forged)
-		_, err := w.Reconcile(ctx, requestOf(of))
+		_, err := w.Reconcile(ctx, RequestOf(of))
 		Expect(err).To(MatchError(ContainSubstring("exists and belongs to another snapshot: delete it")))
-		_, err = w.contents.Reconcile(ctx, requestOf(forged))
+		_, err = w.contents.Reconcile(ctx, RequestOf(forged))
 		Expect(err).NotTo(HaveOccurred())
 		ExpectGone(volumeSnapshotOf(of, "root"))
 		Expect(isLocked(vm)).To(BeTrue())
@@ -303,13 +303,13 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		other.OwnerReferences, same.OwnerReferences = []metav1.OwnerReference{owner}, []metav1.OwnerReference{owner}
 		for _, found := range []*appsv1.ControllerRevision{foreign, other} {
 			ExpectCreated(found)
-			_, err := w.Reconcile(ctx, requestOf(of))
+			_, err := w.Reconcile(ctx, RequestOf(of))
 			Expect(err).To(MatchError(ContainSubstring("exists and is not this snapshot's copy of vm-small-1: delete it")))
 			ExpectGone(contentOf(of))
 			Expect(K8sClient.Delete(ctx, found)).To(Succeed())
 		}
 		ExpectCreated(same)
-		_, err := w.Reconcile(ctx, requestOf(of))
+		_, err := w.Reconcile(ctx, RequestOf(of))
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(contentOf(of))
 	})

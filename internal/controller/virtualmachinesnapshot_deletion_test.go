@@ -169,7 +169,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		w.settle(of)
 		w.writes.Stale = ExpectExists(of).DeepCopy()
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		_, err := w.Reconcile(ctx, requestOf(of))
+		_, err := w.Reconcile(ctx, RequestOf(of))
 		Expect(err).NotTo(HaveOccurred())
 		w.writes.Stale = nil
 		w.settle(of)

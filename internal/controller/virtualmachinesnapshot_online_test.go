@@ -102,7 +102,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			}
 			return nil
 		}
-		_, err := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+		_, err := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
 		Expect(err).To(HaveOccurred())
 		w.writes.Fail = nil
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
@@ -236,7 +236,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			}
 			return refuse(request)
 		}
-		_, err := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+		_, err := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
 		Expect(err).To(MatchError(ErrInjected))
 		w.writes.Fail = refuse
 		w.writes.Take()
@@ -266,7 +266,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
 			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
 			end(of)
-			_, err := w.Reconcile(ctx, requestOf(of))
+			_, err := w.Reconcile(ctx, RequestOf(of))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(isLocked(vm)).To(BeTrue())
 			w.writes.Take()
@@ -412,12 +412,12 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("stores the VM that the guest was started with", func() {
 		vms := &virtualmachine.Reconciler{
 			Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, Clock: w.clock,
-			Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: imports{Reader: K8sClient}, VolumeSnapshots: volumeSnapshotsOf{},
+			Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
 		}
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 1}
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		_, err := vms.Reconcile(ctx, requestOf(vm))
+		_, err := vms.Reconcile(ctx, RequestOf(vm))
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(vm).Spec.Template.Spec.Domain.CPU.Cores = 4
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())

@@ -4,7 +4,6 @@
 package controller_test
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -12,16 +11,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vireo-project/vireo/api/csi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -29,8 +23,6 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
-	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
@@ -53,52 +45,6 @@ type (
 	vmSnapshotContent = snapshotv1beta1.VirtualMachineSnapshotContent
 )
 
-// volumeSnapshotsOf reads VolumeSnapshots from the suite's API server. It triggers no reconciliation.
-type volumeSnapshotsOf struct{ absent bool }
-
-func (v volumeSnapshotsOf) Get(ctx context.Context, key client.ObjectKey) (*csi.VolumeSnapshot, error) {
-	found := &csi.VolumeSnapshot{}
-	if v.absent {
-		return nil, volumesnapshot.ErrNotInstalled
-	}
-	return found, K8sClient.Get(ctx, key, found)
-}
-
-func (v volumeSnapshotsOf) Classes(ctx context.Context) ([]csi.VolumeSnapshotClass, error) {
-	list := &csi.VolumeSnapshotClassList{}
-	err := K8sClient.List(ctx, list)
-	if v.absent || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return list.Items, err
-}
-
-func (volumeSnapshotsOf) Preferred(context.Context) (map[string]string, error) { return nil, nil }
-
-func (volumeSnapshotsOf) OnSnapshot(func(context.Context, client.ObjectKey) []ctrl.Request) source.Source {
-	return nil
-}
-
-func (volumeSnapshotsOf) OnClass(func(context.Context) []ctrl.Request) source.Source { return nil }
-
-// installVolumeSnapshots installs the kinds of Kubernetes' external-snapshotter, unless they are there.
-func installVolumeSnapshots() {
-	GinkgoHelper()
-	_, err := envtest.InstallCRDs(AdminConfig, apiserver.Install(InRepository("test", "snapshotter")))
-	Expect(err).NotTo(HaveOccurred())
-}
-
-// uninstallVolumeSnapshots removes the kind of VolumeSnapshots, if it is there.
-func uninstallVolumeSnapshots() {
-	GinkgoHelper()
-	definition := &metav1.PartialObjectMetadata{}
-	definition.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	definition.Name = "volumesnapshots.snapshot.storage.k8s.io"
-	Eventually(func() bool {
-		return apierrors.IsNotFound(K8sClient.Delete(ctx, definition.DeepCopy()))
-	}).Should(BeTrue())
-}
-
 // snapshots are the reconcilers of snapshots and contents on the suite's API server, with a clock that the spec sets.
 type snapshots struct {
 	*virtualmachinesnapshot.Reconciler
@@ -114,10 +60,10 @@ func newSnapshots() *snapshots {
 	w := &snapshots{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: newSnapshotStorage()}
 	w.Reconciler = &virtualmachinesnapshot.Reconciler{
 		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock,
-		VolumeSnapshots: volumeSnapshotsOf{}, DataVolumes: imports{Reader: K8sClient},
+		VolumeSnapshots: VolumeSnapshots{}, DataVolumes: DataVolumes{},
 	}
 	w.contents = &virtualmachinesnapshotcontent.Reconciler{
-		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: volumeSnapshotsOf{},
+		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: VolumeSnapshots{},
 	}
 	return w
 }
@@ -125,7 +71,7 @@ func newSnapshots() *snapshots {
 // newSnapshotStorage returns a new namespace and creates storage of the same name, whose volumes can be snapshotted.
 func newSnapshotStorage() string {
 	GinkgoHelper()
-	installVolumeSnapshots()
+	InstallVolumeSnapshots()
 	name := NewNamespace()
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: name + ".csi.example"}
 	ExpectCreated(class, &csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: class.Provisioner})
@@ -164,7 +110,7 @@ func (w *snapshots) guest(vm *v1.VirtualMachine, changes ...func(*v1.VirtualMach
 
 // countPodLists counts the lists of Pods that are requested from the API server from now on.
 func (w *snapshots) countPodLists() *int {
-	reader, count := countLists[*corev1.PodList]()
+	reader, count := CountLists[*corev1.PodList]()
 	w.APIReader = reader
 	return count
 }
@@ -207,7 +153,7 @@ func requestSnapshot(ns, name string, changes ...func(*vmSnapshot)) *vmSnapshot 
 // expectReconciled reconciles a snapshot once and expects exactly these writes, in this order: each step is the condition of the next.
 func (w *snapshots) expectReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
 	GinkgoHelper()
-	result, err := w.Reconcile(ctx, requestOf(of))
+	result, err := w.Reconcile(ctx, RequestOf(of))
 	Expect(err).NotTo(HaveOccurred())
 	w.writes.ExpectWrittenInOrder(writes...)
 	return result
@@ -216,7 +162,7 @@ func (w *snapshots) expectReconciled(of *vmSnapshot, writes ...string) ctrl.Resu
 // expectContentReconciled reconciles the content of a snapshot once and expects exactly these writes, in this order.
 func (w *snapshots) expectContentReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
 	GinkgoHelper()
-	result, err := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+	result, err := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
 	Expect(err).NotTo(HaveOccurred())
 	w.writes.ExpectWrittenInOrder(writes...)
 	return result
@@ -226,17 +172,13 @@ func (w *snapshots) expectContentReconciled(of *vmSnapshot, writes ...string) ct
 func (w *snapshots) settle(of *vmSnapshot) {
 	GinkgoHelper()
 	for range 20 {
-		_, err := w.Reconcile(ctx, requestOf(of))
-		_, contentErr := w.contents.Reconcile(ctx, requestOf(contentOf(of)))
+		_, err := w.Reconcile(ctx, RequestOf(of))
+		_, contentErr := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
 		if len(w.writes.Take()) == 0 && err == nil && contentErr == nil {
 			return
 		}
 	}
 	Fail("the snapshot is written in each reconciliation")
-}
-
-func requestOf(object client.Object) ctrl.Request {
-	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
 func contentOf(of *vmSnapshot) *vmSnapshotContent {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/claimusers"
@@ -68,4 +69,17 @@ func listIndexed(ctx context.Context, c client.Reader, list client.ObjectList, o
 		}))
 	}
 	return c.List(ctx, list, opts...)
+}
+
+// CountLists returns a reader of the API server that counts the lists of one kind.
+func CountLists[L client.ObjectList]() (client.Reader, *int) {
+	count := 0
+	return interceptor.NewClient(AsController, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, is := list.(L); is {
+				count++
+			}
+			return c.List(ctx, list, opts...)
+		},
+	}), &count
 }
